@@ -9,9 +9,12 @@ from pathlib import Path
 from tailerd.changefeed.offset import Version
 from tailerd.errors import FileMissingError
 from tailerd.formats.base import Capabilities, ChangeSource, CommitNames, OpenRequest, TaskReader
-from tailerd.formats.delta.parts import DeltaParts
 from tailerd.formats.delta.protocol.data_file import FORMAT
 from tailerd.formats.delta.protocol.log_path import LOG_FOLDER
+from tailerd.formats.inspection import Inspector
+from tailerd.formats.maintenance import Maintainer
+from tailerd.formats.parts import Demo, OptionalParts
+from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import path_of
 
@@ -24,7 +27,7 @@ def commit_version(name: str) -> Version | None:
     return None if found is None else Version(int(found[1]))
 
 
-class DeltaFormat(DeltaParts):
+class DeltaFormat(OptionalParts):
     """Delta tables; see `formats.base.TableFormat`."""
 
     name = FORMAT
@@ -38,6 +41,34 @@ class DeltaFormat(DeltaParts):
         from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 
         return DeltaTaskReader()
+
+    @property
+    def inspector(self) -> Inspector:
+        """Shows versions, files and commits."""
+        from tailerd.formats.delta.inspect import DeltaInspection
+
+        return DeltaInspection
+
+    @property
+    def maintainer(self) -> Maintainer:
+        """Writes checkpoints, compactions and checksums, and deletes what has expired."""
+        from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
+
+        return DeltaMaintainer()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Measures tables by their log."""
+        from tailerd.formats.delta.stats.table_growth import open_growth
+
+        return open_growth
+
+    @property
+    def demo(self) -> Demo:
+        """Makes a table of orders."""
+        from tailerd.formats.delta.demo import DEMO
+
+        return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
         """Tell whether there is a log with something in it."""

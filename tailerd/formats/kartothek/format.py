@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.changefeed.offset import Version
-from tailerd.formats.base import ChangeSource, CommitNames, OpenRequest
+from tailerd.formats.base import (
+    Capabilities,
+    ChangeSource,
+    CommitNames,
+    History,
+    OpenRequest,
+    Ordering,
+)
 from tailerd.formats.inspection import Inspector
-from tailerd.formats.kartothek.capabilities import CAPABILITIES
 from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_dataset
 from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
 from tailerd.formats.kartothek.partition_files import FORMAT
@@ -36,7 +42,13 @@ class KartothekFormat(OptionalParts):
     """Kartothek datasets; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    capabilities = CAPABILITIES
+    # Of two commits between two looks only the sum is seen.
+    capabilities = Capabilities(
+        pairs_updates=False,
+        has_intermediate_versions=False,
+        ordering=Ordering.OBSERVED,
+        history=History.NONE,
+    )
     names = CommitNames(folder="", suffix="", version_of=commit_version, table_of=uuid_of_metadata)
     options = frozenset({"spool"})
 

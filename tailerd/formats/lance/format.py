@@ -6,9 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailerd.formats.base import ChangeSource, CommitNames, OpenRequest
+from tailerd.formats.base import Capabilities, ChangeSource, CommitNames, OpenRequest
 from tailerd.formats.inspection import Inspector
-from tailerd.formats.lance.capabilities import CAPABILITIES
 from tailerd.formats.lance.payload import FORMAT
 from tailerd.formats.lance.protocol.version_names import SUFFIX, VERSIONS_FOLDER, version_of
 from tailerd.formats.maintenance import Maintainer
@@ -26,7 +25,8 @@ class LanceFormat(OptionalParts):
     """Lance tables; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    capabilities = CAPABILITIES
+    # Updates are pairs where rows have stable ids, and where columns are rewritten in place.
+    capabilities = Capabilities()
     names = CommitNames(folder=VERSIONS_FOLDER, suffix=SUFFIX, version_of=version_of)
     options: frozenset[str] = frozenset()
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.changefeed.offset import Version
-from tailerd.formats.base import ChangeSource, CommitNames, OpenRequest
+from tailerd.formats.base import Capabilities, ChangeSource, CommitNames, OpenRequest, Ordering
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 from tailerd.formats.tiledb.array_log import is_array, is_group
-from tailerd.formats.tiledb.capabilities import CAPABILITIES
 from tailerd.formats.tiledb.protocol.names import (
     COMMITS,
     OLD_SCHEMA,
@@ -42,7 +41,8 @@ class TileDBFormat(OptionalParts):
     """TileDB arrays; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    capabilities = CAPABILITIES
+    # Updates are pairs unless duplicates are allowed; versions between are given unless merged.
+    capabilities = Capabilities(ordering=Ordering.CLOCK)
     names = CommitNames(folder=COMMITS, suffix="", version_of=commit_version)
     options = frozenset({"on_late"})
 
