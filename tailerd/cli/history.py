@@ -9,13 +9,13 @@ from dataclasses import asdict
 import click
 
 from tailerd.changefeed.points import show_ms
-from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
 from tailerd.cli.output import print_records
 from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout
-from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
+from tailerd.cli.table_options import allow_path_option, ledger_option, table_format_option
 from tailerd.formats.inspection import CommitDescription
+from tailerd.formats.ledger import LedgerPlace
 
 _EXAMPLES = """\b
 Examples:
@@ -46,7 +46,7 @@ def command(
     table: str,
     limit: int,
     table_format: str,
-    ledger: str | None,
+    ledger: LedgerPlace | None,
     allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -61,7 +61,7 @@ def command(
 
     async def show() -> None:
         inspected = await open_inspection(
-            table, table_format, allowed_paths, is_strict=True, ledger=ledger_place(ledger)
+            table, table_format, allowed_paths, is_strict=True, ledger=ledger
         )
         shown = _for_scripts if as_json else _for_people
         rows = [shown(commit) async for commit in inspected.inspection.history(limit)]

@@ -9,15 +9,19 @@ import click
 
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import show_ms
-from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.inspected import open_inspection
-from tailerd.cli.now import point_of
 from tailerd.cli.output import print_object, print_records
 from tailerd.cli.record_table import Layout
-from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
+from tailerd.cli.table_options import (
+    allow_path_option,
+    ledger_option,
+    point_of,
+    table_format_option,
+)
 from tailerd.errors import UsageError
 from tailerd.formats.base import TableFormat
 from tailerd.formats.inspection import TableDescription, TableInspection
+from tailerd.formats.ledger import LedgerPlace
 
 _EXAMPLES = """\b
 Examples:
@@ -52,7 +56,7 @@ def command(
     files: bool,
     strict: bool,
     table_format: str,
-    ledger: str | None,
+    ledger: LedgerPlace | None,
     allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -68,7 +72,7 @@ def command(
             table_format,
             allowed_paths,
             is_strict=strict,
-            ledger=ledger_place(ledger),
+            ledger=ledger,
         )
         inspection = inspected.inspection
         wanted = None if version is None else Version(version)

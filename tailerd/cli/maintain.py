@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tailerd.cli.allowed_paths import allow_path_option
 from tailerd.cli.paragraphs import say
 from tailerd.cli.pinning import (
     PinChange,
@@ -22,7 +21,7 @@ from tailerd.cli.pinning import (
     shown_pins,
 )
 from tailerd.cli.progress import Progress
-from tailerd.cli.table_format import table_format_option
+from tailerd.cli.table_options import allow_path_option, table_format_option
 from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,9 +83,7 @@ def command(
     table_format: str,
     allowed_paths: tuple[str, ...],
     is_json: bool,
-    pin: str | None,
-    pin_for: str | None,
-    unpin: str | None,
+    **pinning: str | None,
 ) -> None:
     """Tell which maintenance the log of TABLE needs, why, what it would cost and save.
 
@@ -97,10 +94,10 @@ def command(
     all the same. Costs and savings are estimates for a local disk. With --engine spark, a table of
     more files than one process can hold gets its V2 checkpoint from many tasks.
     """
-    if pin is not None or unpin is not None or pin_for is not None:
+    change = PinChange(**pinning)
+    if change.is_wanted:
         if is_applying:
             raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
-        change = PinChange(pin=pin, pin_for=pin_for, unpin=unpin)
         wanted = _wanted(table, config_path, None, table_format, allowed_paths)
         pins = asyncio.run(_pin(wanted, change))
         told = [*pin_texts(pins)] or ["Nothing is pinned."]

@@ -11,9 +11,9 @@ import click
 
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
-from tailerd.cli.now import point_of
 from tailerd.cli.output import print_records
 from tailerd.cli.record_table import Layout
+from tailerd.cli.table_options import point_of
 from tailerd.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:

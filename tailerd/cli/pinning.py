@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pin_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of pins: `pin`, `pin_for`, `unpin`."""
+    """Give a command the options of pins: the fields of `PinChange`."""
     for option in reversed(
         (
             click.option(
@@ -44,6 +44,11 @@ class PinChange:
     pin: str | None
     pin_for: str | None
     unpin: str | None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any of them was given."""
+        return any(each is not None for each in (self.pin, self.pin_for, self.unpin))
 
 
 async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange) -> list[Pin]:

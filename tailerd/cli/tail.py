@@ -7,17 +7,21 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.cli.allowed_paths import allow_path_option
-from tailerd.cli.now import point_of
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
 from tailerd.cli.progress import Progress
-from tailerd.cli.table_format import ledger_option, ledger_place, table_format_option
+from tailerd.cli.table_options import (
+    allow_path_option,
+    ledger_option,
+    point_of,
+    table_format_option,
+)
 from tailerd.clock import zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
@@ -39,7 +43,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRequest:
-    """What a `tail` command asks for."""
+    """What a `tail` command asks for: its arguments and options, by their names."""
 
     table: str
     start: str
@@ -52,7 +56,7 @@ class TailRequest:
     partition_timezone: str | None
     table_format: str
     ledger: LedgerPlace | None
-    is_interactive: bool = False
+    is_interactive: bool
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -63,23 +67,36 @@ class TailRequest:
     default="latest",
     show_default=True,
     metavar="START",
+    callback=lambda _, __, text: point_of(text),
     help="snapshot, latest, a version (inclusive) or a time (first commit at or after it), such as"
     " 2026-11-21T09:30, -2h, yesterday.",
 )
-@click.option("--to", "end", metavar="END", help="Last version, or time (inclusive).")
-@click.option("--once", is_flag=True, help="Stop at the newest version.")
+@click.option(
+    "--to",
+    "end",
+    metavar="END",
+    callback=lambda _, __, text: None if text is None else point_of(text),
+    help="Last version, or time (inclusive).",
+)
+@click.option("--once", "is_once", is_flag=True, help="Stop at the newest version.")
 @click.option(
     "--changes",
     type=click.Choice([mode.value for mode in ChangeMode]),
     default=ChangeMode.AUTO.value,
     show_default=True,
+    callback=lambda _, __, mode: ChangeMode(mode),
     help="auto: exactly the rows that changed; cdf: Delta's change data feed only; files: every row"
     " of removed and of added files; net: what differs between the first and the last version.",
 )
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="table by default.")
-@click.option("--columns", help="Only these columns, separated by commas.")
+@click.option(
+    "--columns",
+    callback=lambda _, option, text: _names(option, text),
+    help="Only these columns, separated by commas.",
+)
 @click.option(
     "--key",
+    callback=lambda _, option, text: _names(option, text) or (),
     help="Columns that tell rows apart, separated by commas: a deleted and an inserted row of one"
     " commit with the same values there are shown as an update.",
 )
@@ -87,59 +104,33 @@ class TailRequest:
 @click.option(
     "--partition-timezone",
     metavar="ZONE",
+    callback=lambda _, __, text: _timezone(text),
     help="The zone of partition timestamps that have none, such as Europe/Berlin; UTC by default.",
 )
 @click.option(
     "-i",
     "--interactive",
+    "is_interactive",
     is_flag=True,
     help="On a screen that scrolls, with the cells that updates changed in colour; needs Textual.",
 )
 @table_format_option
 @ledger_option
-def command(
-    table: str,
-    start: str,
-    end: str | None,
-    once: bool,
-    changes: str,
-    format_name: str | None,
-    columns: str | None,
-    key: str | None,
-    allowed_paths: tuple[str, ...],
-    partition_timezone: str | None,
-    interactive: bool,
-    table_format: str,
-    ledger: str | None,
-) -> None:
+def command(format_name: str | None, **asked: Any) -> None:
     """Print the row changes of a table as they are committed.
 
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
-    names = None if columns is None else _names("--columns", columns)
-    request = TailRequest(
-        table=table,
-        start=point_of(start),
-        end=None if end is None else point_of(end),
-        is_once=once,
-        changes=ChangeMode(changes),
-        columns=names,
-        key=() if key is None else _names("--key", key),
-        allowed_paths=allowed_paths,
-        partition_timezone=_timezone(partition_timezone),
-        table_format=table_format,
-        ledger=ledger_place(ledger),
-        is_interactive=interactive,
-    )
-    if interactive:
+    request = TailRequest(**asked)
+    if request.is_interactive:
         _require_screen(format_name)
     writer = writer_for(
         format_name or "table",
         sys.stdout.buffer,
         is_terminal=sys.stdout.isatty(),
-        columns=names,
-        table_name=table.rstrip("/").rpartition("/")[2],
+        columns=request.columns,
+        table_name=request.table.rstrip("/").rpartition("/")[2],
     )
     asyncio.run(_tail(request, writer))
 
@@ -152,16 +143,17 @@ def _require_screen(format_name: str | None) -> None:
     require_screen("tail -i", "Leave out -i: `tailerd tail` prints lines.")
 
 
-def _names(option: str, columns: str) -> tuple[str, ...]:
+def _names(option: click.Parameter, columns: str | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    flag = option.opts[0]
     names = tuple(part.strip() for part in columns.split(","))
     if not all(names):
-        raise UsageError(
-            f"{option} {columns!r} has an empty name.", remedy="Write a,b without gaps."
-        )
+        raise UsageError(f"{flag} {columns!r} has an empty name.", remedy="Write a,b without gaps.")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UsageError(
-            f"{option} {columns!r} names {twice[0]} twice.", remedy="Name each column once."
+            f"{flag} {columns!r} names {twice[0]} twice.", remedy="Name each column once."
         )
     return names
 

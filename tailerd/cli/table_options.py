@@ -1,0 +1,43 @@
+"""Options that several commands have: where a table is, of which format, and points in time."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import click
+
+from tailerd.changefeed.points import resolved_point
+from tailerd.formats.detect import AUTO
+from tailerd.formats.ledger import LedgerPlace
+
+allow_path_option = click.option(
+    "--allow-path",
+    "allowed_paths",
+    multiple=True,
+    metavar="PLACE",
+    help="A folder outside the table that its log may name (shallow clones), or a symbolic link in"
+    " it lead to; repeatable.",
+)
+
+table_format_option = click.option(
+    "--table-format",
+    default=AUTO,
+    show_default=True,
+    metavar="FORMAT",
+    help="Format of the table, such as delta; auto recognises it.",
+)
+ledger_option = click.option(
+    "--ledger",
+    metavar="FOLDER",
+    callback=lambda _, __, folder: None if folder is None else LedgerPlace(folder),
+    help="Where what was observed of a table without history (Kartothek) is kept: a folder or URL.",
+)
+
+
+def point_of(text: str) -> str:
+    """Return a version, word or time with `-2h`, `yesterday` and `today` made absolute.
+
+    Raises:
+        UsageError: It is too long ago for a time.
+    """
+    return resolved_point(text, dt.datetime.now(dt.UTC))
