@@ -32,7 +32,7 @@ from tailerd.assembly import (
 )
 from tailerd.clock import SystemClock
 from tailerd.config import Config
-from tailerd.config.reload import check_fixed
+from tailerd.config.loading import check_fixed
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch

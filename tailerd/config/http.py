@@ -1,4 +1,4 @@
-"""The section `http`: where the listener listens, and who may ask it what."""
+"""The sections `http` and `web`: where the listener listens, who may ask it what, the page."""
 
 from __future__ import annotations
 
@@ -108,3 +108,26 @@ class HttpConfig(BaseModel):
     def address(self) -> Address | None:
         """Return the address, None when the listener is off."""
         return None if self.listen is None else parse_address(self.listen)
+
+
+class WebConfig(BaseModel):
+    """The page of the daemon. Figures are always shown; rows only where this says so."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rows: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="How many of a table's newest change rows its page shows (Arrow engine), and"
+        " whether rows of any table may be looked at: 0 keeps none and shows none. Everybody who"
+        " may read the page sees them.",
+        examples=[0],
+    )
+    mask: list[str] = Field(
+        default_factory=list,
+        description="Columns, of any table, whose values never leave the process through the page,"
+        " and cannot be searched; `customer.email` is a field of a struct. Names that a table"
+        " lacks are in the log.",
+        examples=[["email", "card_number"]],
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from tailerd.config.explain import Mistake
-from tailerd.config.installed import require_engines
 from tailerd.config.mistakes import Origin, all_mistakes, mistakes_message
 from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.config.positions import positions
@@ -27,6 +27,8 @@ from tailerd.errors import ConfigError
 from tailerd.registry import known
 
 _LARGEST_FILE_BYTES = 16 * 1024**2
+_FIXED = ("state", "http", "web", "spark", "memory", "table_metrics")
+"""What a running process cannot change."""
 
 
 def load_config(path: Path, *, engine: str | None = None) -> Config:
@@ -227,3 +229,35 @@ def _merge(file: dict[str, Any], environment: Mapping[str, Any]) -> dict[str, An
 
 def _plain(key: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", str(key).lower())
+
+
+def require_engines(config: Config) -> None:
+    """Make sure that the engines of all tables are installed; an image without Java has no PySpark.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    engines = {f"tables.{name}": config.engine_of(name) for name in config.tables}
+    for name, group in config.discover.items():
+        engines[f"discover.{name}"] = group.template.engine or config.engine
+    wanting = [name for name, engine in engines.items() if engine == "spark"]
+    if wanting and find_spec("pyspark") is None:
+        raise ConfigError(
+            f"The engine of {wanting[0]} is spark, but PySpark is not installed here.",
+            remedy="Set engine: arrow, or use an installation or image with Spark and Java.",
+        )
+
+
+def check_fixed(before: Config, after: Config) -> None:
+    """Refuse a configuration that changes what a running process cannot change.
+
+    Raises:
+        ConfigError: It does; the message names the fields.
+    """
+    changed = [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
+    if changed:
+        raise ConfigError(
+            f"{', '.join(changed)} cannot change while the daemon runs, so nothing of the new file"
+            " was taken.",
+            remedy="Set it back, or restart the daemon.",
+        )

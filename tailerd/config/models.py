@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tailerd.config.http import HttpConfig
+from tailerd.config.http import HttpConfig, WebConfig
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
@@ -21,7 +21,6 @@ from tailerd.config.sections import (
 )
 from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
-from tailerd.config.web import WebConfig
 from tailerd.errors import ConfigError
 from tailerd.registry import is_remote
 

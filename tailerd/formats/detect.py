@@ -11,9 +11,9 @@ from typing import cast
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import ConfigError, NotATableError
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, required
+from tailerd.formats.placement import allowed_places
 from tailerd.registry import format_class, format_names, known
 from tailerd.storage.stores import Stores
 

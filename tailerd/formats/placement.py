@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tailerd.errors import TailerdError
-from tailerd.formats.allowed_places import allowed_places
+from tailerd.errors import ConfigError, TailerdError
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import Stores, within_table
+from tailerd.storage.stores import Stores, normal_url, within_table
 
 
 def ignore_warning(_: TailerdError) -> None:
@@ -38,6 +37,25 @@ class TablePlace:
     ledgers: tuple[LedgerPlace, ...] = ()
     warn: Callable[[TailerdError], None] = ignore_warning
     is_strict: bool = False
+
+
+def allowed_places(places: Iterable[str]) -> tuple[str, ...]:
+    """Return configured places, in any form a table's place may have, as `DataPaths` compares them.
+
+    Raises:
+        ConfigError: One is empty, or of a scheme that is not served.
+    """
+    return tuple(_compared(place) for place in places)
+
+
+def _compared(place: str) -> str:
+    if not place:
+        raise ConfigError(
+            "A place that the log may name files in (--allow-path, allowed_paths) is empty.",
+            remedy="Give a folder or a URL, or leave it out.",
+        )
+    # Only of the root anything is left to strip.
+    return normal_url(place).rstrip("/")
 
 
 def place_at(

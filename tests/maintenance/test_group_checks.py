@@ -14,6 +14,7 @@ import pytest
 
 from tailerd.errors import CorruptLogError, LogCleanedUpError
 from tailerd.formats.delta.log import group_checks
+from tailerd.formats.delta.log.checkpoint_entries import check_entries
 from tailerd.formats.delta.log.checkpoint_source import CheckpointSource, CopiedGroup
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.row_groups import (
@@ -23,7 +24,6 @@ from tailerd.formats.delta.log.row_groups import (
     footer_of,
     read_footer,
 )
-from tailerd.formats.delta.log.row_identity import check_entries
 from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
 from tailerd.reading.parquet_footer import Chunk
 from tests.maintenance.test_incremental import Held

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import ConfigError, NotATableError, UnsupportedFeatureError
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
 from tailerd.formats.kartothek.history import DatasetHistory
@@ -14,9 +13,8 @@ from tailerd.formats.kartothek.reader import KartothekTaskReader
 from tailerd.formats.kartothek.source import KartothekSource
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.ledger import open_ledger
+from tailerd.formats.source import source_place
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import within_table
 
 _REFUSED = {
     ChangeMode.CDF: "which has no change data feed",
@@ -50,19 +48,16 @@ async def open_source(
             " .msgpack.zstd beside it.",
             remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
         )
-    allowed = allowed_places(request.allowed_paths)
-    store = within_table(located, address.folder, allowed)
-    if request.wrap_store is not None:
-        store = request.wrap_store(store)
+    at = source_place(place, request, address.folder)
     spool = _spool_of(request, address, located, place)
-    history = await DatasetHistory.open(store, address, ledger, place, spool)
+    history = await DatasetHistory.open(at.store, address, ledger, place, spool)
     return KartothekSource(
         place,
         address,
         history,
         reader,
         request,
-        places=RealPlaces(address.folder, allowed) if located.is_local_folder else None,
+        places=at.links,
     )
 
 

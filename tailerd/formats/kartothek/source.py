@@ -38,7 +38,7 @@ from tailerd.formats.kartothek.reader import KartothekTaskReader, collected
 from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import folder_of
 from tailerd.formats.plain_schema import checked, decode_schema
-from tailerd.formats.task_reading import ReadsTasks, ahead_bytes
+from tailerd.formats.source import ReadsTasks, ahead_bytes
 from tailerd.storage.links import RealPlaces
 
 _RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import UnsupportedFeatureError
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.planner import Comparison, LancePlanner
@@ -14,8 +13,7 @@ from tailerd.formats.lance.source import LanceSource
 from tailerd.formats.lance.table_files import TableFiles
 from tailerd.formats.lance.version_log import VersionLog, staged_warning
 from tailerd.formats.ledger import open_ledger
-from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import within_table
+from tailerd.formats.source import source_place
 
 
 async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader) -> LanceSource:
@@ -27,36 +25,28 @@ async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader)
         ConfigError: No store serves this place.
     """
     _check_changes(place, request)
-    located, root = request.stores.locate(place)
-    allowed = allowed_places(request.allowed_paths)
-    store = within_table(located, root, allowed)
-    log = VersionLog(
-        store if request.wrap_store is None else request.wrap_store(store),
-        root,
-        place,
-        clock=request.clock,
-    )
-    await _look(log, root, place)
+    at = source_place(place, request)
+    log = VersionLog(at.store, at.root, place, clock=request.clock)
+    await _look(log, at.root, place)
     if log.staged is not None and request.on_warning is not None:
         request.on_warning(staged_warning(log, place))
     head = await log.manifest(log.head, lambda: "which was the newest")
     columns_schema(log.columns(head), request.columns)
-    url = store.url_of(root)
     return LanceSource(
         place,
         log,
         await TableOrigin.open(log, open_ledger(request.ledger, request.stores)),
         LancePlanner(
             log,
-            TableFiles(place, url, request.stores, allowed),
-            url,
+            TableFiles(place, at.url, request.stores, at.allowed),
+            at.url,
             columns=request.columns,
             key=request.identity,
         ),
         reader,
         request,
         comparison=_comparison(request),
-        places=RealPlaces(root, allowed) if located.is_local_folder else None,
+        places=at.links,
     )
 
 

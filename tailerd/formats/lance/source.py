@@ -33,7 +33,7 @@ from tailerd.formats.lance.reader import LanceTaskReader
 from tailerd.formats.lance.version_log import VersionLog, gone
 from tailerd.formats.net_steps import NetStepPlan
 from tailerd.formats.plain_schema import checked, encode_schema
-from tailerd.formats.task_reading import ReadsTasks
+from tailerd.formats.source import ReadsTasks
 from tailerd.storage.links import RealPlaces
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

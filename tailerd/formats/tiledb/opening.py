@@ -5,16 +5,14 @@ from __future__ import annotations
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.clock import SystemClock
 from tailerd.errors import ConfigError, UnsupportedFeatureError
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.ledger import open_ledger
+from tailerd.formats.source import source_place
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.known_commits import KnownCommits
 from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.source import TileDBSource
 from tailerd.formats.tiledb.task_plan import TaskPlan
-from tailerd.storage.links import RealPlaces
-from tailerd.storage.stores import within_table
 
 _ON_LATE = ("apply", "stop")
 
@@ -31,22 +29,18 @@ async def open_source(place: str, request: OpenRequest, reader: TileDBTaskReader
         MissingExtraError: TileDB's library is not installed.
     """
     stops_at_late = _stops_at_late(place, request)
-    located, root = request.stores.locate(place)
-    allowed = allowed_places(request.allowed_paths)
-    store = within_table(located, root, allowed)
-    if request.wrap_store is not None:
-        store = request.wrap_store(store)
+    at = source_place(place, request)
     clock = request.clock or SystemClock()
-    log = ArrayLog(store, root, place)
+    log = ArrayLog(at.store, at.root, place)
     timeline = await log.look(clock.now_ms())
     table_id = log.schemas[0].identity
     plan = TaskPlan(
-        located.url_of(root),
+        at.url,
         log,
         timeline,
         stores=request.stores,
         table_id=table_id,
-        places=RealPlaces(root, allowed) if located.is_local_folder else None,
+        places=at.links,
     )
     await plan.shape(max(timeline.head, 0))
     known = None

@@ -21,7 +21,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.plain_schema import checked
-from tailerd.formats.task_reading import ReadsTasks
+from tailerd.formats.source import ReadsTasks
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, Mark, read_mark
 from tailerd.formats.tiledb.protocol.names import TimedName

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.config import installed, load_config
+from tailerd.config import load_config, loading
 from tailerd.errors import ConfigError
 
 SINK = "sink: {kind: console}"
@@ -27,7 +27,7 @@ def test_without_pyspark_the_engine_spark_is_refused_by_the_table(
     file = tmp_path / "tailerd.yaml"
     file.write_text(text)
     assert load_config(file).engine in ("spark", "arrow")
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
     if named is None:
         assert load_config(file).engine == "arrow"
     else:

@@ -21,11 +21,9 @@ from tailerd.errors import (
     MissingVersionError,
     TableRecreatedError,
 )
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, TableSchemaStep
-from tailerd.formats.delta.changes.identity import schema_id
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
 from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
@@ -39,11 +37,10 @@ from tailerd.formats.delta.changes.snapshot_files import (
 )
 from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.snapshot_tasks import SnapshotTasks
-from tailerd.formats.delta.changes.start import first_from
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
-from tailerd.formats.delta.log.time_travel import TimeAxis
-from tailerd.formats.delta.protocol.data_file import VERSIONS
+from tailerd.formats.delta.log.time_travel import TimeAxis, first_from
+from tailerd.formats.delta.protocol.data_file import VERSIONS, schema_id
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.formats.delta.protocol.log_segment import LogSegment
@@ -52,7 +49,8 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.formats.net_steps import NetStepPlan
-from tailerd.formats.task_reading import ReadsTasks, ahead_bytes
+from tailerd.formats.placement import allowed_places
+from tailerd.formats.source import ReadsTasks, ahead_bytes
 
 _READER = DeltaTaskReader()
 _rows_schema = functools.lru_cache(maxsize=256)(rows_schema)

@@ -25,13 +25,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.errors import CorruptLogError
+from tailerd.formats.delta.log.checkpoint_entries import (
+    check_entries,
+    entries_at,
+    expired_removes,
+    remove_keys,
+)
 from tailerd.formats.delta.log.commit_lines import CommitLines
 from tailerd.formats.delta.log.group_checks import GroupChecks
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.row_groups import GroupCopier, encoded, footer_of, read_footer
-from tailerd.formats.delta.log.row_identity import check_entries, entries_at
-from tailerd.formats.delta.log.stored_removes import expired_removes, remove_keys
 from tailerd.formats.delta.protocol.checkpoint import PROBES, plain_row
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns

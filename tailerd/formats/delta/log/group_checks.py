@@ -13,9 +13,9 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
+from tailerd.formats.delta.log.checkpoint_entries import check_entries
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.row_groups import RowGroupFile, encoded, pages_of
-from tailerd.formats.delta.log.row_identity import check_entries
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.reading.parquet_footer import Chunk

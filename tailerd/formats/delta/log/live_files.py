@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.errors import CorruptLogError, FileMissingError, LogCleanedUpError
+from tailerd.formats.delta.log.checkpoint_entries import check_entries, entries_at
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.parquet_rows import FEWER_ROWS, CheckpointFile
-from tailerd.formats.delta.log.row_identity import check_entries, entries_at
 from tailerd.formats.delta.protocol.checkpoint import (
     COUNT_COLUMNS,
     FILE_COLUMNS,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailerd.clock import Clock
+from tailerd.formats.delta.log.checkpoint_entries import remove_keys
 from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.formats.delta.log.checkpoint_source import (
     CheckpointSource,
@@ -19,7 +20,6 @@ from tailerd.formats.delta.log.checkpoint_source import (
 )
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.publication import withdraw
-from tailerd.formats.delta.log.stored_removes import remove_keys
 from tailerd.formats.delta.log.v2_manifest import (
     Manifest,
     ManifestContents,

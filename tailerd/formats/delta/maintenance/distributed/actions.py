@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailerd.formats.delta.log.checkpoint_entries import remove_keys
 from tailerd.formats.delta.log.commit_lines import CommitLines
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
-from tailerd.formats.delta.log.stored_removes import remove_keys
 from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.checkpoint_rows import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from tailerd.formats.delta.log.checkpoint_entries import expired_removes, remove_keys
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
-from tailerd.formats.delta.log.stored_removes import expired_removes, remove_keys
 from tailerd.formats.delta.maintenance.distributed.actions import lines_of, opened, present
 from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tailerd.formats.delta.log.checkpoint_entries import expired_removes
 from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.formats.delta.log.checkpoint_source import FileActions
 from tailerd.formats.delta.log.log_folder import LogFolder
-from tailerd.formats.delta.log.stored_removes import expired_removes
 from tailerd.formats.delta.maintenance.distributed.actions import (
     BATCH_ROWS,
     OrderedActions,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import ConfigError, PathOutsideTableError
-from tailerd.formats.allowed_places import allowed_places
 from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.placement import allowed_places
 
 
 def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:

@@ -1,4 +1,4 @@
-"""Makes sure that rows of a checkpoint file are still what was learnt of them.
+"""Rows of a checkpoint file: whether they are still what was learnt of them, and still count.
 
 Where a file is described is known by the number of a row. Another writer may put its own checkpoint
 of the same version in the place of the one that was read, as deltalake does; then the numbers
@@ -42,3 +42,21 @@ def entries_at(add: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.i
     if int(places[-1]) - first == count - 1:
         return add.slice(first, count)
     return add.take(pa.array(places))
+
+
+def expired_removes(
+    removes: pa.StructArray, removed_after_ms: int
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell which removes expired; one that does not say when it happened counts as of 1970."""
+    if removes.type.get_field_index("deletionTimestamp") < 0:
+        return np.full(len(removes), removed_after_ms >= 0)
+    times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+        times.to_numpy(zero_copy_only=False) <= removed_after_ms
+    )
+    return found
+
+
+def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:
+    """Return the keys of `remove` actions; shape (n,)."""
+    return logical_keys(pc.struct_field(removes, "path"), vectors_of(removes), root_url)

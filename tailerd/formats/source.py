@@ -1,17 +1,61 @@
-"""How a change source reads what it planned: by the reader of its format."""
+"""What sources of several formats share: where their files are, and how tasks are read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.base import OpenRequest, TaskReader
+from tailerd.formats.placement import allowed_places
 from tailerd.storage.base import ObjectStore, OpensAhead
+from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import within_table
 
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlace:
+    """Where a source's table is.
+
+    Attributes:
+        store, root: What is asked, confined to the table on this machine, and the table's folder.
+        url: Where other processes find the table.
+        allowed: Places outside the table that it may lead to.
+        links: Where its files may really lie; None in a bucket.
+    """
+
+    store: ObjectStore
+    root: str
+    url: str
+    allowed: tuple[str, ...]
+    links: RealPlaces | None
+
+
+def source_place(place: str, request: OpenRequest, folder: str | None = None) -> SourcePlace:
+    """Return where a table is that is to be opened for its changes.
+
+    Args:
+        place: A path or URL, as the user gave it.
+        folder: What holds all its files; None: the place itself.
+
+    Raises:
+        ConfigError: No store serves this place, or an allowed one.
+    """
+    located, root = request.stores.locate(place)
+    allowed = allowed_places(request.allowed_paths)
+    store = within_table(located, folder or root, allowed)
+    return SourcePlace(
+        store=store if request.wrap_store is None else request.wrap_store(store),
+        root=root,
+        url=store.url_of(root),
+        allowed=allowed,
+        links=RealPlaces(folder or root, allowed) if located.is_local_folder else None,
+    )
 
 
 class ReadsTasks:
