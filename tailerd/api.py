@@ -55,7 +55,7 @@ from tailerd.changefeed.points import resolved_point
 from tailerd.clock import SystemClock
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.detect import AUTO, find_format, open_table, require_folder
+from tailerd.formats.detect import find_format, open_table, require_folder
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
@@ -63,6 +63,7 @@ from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
 from tailerd.pipeline.table_reading import ReadBatch, Reading, watched
+from tailerd.registry import AUTO
 from tailerd.storage.stores import Stores
 
 if TYPE_CHECKING:

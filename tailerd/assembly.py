@@ -393,7 +393,7 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             is_alone=not table.has_sink,
             # Those with a sink are measured beside their pipelines; Spark's are too large for one.
             is_measured=(
-                config.table_metrics and not table.has_sink and table.maintenance.engine != "spark"
+                config.table_metrics and not table.has_sink and table.maintenance.runs_on != "spark"
             ),
         )
         for name, table in config.tables.items()

@@ -61,6 +61,9 @@ VALUE_FORMATS: dict[str, str] = {
 FORMATS_WITH_SCHEMAS = frozenset({"avro", "json_schema", "protobuf"})
 """Value formats that need a schema registry; another distribution's says so when it is used."""
 
+AUTO = "auto"
+"""In place of a table format's name: the format is recognised when the table is opened."""
+
 MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
 """Engine of maintenance -> the module that is run as a program to do one large job."""
 
@@ -181,11 +184,33 @@ def load_class(reference: str) -> type[object]:
 def known(word: str, words: Iterable[str]) -> str:
     """Return a sentence that names the nearest of `words`, or all of them."""
     candidates = sorted(words)
-    by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    nearest = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
-    if nearest:
-        return f"Did you mean `{by_folded[nearest[0]]}`?"
+    if meant := nearest(word, candidates):
+        return f"Did you mean `{meant}`?"
     return f"Known here: {', '.join(candidates)}." if candidates else ""
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return the one of `words` that is nearly `word`; empty where none is."""
+    by_folded = {each.casefold(): each for each in sorted(words)}
+    found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else ""
+
+
+def unknown_field(where: str, name: str, table_format: str, fields: Iterable[str]) -> ConfigError:
+    """Return the error for a field of a section that a table format does not have.
+
+    Args:
+        where: The section's path.
+        fields: Those that the format has.
+    """
+    there = sorted(fields)
+    meant = nearest(name, there)
+    return ConfigError(
+        f"{where}.{name} is not a known field for a table of the format {table_format}, which has"
+        f" {', '.join(there)}.",
+        remedy=f"Did you mean `{meant}`?" if meant else "Remove it, or correct its name.",
+        where=f"{where}.{name}",
+    )
 
 
 @functools.cache

@@ -197,22 +197,15 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
     Raises:
         ConfigError: The table's maintenance contradicts it.
     """
-    from pydantic import ValidationError
-
-    from tailerd.config.explain import explain
-    from tailerd.config.maintenance import MaintenanceConfig
-    from tailerd.errors import ConfigError
+    from tailerd.config.maintenance import read_maintenance
 
     section = config.tables[table]
     if engine is None:
         return config
-    fields = (
-        {} if section.maintenance is None else section.maintenance.model_dump(exclude_unset=True)
-    )
-    try:
-        maintenance = MaintenanceConfig.model_validate({**fields, "engine": engine})
-    except ValidationError as error:
-        raise ConfigError(explain(error, MaintenanceConfig)) from None
+    known = section.maintenance
+    fields = {} if known is None else known.model_dump(exclude_unset=True)
+    where = f"tables.{table}.maintenance"
+    maintenance = read_maintenance(where, {**fields, "engine": engine}, section.format)
     altered = section.model_copy(update={"maintenance": maintenance})
     return config.model_copy(update={"tables": {**config.tables, table: altered}})
 

@@ -11,16 +11,11 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
 
-from tailerd.config.maintenance import (
-    CheckpointConfig,
-    CleanupConfig,
-    LogCompactionConfig,
-    MaintenanceConfig,
-)
+from tailerd.config.maintenance import MaintenanceConfig, maintenance_class
 from tailerd.config.models import Config
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import DiscoverConfig, SinkConfig, TableConfig
-from tailerd.registry import SINKS, load_class
+from tailerd.registry import FORMATS, SINKS, load_class
 
 EXAMPLE_NAME = "tailerd.example.yaml"
 SCHEMA_NAME = "schema.json"
@@ -75,6 +70,11 @@ def schema() -> dict[str, Any]:
         "required": ["kind"],
         "allOf": kinds,
     }
+    for table_format in FORMATS:
+        section = maintenance_class(table_format).model_json_schema()
+        definitions.update(section.pop("$defs", {}))
+        # No two formats share a field of their own; which one a table has may not be said.
+        definitions["MaintenanceConfig"]["properties"] |= section["properties"]
     for name in ("TableConfig", "TemplateConfig"):
         definitions[name]["anyOf"] = [{"required": ["sink"]}, {"required": ["maintenance"]}]
     template = definitions["TemplateConfig"]["properties"]
@@ -131,18 +131,19 @@ def _example_tables() -> Iterator[str]:
 
 
 def _maintenance_fields() -> Iterator[str]:
-    sections: dict[str, type[BaseModel]] = {
-        "checkpoint": CheckpointConfig,
-        "log_compaction": LogCompactionConfig,
-        "cleanup": CleanupConfig,
-    }
-    for name, field in MaintenanceConfig.model_fields.items():
-        if name in sections:
+    first, *others = map(maintenance_class, FORMATS)
+    for name, field in first.model_fields.items():
+        section = _optional_section(field)
+        if section is None:
+            yield from _field(name, field, {}, 6)
+        else:
             yield from _comment(field.description or "", 6)
             yield f"      {name}:"
-            yield from _fields(sections[name], {}, 8)
-        else:
-            yield from _field(name, field, {}, 6)
+            yield from _fields(section, {}, 8)
+    for model in others:
+        for name, field in model.model_fields.items():
+            if name not in MaintenanceConfig.model_fields:
+                yield from _commented_field(name, field, 6)
 
 
 def _fields(
@@ -182,6 +183,16 @@ def _commented_section(name: str, section: type[BaseModel], indent: int) -> list
     """Return a section that is not set, with all its fields, as a comment."""
     margin = f"{' ' * indent}# "
     return [f"{margin}{name}:", *(f"{margin}{line}" for line in _fields(section, {}, 2))]
+
+
+def _commented_field(name: str, field: Any, indent: int) -> list[str]:
+    """Return a field that another format has, as a comment."""
+    if (section := _optional_section(field)) is not None:
+        about = _comment(field.description or "", indent)
+        return [*about, *_commented_section(name, section, indent)]
+    *about, line = _field(name, field, {}, indent)
+    margin = f"{' ' * indent}# "
+    return [*about, f"{margin}{line.strip().removeprefix('# ')}"]
 
 
 def _yaml(value: object) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailerd.config.http import HttpConfig, WebConfig
+from tailerd.config.maintenance import read_maintenance
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
@@ -22,7 +23,7 @@ from tailerd.config.sections import (
 from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
 from tailerd.errors import ConfigError
-from tailerd.registry import is_remote
+from tailerd.registry import AUTO, format_names, is_remote
 
 ENV_PREFIX = "TAILERD__"
 
@@ -210,9 +211,20 @@ def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
 def _with_template(name: str, group: Any) -> object:
     where = f"discover.{name}.template"
     template = group.get("template") if isinstance(group, dict) else None
-    if not isinstance(template, dict) or not isinstance(sink := template.get("sink"), dict):
-        return group
-    return {**group, "template": {**template, "sink": read_sink(f"{where}.sink", sink)}}
+    return {**group, "template": _read(where, template)} if isinstance(template, dict) else group
+
+
+def _read(where: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table's section with those in it read that have classes of their own."""
+    read: dict[str, Any] = {}
+    if isinstance(sink := table.get("sink"), dict):
+        read["sink"] = read_sink(f"{where}.sink", sink)
+    if isinstance(wanted := table.get("maintenance"), dict):
+        table_format = table.get("format", AUTO)
+        # Another format is an error of that field.
+        named = table_format if table_format in format_names() else AUTO
+        read["maintenance"] = read_maintenance(f"{where}.maintenance", wanted, named)
+    return {**table, **read}
 
 
 def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
@@ -247,7 +259,7 @@ def _with_sink(name: str, table: Any) -> object:
             where=f"{where}.sink",
             remedy="A table without a sink needs `maintenance`: then its log is maintained only.",
         )
-    return {**table, "sink": read_sink(f"{where}.sink", sink)} if isinstance(sink, dict) else table
+    return _read(where, table)
 
 
 def _check_engine(where: str, engine: str, table: TableConfig) -> None:

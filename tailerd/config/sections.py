@@ -18,10 +18,10 @@ from pydantic import (
 )
 
 from tailerd.config.explain import explained, prefixed
-from tailerd.config.maintenance import MaintenanceConfig
+from tailerd.config.maintenance import MaintenanceConfig, read_maintenance
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
-from tailerd.registry import format_names, is_remote, known, sink_config_class, sink_kinds
+from tailerd.registry import AUTO, format_names, is_remote, known, sink_config_class, sink_kinds
 
 Engine = Literal["spark", "arrow"]
 
@@ -286,7 +286,7 @@ class TableConfig(BaseModel):
         default=SinkConfig(kind=NO_SINK),
         description="Where the changes go; may be left out where there is `maintenance`.",
     )
-    maintenance: MaintenanceConfig | None = Field(
+    maintenance: SerializeAsAny[MaintenanceConfig] | None = Field(
         default=None,
         description="What is done for the table's log; without this section nothing is.",
     )
@@ -298,7 +298,7 @@ class TableConfig(BaseModel):
     @field_validator("format")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        names = ("auto", *format_names())
+        names = (AUTO, *format_names())
         if name not in names:
             raise ValueError(f"there is no table format {name!r}. {known(name, names)}")
         return name
@@ -372,6 +372,9 @@ class TemplateConfig(TableConfig):
         if self.has_sink:
             sink = _filled(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
             filled["sink"] = read_sink(f"{where}.sink".removeprefix("."), sink)
+        if isinstance(wanted := filled.get("maintenance"), dict):
+            at = f"{where}.maintenance".removeprefix(".")
+            filled["maintenance"] = read_maintenance(at, wanted, self.format)
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:

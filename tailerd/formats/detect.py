@@ -14,10 +14,9 @@ from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, required
 from tailerd.formats.placement import allowed_places
-from tailerd.registry import format_class, format_names, known
+from tailerd.registry import AUTO, format_class, format_names, known
 from tailerd.storage.stores import Stores
 
-AUTO = "auto"
 """The format of a table that is recognised when it is opened."""
 
 

@@ -6,20 +6,28 @@ retries and the process the work runs in belong to `tailerd.maintenance`, which 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
-from tailerd.errors import TailerdError
+from tailerd.errors import ConfigError, TailerdError
 from tailerd.formats.placement import TablePlace
+from tailerd.registry import unknown_field
 
 CLEANUP = "cleanup"
 """The job that deletes what has expired: the only one that depends on what readers still need."""
 DAY_MINUTES = 24 * 60
 MINUTE_MS = 60_000
 
+_COMMON_FIELDS = ("cleanup", "not_between")
+"""Fields of the section `maintenance` that every format has."""
+
+_Jobs = TypeVar("_Jobs", bound=msgspec.Struct)
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _Piece = TypeVar("_Piece")
@@ -108,6 +116,25 @@ class MaintenancePolicies:
     def paused_until_ms(self, now_ms: int) -> int | None:
         """Return when the pauses that this time falls into are over; None outside of them."""
         return paused_until_ms(self.pauses, now_ms)
+
+    def jobs_as(self, kind: type[_Jobs], table_format: str) -> _Jobs:
+        """Return the format's own fields of the section.
+
+        Raises:
+            ConfigError: There is one that the format does not have, or that does not fit.
+        """
+        own = json.loads(self.jobs or "{}")
+        there = (*kind.__struct_fields__, *_COMMON_FIELDS)
+        for name in own if self.engine is None else (*own, "engine"):
+            if name not in there:
+                raise unknown_field("maintenance", name, table_format, there)
+        try:
+            return msgspec.convert(own, kind)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"The section `maintenance` does not fit a table of the format {table_format}:"
+                f" {error}."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
-
-import msgspec
 
 from tailerd.clock import Clock
-from tailerd.errors import BugError, ConfigError
+from tailerd.errors import BugError
 from tailerd.formats.maintenance import (
     CLEANUP,
     AskFloor,
@@ -21,8 +18,6 @@ from tailerd.formats.maintenance import (
     no_readers,
 )
 from tailerd.formats.placement import TablePlace
-
-_Jobs = TypeVar("_Jobs", bound=msgspec.Struct)
 
 PAUSED = "The policy pauses at this time of the day."
 SWITCHED_OFF = "Cleanup is not switched on."
@@ -74,20 +69,6 @@ class OneProcessMaintenance:
         self._policies = policies
         self._clock = clock
         self._floor = floor
-
-    def _jobs_as(self, kind: type[_Jobs], what: str) -> _Jobs:
-        """Return the format's own fields of the section `maintenance`.
-
-        Args:
-            what: The kind of table, for the error.
-
-        Raises:
-            ConfigError: They are none of this format.
-        """
-        try:
-            return msgspec.json.decode(self._policies.jobs or "{}", type=kind)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"The section `maintenance` does not fit {what}: {error}.") from error
 
     def _is_paused(self) -> bool:
         return self._policies.paused_until_ms(self._clock.now_ms()) is not None

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    # Reading rows must not load what reads configurations.
+    from tailerd.config.maintenance import MaintenanceConfig
 
 _Part = TypeVar("_Part")
 _SEED = 7
@@ -72,6 +76,11 @@ class OptionalParts(Protocol):
     @property
     def maintainer(self) -> Maintainer | None:
         """Keeps logs short: section `maintenance` and `tailerd maintain`."""
+        return None
+
+    @property
+    def maintenance_config(self) -> type[MaintenanceConfig] | None:
+        """Its section `maintenance`, with the fields that are its own."""
         return None
 
     @property

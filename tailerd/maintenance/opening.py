@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from tailerd.clock import Clock
-from tailerd.formats.detect import AUTO, find_format
+from tailerd.formats.detect import find_format
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.maintenance import (
     AskFloor,
@@ -19,6 +19,7 @@ from tailerd.formats.placement import TablePlace, place_at
 from tailerd.formats.statistics import Statistics
 from tailerd.maintenance.engine_process import on_engine
 from tailerd.maintenance.pins import PinBoard, with_pins
+from tailerd.registry import AUTO
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 
@@ -50,6 +51,9 @@ class MaintainedTable:
 
         Args:
             pipelines: Asked for what pipelines have yet to read.
+
+        Raises:
+            ConfigError: The policies are none of this format.
         """
         wait_for = policies.cleanup.wait_for_pins
         return self.maintainer.open(

@@ -15,12 +15,6 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
 )
 
-_COMMON = {"engine", "cleanup", "not_between"}
-"""Fields of the section that mean the same for every format; the others are the format's own."""
-
-
-_OF_ONE_FORMAT = ("compaction", "optimize_indices", "tag")
-
 
 def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> MaintenancePolicies:
     """Return what a section asks for.
@@ -39,7 +33,7 @@ def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> 
             wait_for_pins=tuple(cleanup.wait_for_pins),
         ),
         pauses=tuple(DailyPause(*minutes_of(part)) for part in config.not_between),
-        engine=spark_engine(spark) if config.engine == "spark" else None,
+        engine=spark_engine(spark) if config.runs_on == "spark" else None,
     )
 
 
@@ -51,12 +45,9 @@ def spark_engine(config: SparkConfig | None = None) -> EngineSettings:
 
 
 def _of_format(config: MaintenanceConfig) -> dict[str, object]:
-    """Return the fields that are a format's own; what one format has is absent where it is unset.
-
-    So each format refuses what it does not have.
-    """
-    unset = {name for name in _OF_ONE_FORMAT if not getattr(config, name)}
-    return {n: v for n, v in _plain(config).items() if n not in _COMMON | unset}
+    """Return the fields that are a format's own and are set: another format refuses them."""
+    own = config.model_fields_set - MaintenanceConfig.model_fields.keys()
+    return {name: value for name, value in _plain(config).items() if name in own}
 
 
 def _plain(section: BaseModel) -> dict[str, object]:

@@ -17,7 +17,6 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
-from tailerd.formats.detect import AUTO
 from tailerd.formats.maintenance import (
     CLEANUP,
     AskFloor,
@@ -29,6 +28,7 @@ from tailerd.formats.maintenance import (
     TableMaintenance,
 )
 from tailerd.maintenance.opening import MaintainedTable, OpenMaintained
+from tailerd.registry import AUTO
 from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 

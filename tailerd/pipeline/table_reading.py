@@ -13,9 +13,10 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.detect import AUTO, presumed_format
+from tailerd.formats.detect import presumed_format
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.target import clipped
+from tailerd.registry import AUTO
 from tailerd.storage.stores import Stores
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher

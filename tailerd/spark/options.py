@@ -22,8 +22,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point
 from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, UsageError
-from tailerd.formats.detect import AUTO
-from tailerd.registry import format_names, known
+from tailerd.registry import AUTO, format_names, known
 from tailerd.storage.stores import StoreSettings
 
 READ_OPTIONS = (

@@ -15,8 +15,7 @@ from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import SinkConfig, TableConfig
 from tailerd.errors import ConfigError, SinkError
-from tailerd.formats.detect import AUTO
-from tailerd.registry import is_remote
+from tailerd.registry import AUTO, is_remote
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.stream.config import StreamSinkConfig

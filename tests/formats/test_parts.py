@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,14 @@ def test_maintaining_a_table_that_its_format_cannot_maintain_says_so(
     assert ran.status == 3
     assert "error[unsupported_feature]" in ran.errors
     assert "no maintenance" in ran.errors
+
+
+def test_reading_rows_loads_nothing_of_configurations() -> None:
+    # A worker that loads it is slower to start and keeps it for as long as it runs.
+    program = (
+        "import sys, tailerd.cli.tail, tailerd.maintenance.maintenance_worker\n"
+        "from tailerd.formats.detect import table_formats\n"
+        "assert [each.reader and each.maintainer for each in table_formats()]\n"
+        "sys.exit('pydantic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

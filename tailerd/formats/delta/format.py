@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import FileMissingError
@@ -17,6 +18,10 @@ from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import path_of
+
+if TYPE_CHECKING:
+    # Reading rows must not load what reads configurations.
+    from tailerd.config.maintenance import MaintenanceConfig
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 
@@ -55,6 +60,13 @@ class DeltaFormat(OptionalParts):
         from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
 
         return DeltaMaintainer()
+
+    @property
+    def maintenance_config(self) -> type[MaintenanceConfig]:
+        """Its section `maintenance`."""
+        from tailerd.formats.delta.config import DeltaMaintenanceConfig
+
+        return DeltaMaintenanceConfig
 
     @property
     def statistics(self) -> Statistics:

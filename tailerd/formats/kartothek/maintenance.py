@@ -7,11 +7,14 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import msgspec
+
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
 from tailerd.errors import BugError, NotATableError, UsageError
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset, read_dataset
 from tailerd.formats.kartothek.garbage import GRACE_SECONDS, Garbage, find_garbage
+from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.maintenance import (
@@ -40,6 +43,10 @@ class _Kept:
     table_id: str
 
 
+class _NoJobs(msgspec.Struct):
+    """Fields of the section `maintenance` that are a dataset's own: there are none."""
+
+
 class DatasetMaintenance(OneProcessMaintenance):
     """Maintains one dataset; see `formats.maintenance.TableMaintenance`."""
 
@@ -47,6 +54,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
         super().__init__(place, policies, clock, floor)
+        policies.jobs_as(_NoJobs, FORMAT)
         older = policies.cleanup.older_than_seconds or 0.0
         self._grace_seconds = max(GRACE_SECONDS, older)
 

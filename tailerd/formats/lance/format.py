@@ -18,6 +18,7 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import path_of
 
 if TYPE_CHECKING:
+    from tailerd.config.maintenance import MaintenanceConfig
     from tailerd.formats.lance.reader import LanceTaskReader
 
 
@@ -50,6 +51,13 @@ class LanceFormat(OptionalParts):
         from tailerd.formats.lance.maintenance import LanceMaintenance
 
         return OneProcessMaintainer(LanceMaintenance)
+
+    @property
+    def maintenance_config(self) -> type[MaintenanceConfig]:
+        """Its section `maintenance`."""
+        from tailerd.formats.lance.config import LanceMaintenanceConfig
+
+        return LanceMaintenanceConfig
 
     @property
     def statistics(self) -> Statistics:

@@ -19,6 +19,7 @@ from tailerd.errors import BugError, LogChangedError, UsageError
 from tailerd.formats.lance.inspect import totals_of
 from tailerd.formats.lance.library import OpenTables, load_lance
 from tailerd.formats.lance.origin import TableOrigin
+from tailerd.formats.lance.payload import FORMAT
 from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.version_names import FIRST
@@ -93,7 +94,7 @@ class LanceMaintenance(OneProcessMaintenance):
     ) -> None:
         super().__init__(place, policies, clock, floor)
         self._log = VersionLog(place.store, place.root, place.url, clock=clock)
-        self._jobs = self._jobs_as(LancePolicies, "a Lance table")
+        self._jobs = policies.jobs_as(LancePolicies, FORMAT)
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False

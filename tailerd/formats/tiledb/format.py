@@ -26,6 +26,7 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import path_of
 
 if TYPE_CHECKING:
+    from tailerd.config.maintenance import MaintenanceConfig
     from tailerd.formats.tiledb.reader import TileDBTaskReader
 
 _COMMITS = (CommitKind.WRITE, CommitKind.OLD_WRITE, CommitKind.DELETE)
@@ -66,6 +67,13 @@ class TileDBFormat(OptionalParts):
         from tailerd.formats.tiledb.maintenance import ArrayMaintenance
 
         return OneProcessMaintainer(ArrayMaintenance)
+
+    @property
+    def maintenance_config(self) -> type[MaintenanceConfig]:
+        """Its section `maintenance`."""
+        from tailerd.formats.tiledb.config import TileDBMaintenanceConfig
+
+        return TileDBMaintenanceConfig
 
     @property
     def statistics(self) -> Statistics:

@@ -33,27 +33,26 @@ from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.library import changing
 from tailerd.formats.tiledb.protocol.names import COMMITS, CommitKind, TimedName, timed_name
 from tailerd.formats.tiledb.protocol.timeline import Timeline
+from tailerd.formats.tiledb.scan import FORMAT
 
 COMMITS_JOB = "commits"
 _META_JOB = "fragment_meta"
 FRAGMENTS_JOB = "fragments"
 _META_FOLDER = "__fragment_meta"
-_EVERY_COMMITS = 100
-_EVERY_META = 10
 
 _Work = Callable[[Any, str, Any], None]
 """Takes the library, an array's URI and a configuration of its own."""
 
 
 class _Every(msgspec.Struct, frozen=True):
-    every_commits: int | None = None
+    every_commits: int
 
 
 class _Jobs(msgspec.Struct, frozen=True):
-    """The section `maintenance`, as far as it says something to an array."""
+    """The fields of the section `maintenance` that are an array's own."""
 
-    checkpoint: _Every | None = _Every()
-    log_compaction: _Every | None = None
+    commits: _Every | None = _Every(100)
+    fragment_meta: _Every | None = _Every(10)
     fragments: _Every | None = None
 
 
@@ -85,7 +84,7 @@ class ArrayMaintenance(OneProcessMaintenance):
     ) -> None:
         super().__init__(place, policies, clock, floor)
         self._log = ArrayLog(place.store, place.root, place.url)
-        self._jobs = self._jobs_as(_Jobs, "an array")
+        self._jobs = policies.jobs_as(_Jobs, FORMAT)
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
@@ -164,8 +163,10 @@ class ArrayMaintenance(OneProcessMaintenance):
     # ------------------------------------------------------------------ decisions
 
     def _merge_commits(self, found: _Found, *, is_asked: bool) -> Decision:
-        policy = self._jobs.log_compaction or _Every()
-        most = 2 if is_asked else policy.every_commits or _EVERY_COMMITS
+        policy = self._jobs.commits
+        if policy is None:
+            return Decision(job=COMMITS_JOB, is_due=False, reason="`commits` is null.")
+        most = 2 if is_asked else policy.every_commits
         count, deletes = found.commit_files, len(found.timeline.commits.deletes)
         reason = f"{count} commit files are not merged; due at {most}."
         if deletes:
@@ -182,10 +183,10 @@ class ArrayMaintenance(OneProcessMaintenance):
         )
 
     def _merge_meta(self, found: _Found, *, is_asked: bool) -> Decision:
-        policy = self._jobs.checkpoint
+        policy = self._jobs.fragment_meta
         if policy is None:
-            return Decision(job=_META_JOB, is_due=False, reason="`checkpoint` is null.")
-        most = 2 if is_asked else policy.every_commits or _EVERY_META
+            return Decision(job=_META_JOB, is_due=False, reason="`fragment_meta` is null.")
+        most = 2 if is_asked else policy.every_commits
         count = found.without_meta
         return Decision(
             job=_META_JOB,
@@ -197,7 +198,7 @@ class ArrayMaintenance(OneProcessMaintenance):
 
     def _merge_fragments(self, found: _Found, obstacle: str) -> Decision:
         policy, count = self._jobs.fragments, len(found.mergeable)
-        if policy is None or policy.every_commits is None:
+        if policy is None:
             return Decision(
                 job=FRAGMENTS_JOB,
                 is_due=False,

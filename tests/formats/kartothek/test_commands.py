@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.commands import Commands
 from tests.formats.kartothek.test_daemon import rows
+from tests.integration.daemon.running import file_table, write_config
 from tests.tables.dataset_writer import DatasetWriter
 
 
@@ -75,3 +76,17 @@ def test_what_maintenance_would_do_is_told(writer: DatasetWriter, command: Comma
     assert "0 files of 0 bytes are garbage" in ran.output
     pinned = command("maintain", writer.place, "--pin", "export=0")
     assert (pinned.status, "cannot be pinned" in pinned.errors) == (2, True)
+
+
+def test_a_policy_of_another_format_is_refused_once_the_format_is_known(
+    writer: DatasetWriter, command: Commands, tmp_path: Path
+) -> None:
+    policy = {"checkpoint": {"every_commits": 5}, "cleanup": {"enabled": True}}
+    table = file_table(writer.place, tmp_path / "out", maintenance=policy)
+    ran = command("maintain", "orders", "--config", write_config(tmp_path, orders=table))
+    assert ran.status == 2
+    assert "maintenance.checkpoint is not a known field" in ran.errors
+    assert "format kartothek, which has cleanup, not_between." in ran.errors
+    # The engine of a job is a field of a format that has such a job.
+    asked = command("maintain", writer.place, "--engine", "spark")
+    assert (asked.status, "maintenance.engine" in asked.errors) == (2, True)

@@ -189,7 +189,7 @@ def test_the_command_tells_why_and_deletes_when_it_is_asked_to(
     table = file_table(writer.place, tmp_path / "out")
     config = write_config(tmp_path, orders=table)
     assert run_to_end("run", "--config", config, "--once").returncode == 0
-    maintenance = {"checkpoint": None, "cleanup": {"enabled": True}}
+    maintenance = {"cleanup": {"enabled": True}}
     config = write_config(tmp_path, orders={**table, "maintenance": maintenance})
     shown: list[dict[str, Any]] = []
     for option in ("--dry-run", "--apply"):
@@ -205,7 +205,7 @@ def test_the_command_tells_why_and_deletes_when_it_is_asked_to(
 
 @pytest.mark.full
 def test_the_daemon_collects_by_policy(tmp_path: Path, writer: DatasetWriter) -> None:
-    maintenance = {"checkpoint": None, "cleanup": {"enabled": True}}
+    maintenance = {"cleanup": {"enabled": True}}
     table = file_table(writer.place, tmp_path / "out")
     config = write_config(tmp_path, orders={**table, "maintenance": maintenance})
     assert run_to_end("run", "--config", config, "--once").returncode == 0

@@ -35,7 +35,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.full
 def test_a_daemon_with_maintenance_never_forks_after_the_library_is_loaded(tmp_path: Path) -> None:
     writer = written(tmp_path / "t", 2)
-    maintenance = {"checkpoint": None, "compaction": {"small_fragments": 2}}
+    maintenance = {"compaction": {"small_fragments": 2}}
     table = file_table(tmp_path / "t", tmp_path / "out", maintenance=maintenance)
     config = write_config(tmp_path, orders=table)
     for _ in range(2):

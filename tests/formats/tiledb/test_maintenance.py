@@ -75,7 +75,7 @@ def written(path: Path, kind: str) -> dict[int, object]:
 async def test_merging_commits_and_metadata_harms_no_history(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "array"
     before = written(path, kind)
-    jobs = {"log_compaction": {"every_commits": 3}, "checkpoint": {"every_commits": 3}}
+    jobs = {"commits": {"every_commits": 3}, "fragment_meta": {"every_commits": 3}}
     found = work(path, jobs)
     assert await do_all(found) == ["commits", "fragment_meta"]
     assert {time: arrays.state(path, time) for time in TIMES} == before
@@ -91,7 +91,7 @@ async def test_commits_with_a_delete_are_left_as_the_library_merges_them_only_on
     path = tmp_path / "array"
     written(path, "sparse")
     arrays.delete(path, 1040, "v == 1")
-    found = work(path, {"log_compaction": {"every_commits": 3}, "checkpoint": None})
+    found = work(path, {"commits": {"every_commits": 3}, "fragment_meta": None})
     assessment = await found.assessment()
     assert due(assessment) == []
     assert {each.job: each.reason for each in assessment.decisions}["commits"] == (
@@ -104,7 +104,7 @@ async def test_a_survey_changes_nothing_and_says_why_not(tmp_path: Path) -> None
     path = tmp_path / "array"
     written(path, "sparse")
     names = sorted(each.name for each in (path / "__commits").iterdir())
-    assessment = await work(path, {"log_compaction": {"every_commits": 5}}).assessment()
+    assessment = await work(path, {"commits": {"every_commits": 5}}).assessment()
     assert due(assessment) == []
     assert {each.job: each.reason for each in assessment.decisions}["commits"] == (
         "4 commit files are not merged; due at 5."
@@ -118,7 +118,7 @@ async def test_fragments_are_merged_and_deleted_only_behind_the_slowest_pipeline
 ) -> None:
     path = tmp_path / "array"
     before = written(path, kind)
-    jobs: dict[str, object] = {"fragments": {"every_commits": 2}, "checkpoint": None}
+    jobs: dict[str, object] = {"fragments": {"every_commits": 2}, "fragment_meta": None}
     # Somebody has yet to read 1020, which leads there from 1010.
     found = work(path, jobs, floor=TIMES[2], cleans=True)
     assert await do_all(found) == ["fragments"]
@@ -144,9 +144,9 @@ async def test_what_was_merged_stays_where_nobody_switched_cleanup_on(tmp_path: 
     path = tmp_path / "array"
     written(path, "dense")
     arrays.consolidate(path)
-    assessment = await work(path, {"checkpoint": None}).assessment()
+    assessment = await work(path, {"fragment_meta": None}).assessment()
     assert due(assessment) == []
     assert "not switched on" in assessment.decisions[-1].reason
-    held = await work(path, {"checkpoint": None}, floor=TIMES[1], cleans=True).assessment()
+    held = await work(path, {"fragment_meta": None}, floor=TIMES[1], cleans=True).assessment()
     assert due(held) == []
     assert "must stay readable" in held.decisions[-1].reason

@@ -11,6 +11,7 @@ from tailerd.config import Config
 from tailerd.config.discovery import table_name, with_tables_found
 from tailerd.config.loading import load_config
 from tailerd.errors import ConfigError
+from tailerd.formats.delta.config import DeltaMaintenanceConfig
 from tailerd.formats.table_search import TableSearch, discover_tables
 from tailerd.registry import STORES_GROUP
 from tailerd.sinks.file.config import FileSinkConfig
@@ -146,7 +147,7 @@ def test_a_template_may_have_durations_and_sizes(tmp_path: Path) -> None:
     }
     table = discover_tables(config_of(lake(tmp_path, "orders"), template)).config.tables["orders"]
     assert (table.poll_interval, table.max_bytes_per_batch) == (0.25, 1 << 20)
-    assert table.maintenance is not None
+    assert isinstance(table.maintenance, DeltaMaintenanceConfig)
     assert table.maintenance.checkpoint is not None
     assert table.maintenance.checkpoint.every_age == 3600
 

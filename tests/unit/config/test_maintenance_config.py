@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.clock import SystemClock
 from tailerd.config import Config, load_config
-from tailerd.config.documents import schema
+from tailerd.config.documents import example, schema
+from tailerd.config.maintenance import MaintenanceConfig, maintenance_class
 from tailerd.config.sections import SparkConfig
 from tailerd.errors import ConfigError
+from tailerd.formats.delta.config import DeltaMaintenanceConfig
 from tailerd.formats.delta.maintenance.plan import Policies
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
-from tailerd.formats.maintenance import DailyPause, EngineSettings
+from tailerd.formats.detect import table_format
+from tailerd.formats.maintenance import DailyPause, EngineSettings, MaintenancePolicies
+from tailerd.formats.placement import TablePlace
 from tailerd.maintenance.settings import policies_of
+from tailerd.registry import FORMATS
+from tailerd.storage.local import LocalStore
 
 
 def load(folder: Path, section: str) -> Config:
@@ -113,7 +120,7 @@ def test_a_template_may_maintain_all_tables_of_a_folder(tmp_path: Path) -> None:
     )
     table = load_config(path).discover["lake"].template.table("orders", "/lake/orders")
     assert not table.has_sink
-    assert table.maintenance is not None
+    assert isinstance(table.maintenance, DeltaMaintenanceConfig)
     assert table.maintenance.checksum
 
 
@@ -179,7 +186,84 @@ def test_the_schema_knows_that_one_of_both_is_needed() -> None:
         ]
 
 
-@pytest.mark.parametrize("field", ["compaction: {}", "optimize_indices: 3", "tag: true"])
-def test_what_another_format_has_is_refused_of_a_delta_table(tmp_path: Path, field: str) -> None:
-    with pytest.raises(ConfigError, match="does not fit a Delta table"):
-        policies(tmp_path, f"{{{field}}}")
+FIELDS = {
+    "delta": ("checkpoint: {}", "log_compaction: {every_commits: 9}", "checksum: true"),
+    "lance": ("compaction: {}", "optimize_indices: 3", "tag: true"),
+    "tiledb": ("commits: {}", "fragment_meta: null", "fragments: {every_commits: 9}"),
+    "kartothek": (),
+}
+"""Fields of the section that only one format has."""
+
+
+def told(table_format: str) -> str:
+    names = ", ".join(sorted(maintenance_class(table_format).model_fields))
+    return f"format {table_format}, which has {names}."
+
+
+@pytest.mark.parametrize("table_format", FIELDS)
+@pytest.mark.parametrize(
+    ("owner", "field"), [(name, each) for name, fields in FIELDS.items() for each in fields]
+)
+def test_a_format_has_its_own_fields_and_refuses_those_of_others(
+    tmp_path: Path, table_format: str, owner: str, field: str
+) -> None:
+    path = tmp_path / "tailerd.yaml"
+    path.write_text(
+        f"tables: {{o: {{path: /o, format: {table_format}, maintenance: {{{field}}}}}}}"
+    )
+    if owner == table_format:
+        section = load_config(path).tables["o"].maintenance
+        assert type(section) is maintenance_class(table_format)
+        return
+    name = field.partition(":")[0]
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert f"tables.o.maintenance.{name} is not a known field" in str(caught.value)
+    assert told(table_format) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("owner", "field"), [(name, each) for name, fields in FIELDS.items() for each in fields]
+)
+def test_without_a_format_the_fields_say_whose_they_are(
+    tmp_path: Path, owner: str, field: str
+) -> None:
+    assert type(load(tmp_path, f"{{{field}}}").tables["orders"].maintenance) is maintenance_class(
+        owner
+    )
+
+
+def test_fields_of_two_formats_are_no_section(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"maintenance\.tag is not a known field"):
+        load(tmp_path, "{checkpoint: {}, checksum: true, tag: true}")
+
+
+def test_no_two_formats_share_a_field_of_their_own() -> None:
+    own = [
+        maintenance_class(name).model_fields.keys() - MaintenanceConfig.model_fields.keys()
+        for name in FORMATS
+    ]
+    assert sum(map(len, own)) == len(frozenset().union(*own))
+
+
+def test_the_schema_and_the_example_have_the_fields_of_all_formats() -> None:
+    properties = schema()["$defs"]["MaintenanceConfig"]["properties"]
+    for name in FORMATS:
+        for field in maintenance_class(name).model_fields:
+            assert field in properties
+            assert f"{field}:" in example()
+
+
+def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"maintenance\.checkpont .*Did you mean `checkpoint`\?"):
+        load(tmp_path, "{checkpont: {}}")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_a_format_is_given_has_the_fields_of_its_section(tmp_path: Path, name: str) -> None:
+    maintainer = table_format(name).maintainer
+    assert maintainer is not None
+    place, wanted = TablePlace(store=LocalStore(), root=str(tmp_path), url=""), '{"bogus": 1}'
+    with pytest.raises(ConfigError) as caught:
+        maintainer.open(place, MaintenancePolicies(jobs=wanted), clock=SystemClock())
+    assert told(name) in str(caught.value)

@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from tailerd.errors import ConfigError
 from tailerd.formats.delta.maintenance.policies.base import LogStats
 from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.protocol.data_file import FORMAT
 from tailerd.formats.maintenance import (
     CleanupPolicy,
     DailyPause,
@@ -37,13 +37,16 @@ class _LogCompaction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of the section `maintenance` that are Delta's own, in seconds and bytes."""
+    """The fields of the section `maintenance` that are Delta's own, in seconds and bytes.
+
+    Attributes:
+        engine: Said by `MaintenancePolicies.engine`, with where it runs.
+    """
 
     checkpoint: _Checkpoint | None = _Checkpoint()
     log_compaction: _LogCompaction | None = None
     checksum: bool = False
-    fragments: object = None
-    """Another format's."""
+    engine: str = "arrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ class Policies:
         Raises:
             ConfigError: It has fields of other formats.
         """
-        section = _section_of(wanted.jobs)
+        section = wanted.jobs_as(_Section, FORMAT)
         compaction = section.log_compaction
         return cls(
             checkpoint=_checkpoint_policy(section.checkpoint),
@@ -110,16 +113,6 @@ def _paused(decision: Decision, until_ms: int) -> Decision:
         return decision
     text = f"{decision.reason[:-1]}, but the policy pauses at this time of the day."
     return replace(decision, is_due=False, reason=text, due_ms=until_ms)
-
-
-def _section_of(jobs: str) -> _Section:
-    try:
-        return msgspec.json.decode(jobs, type=_Section) if jobs else _Section()
-    except msgspec.MsgspecError as error:
-        raise ConfigError(
-            f"The section `maintenance` does not fit a Delta table: {error}.",
-            remedy="Leave out what is of other formats.",
-        ) from error
 
 
 def _checkpoint_policy(checkpoint: _Checkpoint | None) -> CheckpointPolicy:
