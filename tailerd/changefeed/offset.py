@@ -173,3 +173,15 @@ def whole_before(versions: Versions, offset: Offset) -> Version | None:
     """Return the newest version of which everything lies before an offset; None where none does."""
     before = versions.version_before(offset.version)
     return None if before == BEFORE_ALL else before
+
+
+def is_past(offset: Offset, target: Version | None) -> bool:
+    """Tell whether all up to the target, if there is one, lies before an offset."""
+    return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
+
+
+def clipped(end: Offset, target: Version | None, versions: Versions) -> Offset:
+    """Return the end of a delivery that goes no further than the target."""
+    if target is None or not is_past(end, target):
+        return end
+    return replace(end, version=versions.next_version(target), phase=Phase.FOLLOW, position=0)

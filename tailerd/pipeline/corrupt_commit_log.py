@@ -56,18 +56,6 @@ class CorruptCommitLog(Protocol):
         ...
 
 
-class MemoryCorruptCommitLog:
-    """Forgets everything when the process ends; for tests."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, list[CorruptCommitRecord]] = {}
-
-    async def record(self, table: str, record: CorruptCommitRecord) -> str:
-        """Keep it in memory."""
-        self.records.setdefault(table, []).append(record)
-        return "memory"
-
-
 class FileCorruptCommitLog:
     """One file of JSON lines for each table, only ever appended to."""
 

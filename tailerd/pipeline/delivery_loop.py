@@ -16,7 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.offset import Offset, Version, clipped, is_past
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
@@ -28,7 +28,6 @@ from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog, CorruptCommitR
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
-from tailerd.pipeline.target import clipped, is_past
 from tailerd.sinks.base import Delivery, Fencer, HasTopics, Keyed, RecordsDeliveries, Sink
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import Wakeup

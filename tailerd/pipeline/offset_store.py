@@ -1,4 +1,4 @@
-"""Stores of saved offsets: this process's memory, and files in the state folder."""
+"""Saved offsets as files in the state folder."""
 
 from __future__ import annotations
 
@@ -11,21 +11,6 @@ from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.private_files import make_private_folder, open_private, write_private
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.posix_files import sync_folder
-
-
-class MemoryOffsetStore:
-    """Forgets everything when the process ends; for tests."""
-
-    def __init__(self) -> None:
-        self._saved: dict[str, SavedOffset] = {}
-
-    async def load(self, pipeline: str) -> SavedOffset | None:
-        """Return what was last saved."""
-        return self._saved.get(pipeline)
-
-    async def save(self, pipeline: str, saved: SavedOffset) -> None:
-        """Keep it in memory."""
-        self._saved[pipeline] = saved
 
 
 class FileOffsetStore:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.offset import Offset, Version, clipped
 from tailerd.clock import SystemClock
 from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.detect import presumed_format
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.target import clipped
 from tailerd.registry import AUTO
 from tailerd.storage.stores import Stores
 from tailerd.watchers.local import watch_folders

@@ -67,11 +67,6 @@ class BoundedSocket(socket.socket):
             raise
         return found
 
-    @property
-    def open_connections(self) -> int:
-        """Number of connections that are not yet closed."""
-        return self._open
-
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection.
 

@@ -24,7 +24,7 @@ from tailerd.changefeed.row_places import RowPlaces
 from tailerd.records.base import FormatOptions, Records
 from tailerd.records.formats.avro import avro_envelopes, avro_rows
 from tailerd.records.formats.cloudevents import EventContext, events
-from tailerd.records.formats.json_schema import json_schema_rows
+from tailerd.records.formats.json_schema import JsonSchemaRecords
 from tailerd.records.formats.protobuf import (
     ProtobufCodec,
     protobuf_envelopes,
@@ -244,7 +244,7 @@ def test_rows_to_envelopes_and_json(report: Report) -> None:
     batches = change_batches(ROWS)[:1]
     count = sum(batch.num_rows for batch in batches)
     avro, protobuf, plain = avro_envelopes(OPTIONS), protobuf_envelopes(OPTIONS), avro_rows(OPTIONS)
-    registered = json_schema_rows(KEYLESS)
+    registered = JsonSchemaRecords(KEYLESS, "row")
     schema = fastavro.parse_schema(json.loads(avro.schemas(batches[0].rows.schema).value.text))
 
     avro_s, protobuf_s, keyed_s, json_s, fastavro_s, orjson_s = in_turns(

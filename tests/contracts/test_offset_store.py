@@ -14,11 +14,12 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 from tailerd.clock import SystemClock
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
-from tailerd.pipeline.offset_store import FileOffsetStore, MemoryOffsetStore
+from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.lease import Lease
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.s3.store import S3Store
+from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.s3.servers import S3Server
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.memory_budget import MemoryBudget
-from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.base import Keyed
@@ -34,6 +33,7 @@ from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.wakeups import Wakeup
+from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.doubles.sim_clock import SimClock
 from tests.property.key_histories import (
     KeyHistory,

@@ -11,8 +11,8 @@ from confluent_kafka.schema_registry.confluent.types import decimal_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.type import date_pb2, datetime_pb2, timeofday_pb2
 
-from tailerd.records.schemas.protobuf_descriptor import file_descriptor
 from tailerd.records.schemas.protobuf_schema import Message, MessageField, ProtobufFile
+from tests.records.protobuf_descriptor import file_descriptor
 from tests.records.tables import shortest_bytes, to_micros, unscaled
 
 FOREIGN = (timestamp_pb2, date_pb2, datetime_pb2, timeofday_pb2, decimal_pb2)

@@ -17,7 +17,7 @@ from tailerd.errors import BugError, UnsupportedFeatureError
 from tailerd.records.base import FormatOptions
 from tailerd.records.formats.debezium import DebeziumRecords
 from tailerd.records.formats.json import JsonRecords
-from tailerd.records.formats.json_schema import json_schema_envelopes, json_schema_rows
+from tailerd.records.formats.json_schema import JsonSchemaRecords
 from tailerd.records.formats.registered_records import SchemaIds
 from tests.records.batches import change_batch
 from tests.records.registry_double import KEY, VALUE, registered
@@ -46,12 +46,12 @@ def test_every_row_is_valid_and_that_of_the_json_format(table: Table, decimals: 
     options = FormatOptions(name="lake", table="orders", decimals=decimals)
     if any(has_times(kind) for kind in rows.schema.types):
         with pytest.raises(UnsupportedFeatureError):
-            json_schema_rows(options).schemas(rows.schema)
+            JsonSchemaRecords(options, "row").schemas(rows.schema)
         return
     batch = change_batch(rows)
     for form, plain in (
-        (json_schema_rows(options), JsonRecords(options)),
-        (json_schema_envelopes(options), DebeziumRecords(options)),
+        (JsonSchemaRecords(options, "row"), JsonRecords(options)),
+        (JsonSchemaRecords(options, "envelope"), DebeziumRecords(options)),
     ):
         schema = json.loads(form.schemas(rows.schema).value.text)
         jsonschema.Draft7Validator.check_schema(schema)
@@ -65,7 +65,7 @@ def test_every_row_is_valid_and_that_of_the_json_format(table: Table, decimals: 
 
 def schema_of(*fields: pa.Field) -> dict[str, Any]:
     schema = pa.schema([pa.field("id", pa.int64()), *fields])
-    found: dict[str, Any] = json.loads(json_schema_rows(OPTIONS).schemas(schema).value.text)
+    found: dict[str, Any] = json.loads(JsonSchemaRecords(OPTIONS, "row").schemas(schema).value.text)
     return found
 
 
@@ -83,7 +83,7 @@ def test_the_schema_is_written_as_confluents_converter_does() -> None:
 
 def test_floats_that_json_has_no_number_for_are_valid() -> None:
     batch = change_batch({"x": pa.array([math.nan, math.inf, -math.inf, 1.5, None])})
-    form = json_schema_rows(KEYLESS)
+    form = JsonSchemaRecords(KEYLESS, "row")
     schema = json.loads(form.schemas(batch.rows.schema).value.text)
     for value in form.records(batch, ids=IDS).values.to_pylist():
         jsonschema.validate(json.loads(value[5:]), schema)
@@ -94,7 +94,7 @@ def test_floats_that_json_has_no_number_for_are_valid() -> None:
 def test_variants_may_be_anything() -> None:
     schema = pa.schema([pa.field("x", variants().type, metadata=VARIANT_FIELD)])
     rows = pa.RecordBatch.from_arrays([variants(short_string("x"), None)], schema=schema)
-    form = json_schema_rows(KEYLESS)
+    form = JsonSchemaRecords(KEYLESS, "row")
     text = json.loads(form.schemas(schema).value.text)
     values = form.records(change_batch(rows), ids=IDS).values.to_pylist()
     for value in values:
@@ -104,7 +104,9 @@ def test_variants_may_be_anything() -> None:
 
 @pytest.mark.parametrize("is_envelope", [False, True])
 def test_confluents_deserializer_validates_values_and_keys(is_envelope: bool) -> None:
-    form = json_schema_envelopes(OPTIONS) if is_envelope else json_schema_rows(OPTIONS)
+    form = (
+        JsonSchemaRecords(OPTIONS, "envelope") if is_envelope else JsonSchemaRecords(OPTIONS, "row")
+    )
     batch = change_batch(ENVELOPE_ROWS, ENVELOPE_KINDS)
     schemas = form.schemas(batch.rows.schema)
     assert schemas.key is not None
@@ -124,4 +126,4 @@ def test_confluents_deserializer_validates_values_and_keys(is_envelope: bool) ->
 def test_keys_without_an_id_are_a_fault_of_the_caller() -> None:
     batch = change_batch({"id": pa.array([1])})
     with pytest.raises(BugError):
-        json_schema_rows(OPTIONS).records(batch, ids=SchemaIds(key=None, value=2))
+        JsonSchemaRecords(OPTIONS, "row").records(batch, ids=SchemaIds(key=None, value=2))

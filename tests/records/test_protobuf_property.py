@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from tailerd.records.base import FormatOptions
 from tailerd.records.formats.protobuf import ProtobufCodec, protobuf_rows
 from tailerd.records.formats.registered_records import SchemaIds
-from tailerd.records.schemas.protobuf_descriptor import file_descriptor
 from tailerd.records.schemas.protobuf_parser import earlier_numbers
 from tailerd.records.schemas.protobuf_schema import (
     Collections,
@@ -24,6 +23,7 @@ from tailerd.records.schemas.record_shape import row_shape
 from tests.records.batches import TIMESTAMP_US, change_batch
 from tests.records.naive_protobuf import fill, message_class
 from tests.records.protobuf_compiler import compiled
+from tests.records.protobuf_descriptor import file_descriptor
 from tests.records.tables import rows_of, tables
 
 OPTIONS = FormatOptions(name="lake", table="orders")

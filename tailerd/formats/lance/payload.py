@@ -10,7 +10,6 @@ import pyroaring
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import BugError
-from tailerd.formats.lance.protocol.columns import ROW_ID
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.rows.hash_kernels import Rows
 
@@ -113,11 +112,6 @@ class ComparedFragments:
     schema: bytes
     key: tuple[str, ...] = ()
     prefix: str = ""
-
-    @property
-    def is_by_row_id(self) -> bool:
-        """Whether rows with the same stable id are one."""
-        return self.key == (ROW_ID,)
 
 
 Payload = FragmentRows | ChangedColumns | ComparedFragments

@@ -86,7 +86,7 @@ def shape_of(array: Any, place: str) -> ArrayShape:
         UnsupportedFeatureError: It has a column of a type that is not read.
     """
     schema = array.schema
-    if getattr(schema, "has_dim_labels", False) or _has_labels(schema, array):
+    if getattr(schema, "has_dim_labels", False) or _has_labels(schema):
         raise _refused(place, "has dimension labels")
     domain = schema.domain
     dimensions = [domain.dim(number) for number in range(domain.ndim)]
@@ -104,7 +104,7 @@ def shape_of(array: Any, place: str) -> ArrayShape:
     )
 
 
-def _has_labels(schema: Any, array: Any) -> bool:
+def _has_labels(schema: Any) -> bool:
     domain = schema.domain
     return any(schema.has_dim_label(domain.dim(n).name) for n in range(domain.ndim))
 

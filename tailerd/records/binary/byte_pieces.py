@@ -153,11 +153,6 @@ def joined_rows(pieces: Sequence[Piece], count: int) -> pa.Array:
     )
 
 
-def joined_column(pieces: Sequence[Piece], count: int) -> ByteColumn:
-    """Return the bytes of each row as one column that can be a piece of others."""
-    return byte_column(joined_rows(pieces, count))
-
-
 def joined_runs(pieces: Sequence[Piece], count: int, offsets: Numbers) -> ByteColumn:
     """Return the bytes of each run of rows, one behind the other.
 

@@ -63,13 +63,3 @@ class JsonSchemaRecords:
             keys = headed(keys, schema_header(ids.key))
         values = headed(records.values, schema_header(ids.value))
         return replace(records, keys=keys, values=values)
-
-
-def json_schema_rows(options: FormatOptions) -> JsonSchemaRecords:
-    """Return rows with their change columns as JSON."""
-    return JsonSchemaRecords(options, "row")
-
-
-def json_schema_envelopes(options: FormatOptions) -> JsonSchemaRecords:
-    """Return Debezium's envelope as JSON."""
-    return JsonSchemaRecords(options, "envelope")

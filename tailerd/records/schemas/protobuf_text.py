@@ -15,6 +15,18 @@ from tailerd.records.schemas.protobuf_schema import (
     comment_lines,
 )
 
+SCALARS = {
+    "double": 1,
+    "float": 2,
+    "int64": 3,
+    "uint64": 4,
+    "int32": 5,
+    "bool": 8,
+    "string": 9,
+    "bytes": 12,
+    "uint32": 13,
+}
+"""Numbers of types that are no messages, as descriptors have them."""
 _FOREIGN_PARTS = {"google", "confluent"}
 
 

@@ -10,9 +10,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.formats.base import ChangeSource
-from tailerd.pipeline.corrupt_commit_log import MemoryCorruptCommitLog
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
-from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.sinks.base import Sink
@@ -20,6 +18,7 @@ from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
 from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.fake_source import FakeSource, FakeTable
+from tests.doubles.memory_stores import MemoryCorruptCommitLog, MemoryOffsetStore
 from tests.doubles.sim_clock import SimClock
 from tests.unit.pipeline.collecting_sink import CollectingSink
 

@@ -9,10 +9,10 @@ import pytest
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import SinkError
-from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.sinks.base import Delivery
 from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeTable
+from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.unit.pipeline.runs import Run
 
 

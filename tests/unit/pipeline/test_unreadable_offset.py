@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import StorageError
-from tailerd.pipeline.offset_store import MemoryOffsetStore
 from tailerd.pipeline.policies import OnGap
 from tests.doubles.fake_source import FakeTable
+from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.unit.pipeline.runs import Run
 
 

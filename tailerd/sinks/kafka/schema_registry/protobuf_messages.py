@@ -9,9 +9,9 @@ from confluent_kafka.schema_registry.confluent.types import decimal_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from google.type import date_pb2, datetime_pb2, timeofday_pb2
 
-from tailerd.records.schemas.protobuf_descriptor import SCALARS
 from tailerd.records.schemas.protobuf_parser import ParsedField, ParsedMessage
 from tailerd.records.schemas.protobuf_schema import entry_name
+from tailerd.records.schemas.protobuf_text import SCALARS
 
 Descriptor = descriptor_pb2.DescriptorProto
 FieldDescriptor = descriptor_pb2.FieldDescriptorProto

@@ -85,11 +85,6 @@ def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
             yield found
 
 
-def opened(log: LogFolder, file: LogFile) -> CheckpointFile:
-    """Open a Parquet file of a checkpoint."""
-    return CheckpointFile.of(log, file)
-
-
 def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
     """Yield the file actions of some files, about `BATCH_ROWS` at a time.
 
@@ -139,7 +134,7 @@ def _from_rows(
 
 def _of_parquet(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
     [file] = split.files
-    with opened(log, file) as rows:
+    with CheckpointFile.of(log, file) as rows:
         groups = list(range(rows.num_groups)) if split.groups is None else list(split.groups)
         for kind in ("add", "remove"):
             if rows.column_type(kind) is None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tailerd.formats.delta.log.checkpoint_entries import expired_removes, remove_keys
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
-from tailerd.formats.delta.maintenance.distributed.actions import lines_of, opened, present
+from tailerd.formats.delta.maintenance.distributed.actions import lines_of, present
 from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row
 from tailerd.formats.delta.protocol.checkpoint_form import ExtraColumns, merged_type
@@ -84,7 +84,7 @@ def _survey_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> Surveye
 def _survey_parquet(log: LogFolder, split: LogSplit) -> SurveyedSplit:
     [file] = split.files
     extras, others = ExtraColumns(), list[StateAction]()
-    with opened(log, file) as rows:
+    with CheckpointFile.of(log, file) as rows:
         for kind in ("add", "remove"):
             if (column := rows.column_type(kind)) is not None:
                 extras.take_column(kind, column)
@@ -126,7 +126,7 @@ def stored_part(
     Raises:
         CorruptLogError, FileMissingError: The sidecar is damaged or gone.
     """
-    with opened(log, file) as rows:
+    with CheckpointFile.of(log, file) as rows:
         adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
         touched_adds = sum(_touched(log, column, changed) for column in _keyed(rows, "add"))
         touched_removes = expired = 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-from tailerd.formats.maintenance import Decision
 
 READER_SECONDS_PER_COMMIT = 0.0002
 READER_BYTES_PER_SECOND = 100e6
@@ -74,14 +71,6 @@ def replay_seconds(commits: tuple[CommitFigures, ...]) -> float:
     """Return the seconds a cold reader is taken to need for some commits."""
     size = sum(commit.size_bytes for commit in commits)
     return len(commits) * READER_SECONDS_PER_COMMIT + size / READER_BYTES_PER_SECOND
-
-
-class MaintenancePolicy(Protocol):
-    """Decides about one kind of job."""
-
-    def decide(self, stats: LogStats, now_ms: int) -> Decision:
-        """Say whether the job is due at this time; the same answer for the same figures."""
-        ...
 
 
 def after_ms(time_ms: int, seconds: float) -> int:

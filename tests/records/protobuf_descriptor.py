@@ -15,20 +15,8 @@ from tailerd.records.schemas.protobuf_schema import (
     ValueType,
     entry_name,
 )
-from tailerd.records.schemas.protobuf_text import nested_messages
+from tailerd.records.schemas.protobuf_text import SCALARS, nested_messages
 
-SCALARS = {
-    "double": 1,
-    "float": 2,
-    "int64": 3,
-    "uint64": 4,
-    "int32": 5,
-    "bool": 8,
-    "string": 9,
-    "bytes": 12,
-    "uint32": 13,
-}
-"""Numbers of types that are no messages, as descriptors have them."""
 _MESSAGE_TYPE = 11
 _OPTIONAL, _REPEATED = 1, 3
 _MAP_ENTRY = b"\x38\x01"
