@@ -16,6 +16,8 @@ from typing import ClassVar, Self, TypeVar
 LEAVE_OUT = (
     "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
 )
+RESET_PIPELINE = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`."
+RESET_OR_ON_GAP = f"{RESET_PIPELINE[:-1]}, or set on_gap."
 START_BEHIND = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
 KEEP_CHECKPOINT = (
     "Do not remove it while commits before its version are gone: nothing else says which files the"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from tailerd.changefeed.offset import Offset, Version, Versions
-from tailerd.errors import MissingVersionError, TableError
+from tailerd.errors import RESET_OR_ON_GAP, MissingVersionError, TableError
 
 _MARK = "/net:"
 """Behind a format's own mark, before the version that the step leads to."""
@@ -78,8 +78,7 @@ class NetStepPlan:
         if not start.is_commit_start or head < start.version:
             raise MissingVersionError(
                 f"Version {start.version} was delivered in part, and no other step gives the rest.",
-                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`, or set"
-                " on_gap.",
+                remedy=RESET_OR_ON_GAP,
             )
         await self._check(start, self._behind(start, head))
         return _marked(start, head)

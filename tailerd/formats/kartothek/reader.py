@@ -13,7 +13,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import places_of
-from tailerd.errors import BugError, FileMissingError, FilesCollectedError
+from tailerd.errors import RESET_OR_ON_GAP, BugError, FileMissingError, FilesCollectedError
 from tailerd.formats.kartothek.partition_files import (
     DatasetFile,
     PartitionFile,
@@ -40,9 +40,8 @@ def collected(url: str) -> FilesCollectedError:
     return FilesCollectedError(
         f"The data file {url} is gone: its dataset was garbage-collected, or deleted, before its"
         " rows were read.",
-        remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Collect"
-        " garbage"
-        " later than the slowest pipeline delivers, or set `format_options: {spool: link}`.",
+        remedy=f"{RESET_OR_ON_GAP} Collect garbage later than the slowest pipeline delivers, or"
+        " set `format_options: {spool: link}`.",
     )
 
 

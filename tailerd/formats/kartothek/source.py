@@ -14,6 +14,8 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.errors import (
+    RESET_OR_ON_GAP,
+    RESET_PIPELINE,
     MissingDataFileError,
     MissingVersionError,
     TableRecreatedError,
@@ -41,7 +43,6 @@ from tailerd.formats.plain_schema import checked, decode_schema
 from tailerd.formats.source import ReadsTasks, ahead_bytes
 from tailerd.storage.links import RealPlaces
 
-_RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
 """In a mark, before the `Comparison` of a commit that is given in part."""
@@ -150,7 +151,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
             f"The changes of version {version} of {self._name} are no longer in the ledger, whose"
             f" oldest state is {self._history.first_number}: a dataset has no history but what"
             " was observed and kept.",
-            remedy=_RESET,
+            remedy=RESET_OR_ON_GAP,
         )
 
     async def _at_time(self, time: datetime.datetime) -> Offset:
@@ -244,7 +245,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
                 f"The offset belongs to {offset.table_id}, and what was observed of {self._name}"
                 f" is {newest.table_id}: the dataset was dropped and created again, or its ledger"
                 " is another.",
-                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy=RESET_PIPELINE,
             )
         before = await self._history.state(offset.last_version(self))
         mark = offset.mark.partition(_BEGUN)[0]
@@ -254,7 +255,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
                 f"The offset of {self._name} is at version {offset.version}, after a state that the"
                 f" ledger does not have, whose newest is {newest.number}: it was restored from an"
                 " older copy.",
-                remedy=_RESET,
+                remedy=RESET_OR_ON_GAP,
             )
 
     async def _tasks(self, at: Offset) -> list[FileTask]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import (
+    RESET_OR_ON_GAP,
     FileMissingError,
     FilesCollectedError,
     MissingDataFileError,
@@ -98,7 +99,7 @@ def _read(
         raise FilesCollectedError(
             f"The fragment {wanted.fragment} of version {table.version} of {table.url} is another"
             " one than when it was planned: the table was dropped and made again.",
-            remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+            remedy=RESET_OR_ON_GAP,
             version=table.version,
         )
     target = chosen(decode_schema(wanted.schema), columns)
@@ -224,8 +225,7 @@ def _told(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdErro
     if not _is_there(table.manifest, stores):
         return FilesCollectedError(
             f"Version {table.version} of {table.url} was cleaned up before its rows were read.",
-            remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up"
-            " later than the slowest pipeline delivers.",
+            remedy=f"{RESET_OR_ON_GAP} Clean up later than the slowest pipeline delivers.",
             version=table.version,
         )
     for url in wanted.files:

@@ -14,7 +14,13 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeT
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version, first_commit
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms
-from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError, UsageError
+from tailerd.errors import (
+    RESET_OR_ON_GAP,
+    MissingVersionError,
+    NotATableError,
+    TableRecreatedError,
+    UsageError,
+)
 from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import (
@@ -40,7 +46,6 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
 """In a mark, before the `Comparison` of a commit that is given in part, or what a step is."""
-_RESET = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 
 
 class LanceSource(ReadsTasks, LanceVersions):
@@ -209,7 +214,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         except NotATableError as error:
             raise TableRecreatedError(
                 f"The table at {self._name} was dropped: it has no versions any more.",
-                remedy=_RESET,
+                remedy=RESET_OR_ON_GAP,
             ) from error
         await self._check_known(start)
         net_end = await self._net_end(start)
@@ -252,7 +257,7 @@ class LanceSource(ReadsTasks, LanceVersions):
                 f"The offset at version {offset.version} is not one of {self._name}: its version"
                 f" {last} had another transaction, or was never there. The table was dropped and"
                 " created again, or restored from an older copy.",
-                remedy=_RESET,
+                remedy=RESET_OR_ON_GAP,
             )
 
     # ------------------------------------------------------------------ differences in one step

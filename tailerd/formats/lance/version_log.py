@@ -13,7 +13,13 @@ from collections.abc import Callable, Sequence
 
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock, SystemClock
-from tailerd.errors import FileMissingError, MissingVersionError, NotATableError, TableError
+from tailerd.errors import (
+    RESET_OR_ON_GAP,
+    FileMissingError,
+    MissingVersionError,
+    NotATableError,
+    TableError,
+)
 from tailerd.formats.lance.protocol.columns import Column, parse_columns
 from tailerd.formats.lance.protocol.manifest import Manifest, parse_manifest
 from tailerd.formats.lance.protocol.transactions import (
@@ -243,8 +249,7 @@ def gone(name: str, version: int, why: str) -> MissingVersionError:
     return MissingVersionError(
         f"The manifest of version {version} of {name} is gone, {why}: old versions were cleaned"
         " up.",
-        remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap. Clean up"
-        " later than the slowest pipeline delivers.",
+        remedy=f"{RESET_OR_ON_GAP} Clean up later than the slowest pipeline delivers.",
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from tailerd.errors import MissingVersionError, OffsetError
+from tailerd.errors import RESET_OR_ON_GAP, RESET_PIPELINE, MissingVersionError, OffsetError
 from tailerd.formats.ledger import Ledger
 from tailerd.formats.tiledb.protocol.commits import Commits
 from tailerd.formats.tiledb.protocol.names import TimedName, timed_name
@@ -55,7 +55,7 @@ def read_mark(text: str) -> Mark | None:
     except ValueError as error:
         raise OffsetError(
             f"The offset has the mark {text!r}, which is none of a TileDB array's.",
-            remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            remedy=RESET_PIPELINE,
         ) from error
 
 
@@ -129,7 +129,7 @@ class KnownCommits:
                 raise MissingVersionError(
                     f"The ledger lacks entry {mark.number}, which says what was committed when the"
                     " offset was saved: it was restored from another copy, or deleted.",
-                    remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+                    remedy=RESET_OR_ON_GAP,
                 )
             found = frozenset(
                 name for text in entry.names if (name := timed_name(text)) is not None

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tailerd.errors import MissingVersionError
+from tailerd.errors import RESET_OR_ON_GAP, MissingVersionError
 from tailerd.formats.tiledb.cells import Box, box_of, read_box, read_near
 from tailerd.formats.tiledb.columns import ArrayShape, conformed, shape_of
 from tailerd.formats.tiledb.conditions import expression
@@ -64,7 +64,7 @@ def _left(states: States, array: Any) -> str | None:
             raise MissingVersionError(
                 f"What the late commit of {states.scan.until_ms} changed is not known, because"
                 f" the later delete {each.name} has a condition that cannot be asked for.",
-                remedy="Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap.",
+                remedy=RESET_OR_ON_GAP,
             )
         texts.append(f"({text})")
     return " and ".join(texts) or None

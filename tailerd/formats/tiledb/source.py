@@ -14,6 +14,8 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, show_ms, to_ms
 from tailerd.clock import Clock
 from tailerd.errors import (
+    RESET_OR_ON_GAP,
+    RESET_PIPELINE,
     MissingVersionError,
     NotATableError,
     TableRecreatedError,
@@ -35,8 +37,6 @@ from tailerd.formats.tiledb.protocol.timeline import (
 )
 from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.task_plan import TaskPlan
-
-_RESET = "Go on with `tailerd offsets reset NAME --to snapshot`, or set on_gap."
 
 
 class TileDBSource(ReadsTasks):
@@ -213,7 +213,7 @@ class TileDBSource(ReadsTasks):
         return TableRecreatedError(
             f"The offset belongs to the array {table_id}, and at {self._name} is"
             f" {self._log.schemas[0].identity}: it was dropped and created again.",
-            remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+            remedy=RESET_PIPELINE,
         )
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -276,12 +276,13 @@ class TileDBSource(ReadsTasks):
                 f"The array {self._name} can no longer be read as it was at {delivered}: what was"
                 f" written then was merged into {merged.text} and vacuumed, without the times of"
                 " its cells.",
-                remedy=_RESET,
+                remedy=RESET_OR_ON_GAP,
             )
         gap = self._timeline.before(int(offset.version) + 1)
         if offset.phase is Phase.SNAPSHOT and gap == NONE_MS:
             raise MissingVersionError(
-                f"The array {self._name} has nothing at {offset.version} any more.", remedy=_RESET
+                f"The array {self._name} has nothing at {offset.version} any more.",
+                remedy=RESET_OR_ON_GAP,
             )
         mark = read_mark(offset.mark)
         if self._known is None or mark is None:
@@ -291,7 +292,7 @@ class TileDBSource(ReadsTasks):
             raise MissingVersionError(
                 f"The history of {self._name} was rewritten: {len(gone)} commits are gone and in no"
                 f" merged fragment either, such as {gone[0]}.",
-                remedy=_RESET,
+                remedy=RESET_OR_ON_GAP,
             )
 
     async def _late(self, start: Offset, end: Offset) -> LateCommits:
@@ -317,7 +318,8 @@ class TileDBSource(ReadsTasks):
             raise MissingVersionError(
                 f"The commit {late.names[0]} of {self._name} came late: {delivered} was delivered"
                 f" already, and {why}.",
-                remedy=f"{_RESET} `format_options: {{on_late: apply}}` delivers late commits.",
+                remedy=f"{RESET_OR_ON_GAP} `format_options: {{on_late: apply}}` delivers late"
+                " commits.",
             )
         return late
 
@@ -426,7 +428,7 @@ class TileDBSource(ReadsTasks):
         """
         if self._timeline.before(version + 1) == NONE_MS or self._timeline.hiding(int(version)):
             raise MissingVersionError(
-                f"The array {self._name} has no version {version}.", remedy=_RESET
+                f"The array {self._name} has no version {version}.", remedy=RESET_OR_ON_GAP
             )
         return checked(await self._plan.schema(int(version)), columns)
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from tailerd.clock import Clock
 from tailerd.errors import (
+    RESET_PIPELINE,
     MissingVersionError,
     NotATableError,
     TableError,
@@ -220,7 +221,7 @@ class LogContinuityCheck:
                 f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
                 f" {', then '.join(sorted(self._table_ids))} was read before: it was dropped and"
                 " created again.",
-                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy=RESET_PIPELINE,
             )
 
     async def _snapshot(self, version: int | None) -> Snapshot:
@@ -241,7 +242,7 @@ class LogContinuityCheck:
             raise TableRecreatedError(
                 f"The log of {self._name} ends at version {head}, and {version - 1} was read"
                 " before: the table was dropped and created again, or restored from a copy.",
-                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy=RESET_PIPELINE,
             )
 
 

@@ -18,6 +18,7 @@ from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Versio
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.clock import SystemClock
 from tailerd.errors import (
+    RESET_PIPELINE,
     MissingVersionError,
     TableRecreatedError,
 )
@@ -300,7 +301,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
             raise TableRecreatedError(
                 f"The offset belongs to table {offset.table_id}, and the log of {self._name} now"
                 f" has table {identity.table_id} there: it was dropped and created again.",
-                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy=RESET_PIPELINE,
             )
         self._table_ids.add(offset.table_id)
 
