@@ -145,11 +145,7 @@ def read_maintenance(where: str, section: dict[str, Any], table_format: str) -> 
         ConfigError: A field is unknown, or does not fit.
     """
     if table_format == AUTO:
-        classes = {name: maintenance_class(name) for name in format_names()}
-        # The first where several have as many: that is Delta.
-        table_format = max(
-            classes, key=lambda name: len(section.keys() & classes[name].model_fields.keys())
-        )
+        table_format = _format_with(section)
     model = maintenance_class(table_format)
     for name in section:
         if name not in model.model_fields:
@@ -158,6 +154,18 @@ def read_maintenance(where: str, section: dict[str, Any], table_format: str) -> 
         return model.model_validate(section)
     except ValidationError as error:
         raise explained(error, model, prefixed(where), where) from None
+
+
+def _format_with(section: dict[str, Any]) -> str:
+    """Return the first format that has all fields of a section, else that which has most."""
+    known: dict[str, int] = {}
+    for name in format_names():
+        fields = maintenance_class(name).model_fields.keys()
+        if section.keys() <= fields:
+            # Others are not looked at: one of another distribution may not load.
+            return name
+        known[name] = len(section.keys() & fields)
+    return max(known, key=known.__getitem__)
 
 
 def _covers_whole_day(parts: list[str]) -> bool:

@@ -36,7 +36,7 @@ class DeltaMaintainer:
         """Return the maintenance of one table; nothing is asked of it yet.
 
         Raises:
-            BugError: The policies are none of Delta.
+            ConfigError: The policies are none of Delta.
         """
         return DeltaMaintenance(
             LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True),
