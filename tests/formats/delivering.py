@@ -14,8 +14,13 @@ Change = tuple[object, ...]
 
 def delivered(folder: Path) -> list[dict[str, object]]:
     """All rows, also those that a gap set aside."""
-    files = sorted(folder.rglob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    while True:
+        files = sorted(folder.rglob("*.jsonl"))
+        try:
+            return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        except FileNotFoundError:
+            # A daemon that starts again removes what is not in its offset.
+            continue
 
 
 def changes(found: list[dict[str, object]]) -> Counter[Change]:
