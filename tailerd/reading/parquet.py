@@ -24,6 +24,7 @@ from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.parquet_pages import check_footer
+from tailerd.reading.parquet_pieces import SPARSE, RowPieces
 from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.stores import Stores
@@ -122,17 +123,7 @@ def _parts(
         if scan.select_rows is not None:
             selection = scan.select_rows(file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, file.schema_arrow)
-        batches = BoundedBatches(
-            file,
-            partial(_open, change_column=scan.change_column),
-            source,
-            f"the data file {scan.url}",
-            limit,
-            shape.constant_bytes,
-        )
-        for batch, at in _row_groups(
-            file, source, scan.share, shape.leaves, selection, limit, batches
-        ):
+        for batch, at in _RowGroups(scan, file, source, shape, limit).read(selection):
             rows, changes = _selected(shape.of(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
@@ -177,7 +168,8 @@ class _Shape:
     """Maps batches of the file to batches of the scan; made once a file.
 
     Attributes:
-        leaves: The file's leaf columns to read, ascending; their top-level columns make a batch.
+        columns: The file's leaf columns to read, ascending, by the columns of a batch.
+        leaves: The same, side by side.
     """
 
     def __init__(self, scan: FileScan, file_schema: pa.Schema) -> None:
@@ -194,7 +186,8 @@ class _Shape:
         at = {place: number for number, place in enumerate(sorted(wanted))}
         self._at = [None if place is None else at[place] for place in places]
         self._change_at = None if change is None else at[change]
-        self.leaves = _leaves_of(file_schema, wanted)
+        self.columns = _leaves_of(file_schema, wanted)
+        self.leaves = [leaf for column in self.columns for leaf in column]
         constants = [field.constant for field in scan.fields if field.constant is not None]
         self.constant_bytes = sum(
             len(text)
@@ -258,47 +251,87 @@ def _smallest(schema: pa.Schema) -> int:
     return next(flat, 0)
 
 
-def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[int]:
-    """Return the leaf columns of top-level columns, in the order of the file.
+def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[range]:
+    """Return the leaf columns of each of some top-level columns, in the order of the file.
 
     Counted, not looked up by path: names may repeat, and have dots of their own.
     """
-    leaves: list[int] = []
+    leaves: list[range] = []
     first = 0
     for place, field in enumerate(schema):
-        until = first + _num_leaves(field.type)
+        until = first + num_leaves(field.type)
         if place in places:
-            leaves += range(first, until)
+            leaves.append(range(first, until))
         first = until
     return leaves
 
 
-def _num_leaves(kind: pa.DataType) -> int:
+def num_leaves(kind: pa.DataType) -> int:
+    """Return how many leaf columns of a file a column of some type is."""
     if pa.types.is_nested(kind):
-        return sum(_num_leaves(kind.field(place).type) for place in range(kind.num_fields))
+        return sum(num_leaves(kind.field(place).type) for place in range(kind.num_fields))
     return 1
 
 
-def _row_groups(
-    file: pq.ParquetFile,
-    source: BinaryIO,
-    share: FileShare,
-    leaves: list[int],
-    selection: RowSelection | None,
-    limit: BatchLimit,
-    batches: BoundedBatches,
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield batches of the file, each with the place of its first row."""
-    wanted = _wanted_groups(file.metadata, share, selection)
-    for place, (group, first_row) in enumerate(wanted):
-        if isinstance(source, RemoteFile):
-            following = [each for each, _ in wanted[place + 1 : place + 2]]
-            source.expect(ranges_ahead(file.metadata, leaves, group, following, limit.max_bytes))
-        size = _batch_rows(file.metadata.row_group(group), limit)
-        at = first_row
-        for batch in batches.rows(group, leaves, size):
-            yield batch, at
-            at += batch.num_rows
+class _RowGroups:
+    """Reads the row groups of an open file that a scan wants."""
+
+    def __init__(
+        self,
+        scan: FileScan,
+        file: pq.ParquetFile,
+        source: BinaryIO,
+        shape: _Shape,
+        limit: BatchLimit,
+    ) -> None:
+        self._scan = scan
+        self._file = file
+        self._source = source
+        self._leaves = shape.leaves
+        self._limit = limit
+        reopen = partial(_open, change_column=scan.change_column)
+
+        def batches_of(opened: pq.ParquetFile, source: BinaryIO) -> BoundedBatches:
+            name = f"the data file {scan.url}"
+            return BoundedBatches(opened, reopen, source, name, limit, shape.constant_bytes)
+
+        self._batches = batches_of(file, source)
+        self._pieces = RowPieces(
+            file, source, shape.columns, lambda beside: batches_of(reopen(beside), beside)
+        )
+
+    def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield batches with all rows that count, each with the place of its first row."""
+        about = self._file.metadata
+        wanted = _wanted_groups(about, self._scan.share, selection)
+        for place, (group, first_row) in enumerate(wanted):
+            size = _batch_rows(about.row_group(group), self._limit)
+            pieces = None if selection is None else self._few(group, first_row, size, selection)
+            if pieces is not None:
+                yield from ((batch, first_row + at) for batch, at in pieces)
+                continue
+            if isinstance(self._source, RemoteFile):
+                ahead = [each for each, _ in wanted[place + 1 : place + 2]]
+                most_bytes = self._limit.max_bytes
+                self._source.expect(ranges_ahead(about, self._leaves, group, ahead, most_bytes))
+            at = first_row
+            for batch in self._batches.rows(group, self._leaves, size):
+                yield batch, at
+                at += batch.num_rows
+
+    def _few(
+        self, group: int, first_row: int, most_rows: int, selection: RowSelection
+    ) -> Iterator[tuple[pa.RecordBatch, int]] | None:
+        """Return batches with the rows of a row group that count, read by their pages.
+
+        None where that would cost more than to read all; headers of pages far away do.
+        """
+        count = self._file.metadata.row_group(group).num_rows
+        few = selection.count(first_row, first_row + count) * SPARSE <= count
+        if not few or isinstance(self._source, RemoteFile):
+            return None
+        places = selection.positions(first_row, count)
+        return None if places is None else self._pieces.rows(group, places - first_row, most_rows)
 
 
 def _wanted_groups(

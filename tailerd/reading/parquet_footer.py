@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
 
@@ -33,7 +33,8 @@ _COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_OFFSET, _GROUP_COMPRESSED, _ORDINAL 
 # ColumnChunk
 _FILE_PATH, _FILE_OFFSET, _META, _CRYPTO = 1, 2, 3, 8
 # ColumnMetaData
-_CODEC, _UNCOMPRESSED, _COMPRESSED = 4, 6, 7
+_KIND, _ENCODINGS, _PATH, _CODEC = 1, 2, 3, 4
+_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED = 5, 6, 7
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _STATISTICS = 9, 10, 11, 12
 _BLOOM_OFFSET, _BLOOM_LENGTH = 14, 15
 # Statistics
@@ -308,6 +309,17 @@ class Chunk:
             meta.pop(place, None)
         return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
 
+    def of_pages(self, start: int, dictionary_bytes: int, size_bytes: int, values: int) -> Fields:
+        """Return the description of some of the pages, behind the dictionary if there is one."""
+        about: Fields = self.fields[_META][1]
+        meta = {place: about[place] for place in (_KIND, _ENCODINGS, _PATH, _CODEC)}
+        sizes = {_NUM_VALUES: values, _UNCOMPRESSED: size_bytes, _COMPRESSED: size_bytes}
+        sizes[_DATA_PAGE] = start + dictionary_bytes
+        if dictionary_bytes:
+            sizes[_DICTIONARY_PAGE] = start
+        meta |= {place: (_I64, value) for place, value in sizes.items()}
+        return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
+
     @property
     def uncompressed_bytes(self) -> int:
         """Bytes of its pages without compression."""
@@ -358,6 +370,23 @@ class Footer:
                 remedy=KEEP_CHECKPOINT,
             ) from error
         return cls(fields, leaves, groups)
+
+
+def read_footer(source: BinaryIO, name: str) -> Footer:
+    """Read the footer of an open file; blocking.
+
+    Raises:
+        CorruptLogError: It has none, or one of a kind that is not understood.
+    """
+    source.seek(0, 2)
+    end = source.tell()
+    source.seek(max(0, end - TAIL_BYTES))
+    tail = source.read(TAIL_BYTES)
+    size = struct.unpack("<I", tail[:4])[0] if len(tail) == TAIL_BYTES else end
+    if tail[4:] != MAGIC or size + TAIL_BYTES > end:
+        raise CorruptLogError(f"{name} is no Parquet file, or torn.")
+    source.seek(end - TAIL_BYTES - size)
+    return Footer.of(source.read(size))
 
 
 def _leaves(elements: Iterator[Fields]) -> Iterator[tuple[str, object]]:

@@ -85,7 +85,7 @@ def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPa
     A column that is damaged has the pages before: decoders stop there too.
     """
     found = ColumnPages()
-    for header in _headers(source, first_byte(chunk), chunk):
+    for _, header in page_headers(source, chunk):
         found.most_bytes = max(found.most_bytes, header.decoded_bytes, header.stored_bytes)
         if header.is_dictionary:
             found.dictionary_values = header.values
@@ -96,14 +96,17 @@ def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPa
     return found
 
 
-def _headers(source: BinaryIO, start: int, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
-    at, left = start, chunk.num_values
-    end = start + chunk.total_compressed_size
+def page_headers(
+    source: BinaryIO, chunk: pq.ColumnChunkMetaData
+) -> Iterator[tuple[int, PageHeader]]:
+    """Yield the headers of a column's pages and where they begin; none behind one not read."""
+    at, left = first_byte(chunk), chunk.num_values
+    end = at + chunk.total_compressed_size
     while left > 0 and at < end:
         header = _header_at(source, at)
         if header is None:
             return
-        yield header
+        yield at, header
         at += header.header_bytes + header.stored_bytes
         if not header.is_dictionary:
             left -= header.values

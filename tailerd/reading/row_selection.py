@@ -29,8 +29,12 @@ class RowSelection:
 
     def is_empty(self, start: int, end: int) -> bool:
         """Tell whether no row of [start, end) counts, so that it need not be read."""
-        found = self._positions.range_cardinality(start, end)
-        return bool(found == 0 if self._is_kept else found == end - start)
+        return not self.count(start, end)
+
+    def count(self, start: int, end: int) -> int:
+        """Return how many rows of [start, end) count."""
+        found: int = self._positions.range_cardinality(start, end)
+        return found if self._is_kept else end - start - found
 
     @classmethod
     def of(cls, positions: npt.NDArray[np.int64]) -> RowSelection:

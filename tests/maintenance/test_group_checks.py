@@ -22,10 +22,9 @@ from tailerd.formats.delta.log.row_groups import (
     RowGroupFile,
     encoded,
     footer_of,
-    read_footer,
 )
 from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
-from tailerd.reading.parquet_footer import Chunk
+from tailerd.reading.parquet_footer import Chunk, read_footer
 from tests.maintenance.test_incremental import Held
 from tests.maintenance.test_replaced_checkpoints import files_first
 from tests.maintenance.written import checkpoint_of

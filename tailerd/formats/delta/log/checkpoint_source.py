@@ -35,7 +35,7 @@ from tailerd.formats.delta.log.commit_lines import CommitLines
 from tailerd.formats.delta.log.group_checks import GroupChecks
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
-from tailerd.formats.delta.log.row_groups import GroupCopier, encoded, footer_of, read_footer
+from tailerd.formats.delta.log.row_groups import GroupCopier, encoded, footer_of
 from tailerd.formats.delta.protocol.checkpoint import PROBES, plain_row
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
@@ -52,7 +52,7 @@ from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.formats.delta.protocol.other_actions import OtherActions
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.tombstones import Tombstones
-from tailerd.reading.parquet_footer import Chunk
+from tailerd.reading.parquet_footer import Chunk, read_footer
 
 ROWS_AT_ONCE = 32_768
 

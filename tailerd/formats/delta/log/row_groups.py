@@ -32,23 +32,6 @@ COMPRESSION = "snappy"
 _PARSED = (f"add.{STATS_PARSED}.", f"add.{PARTITIONS_PARSED}.")
 
 
-def read_footer(source: BinaryIO, name: str) -> Footer:
-    """Read the footer of an open file; blocking.
-
-    Raises:
-        CorruptLogError: It has none, or one of a kind that is not understood.
-    """
-    source.seek(0, 2)
-    end = source.tell()
-    source.seek(max(0, end - TAIL_BYTES))
-    tail = source.read(TAIL_BYTES)
-    size = struct.unpack("<I", tail[:4])[0] if len(tail) == TAIL_BYTES else end
-    if tail[4:] != MAGIC or size + TAIL_BYTES > end:
-        raise CorruptLogError(f"{name} is no Parquet file, or torn.")
-    source.seek(end - TAIL_BYTES - size)
-    return Footer.of(source.read(size))
-
-
 def pages_of(source: BinaryIO, chunk: Chunk) -> bytes:
     """Read a column of a row group as it is; blocking.
 

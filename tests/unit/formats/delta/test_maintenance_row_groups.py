@@ -18,9 +18,8 @@ from tailerd.formats.delta.log.row_groups import (
     RowGroupFile,
     encoded,
     footer_of,
-    read_footer,
 )
-from tailerd.reading.parquet_footer import Footer, footer_body
+from tailerd.reading.parquet_footer import Footer, footer_body, read_footer
 
 ADD = pa.struct(
     {

@@ -1,0 +1,250 @@
+"""A few rows of a row group, read by the pages that have them instead of the whole of it.
+
+PyArrow reads row groups from their first row on. The pages that are wanted become a small Parquet
+file in memory, with the schema of the file and a row group of their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailerd.errors import CorruptLogError
+from tailerd.reading.parquet_batches import BoundedBatches
+from tailerd.reading.parquet_footer import MAGIC, Footer, footer_body, group_fields, read_footer
+from tailerd.reading.parquet_pages import first_byte, page_headers
+from tailerd.rows.hash_kernels import Rows
+
+MOST_CHUNKS = 2000
+"""Of a footer; reading those of more columns and row groups takes longer than it saves."""
+LEAST_ROWS = 4 * 20_000
+"""Of a row group; smaller ones have few pages."""
+SPARSE = 8
+"""Of so many rows at most one is wanted."""
+WORTHWHILE = 2
+"""Pages are read where their rows are at most one in so many of those of all columns."""
+
+Span = tuple[int, int]
+"""Rows [start, end) of the row group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Wanted rows near each other.
+
+    Attributes:
+        rows: From the first to behind the last.
+        spans: For each column the rows of the pages that have them.
+    """
+
+    rows: Span
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """The pages of a leaf column in a row group, as far as their rows are wanted.
+
+    Attributes:
+        dictionary: Where its dictionary lies: first byte and behind the last; the same if none.
+        edges: The first row of each page, and the row behind the last.
+        offsets: The first byte of each page, and the byte behind the last.
+    """
+
+    dictionary: Span
+    edges: Rows
+    offsets: Rows
+
+
+class RowPieces:
+    """Reads rows of one open file by their pages; used by one thread at a time.
+
+    Args:
+        file, source: The file, and what it reads.
+        columns: The leaf columns of each column to read, ascending.
+        batches: Reads another file with the same schema.
+    """
+
+    def __init__(
+        self,
+        file: pq.ParquetFile,
+        source: BinaryIO,
+        columns: Sequence[range],
+        batches: Callable[[BinaryIO], BoundedBatches],
+    ) -> None:
+        self._file = file
+        self._source = source
+        self._columns = columns
+        self._batches = batches
+        about = file.metadata
+        leaves = (leaf for column in columns for leaf in column)
+        # Pages of lists may begin within a row.
+        self._can_read = about.num_columns * about.num_row_groups <= MOST_CHUNKS and all(
+            file.schema.column(leaf).max_repetition_level == 0 for leaf in leaves
+        )
+
+    @cached_property
+    def _footer(self) -> Footer | None:
+        try:
+            return read_footer(self._source, "the file")
+        except CorruptLogError:
+            return None
+
+    def rows(
+        self, group: int, wanted: Rows, most_rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, int]] | None:
+        """Return batches that have the wanted rows among others, with the place of their first.
+
+        Args:
+            wanted: Places in the row group, ascending; at least one.
+            most_rows: Of a batch.
+
+        Returns:
+            None where reading the whole row group costs less, or nothing else is possible.
+        """
+        count = self._file.metadata.row_group(group).num_rows
+        if not self._can_read or count < LEAST_ROWS or self._footer is None:
+            return None
+        leaves = self._leaves(group, int(wanted[-1]))
+        if leaves is None:
+            return None
+        pieces = list(_pieces(wanted, [_edges(leaves, column) for column in self._columns]))
+        decoded = sum(end - start for piece in pieces for start, end in piece.spans)
+        if decoded * WORTHWHILE > count * len(self._columns):
+            return None
+        return self._read(self._footer, group, leaves, pieces, most_rows)
+
+    def _leaves(self, group: int, last: int) -> dict[int, _Leaf] | None:
+        """Return the pages up to a row; None where they have no such row, or no clear bounds."""
+        about = self._file.metadata.row_group(group)
+        found: dict[int, _Leaf] = {}
+        for column in self._columns:
+            # Where several leaves have an edge in common is known by all their pages only.
+            until = last if len(column) == 1 else about.num_rows - 1
+            found |= {leaf: _pages(self._source, about.column(leaf), until) for leaf in column}
+        return None if any(int(leaf.edges[-1]) <= last for leaf in found.values()) else found
+
+    def _read(
+        self,
+        footer: Footer,
+        group: int,
+        leaves: dict[int, _Leaf],
+        pieces: Sequence[Piece],
+        most_rows: int,
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        for piece in pieces:
+            parts = []
+            for span in sorted(set(piece.spans)):
+                places = [place for place, each in enumerate(piece.spans) if each == span]
+                of_span = [leaf for place in places for leaf in self._columns[place]]
+                body = self._body(footer, group, {leaf: leaves[leaf] for leaf in of_span}, span)
+                batches = self._batches(pa.BufferReader(body)).rows(0, of_span, most_rows)
+                first, end = piece.rows[0] - span[0], piece.rows[1] - span[0]
+                parts.append((places, _within(batches, first, end)))
+            at = piece.rows[0]
+            for batch in _side_by_side(parts):
+                yield batch, at
+                at += batch.num_rows
+            if at != piece.rows[1]:
+                raise pa.ArrowInvalid("its pages have fewer rows than their headers say")
+
+    def _body(self, footer: Footer, group: int, leaves: dict[int, _Leaf], span: Span) -> bytes:
+        """Return a file of the pages of some rows; its other columns are nowhere."""
+        out = bytearray(MAGIC)
+        chunks = [chunk.fields for chunk in footer.groups[group].chunks]
+        for number, leaf in leaves.items():
+            start, end = (int(leaf.offsets[np.searchsorted(leaf.edges, row)]) for row in span)
+            at = len(out)
+            for first, behind in (leaf.dictionary, (start, end)):
+                self._source.seek(first)
+                out += self._source.read(behind - first)
+            chunks[number] = (
+                footer.groups[group]
+                .chunks[number]
+                .of_pages(
+                    at, leaf.dictionary[1] - leaf.dictionary[0], len(out) - at, span[1] - span[0]
+                )
+            )
+        rows = span[1] - span[0]
+        described = group_fields(chunks, rows, 0, len(out))
+        return bytes(out + footer_body(footer, [described], rows))
+
+
+def _pages(source: BinaryIO, chunk: pq.ColumnChunkMetaData, last: int) -> _Leaf:
+    edges, offsets = [0], [first_byte(chunk)]
+    dictionary = (0, 0)
+    for at, header in page_headers(source, chunk):
+        end = at + header.header_bytes + header.stored_bytes
+        if header.is_dictionary:
+            dictionary, offsets[0] = (at, end), end
+            continue
+        edges.append(edges[-1] + header.values)
+        offsets.append(end)
+        if edges[-1] > last:
+            break
+    return _Leaf(dictionary, np.array(edges), np.array(offsets))
+
+
+def _edges(leaves: dict[int, _Leaf], column: range) -> Rows:
+    """Return the rows at which pages of all leaves of a column begin, or end."""
+    return reduce(np.intersect1d, [leaves[leaf].edges for leaf in column])
+
+
+def _pieces(wanted: Rows, edges: Sequence[Rows]) -> Iterator[Piece]:
+    """Yield pieces with all wanted rows, in order, as long as no column needs other pages."""
+    at = 0
+    while at < len(wanted):
+        row = wanted[at]
+        places = [int(np.searchsorted(each, row, "right")) for each in edges]
+        spans = tuple(
+            (int(each[place - 1]), int(each[place]))
+            for each, place in zip(edges, places, strict=True)
+        )
+        behind = int(np.searchsorted(wanted, min(end for _, end in spans)))
+        yield Piece((int(row), int(wanted[behind - 1]) + 1), spans)
+        at = behind
+
+
+def _within(batches: Iterator[pa.RecordBatch], first: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows [first, end) of what batches have together."""
+    at = 0
+    for batch in batches:
+        start, behind = max(first - at, 0), min(end - at, batch.num_rows)
+        at += batch.num_rows
+        if start < behind:
+            yield batch.slice(start, behind - start)
+        if at >= end:
+            return
+
+
+def _side_by_side(
+    parts: Sequence[tuple[Sequence[int], Iterator[pa.RecordBatch]]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of all columns made of batches of some, each with the places of its columns."""
+    waiting: list[pa.RecordBatch | None] = [None] * len(parts)
+    while True:
+        for number, (_, batches) in enumerate(parts):
+            if waiting[number] is None:
+                waiting[number] = next(batches, None)
+        here = [batch for batch in waiting if batch is not None]
+        if len(here) < len(parts):
+            return
+        count = min(batch.num_rows for batch in here)
+        columns = {
+            place: (field, column)
+            for (places, _), batch in zip(parts, here, strict=True)
+            for place, field, column in zip(
+                places, batch.schema, batch.slice(0, count).columns, strict=True
+            )
+        }
+        ordered = [columns[place] for place in sorted(columns)]
+        yield pa.RecordBatch.from_arrays(
+            [column for _, column in ordered], schema=pa.schema([field for field, _ in ordered])
+        )
+        waiting = [batch.slice(count) if batch.num_rows > count else None for batch in here]
