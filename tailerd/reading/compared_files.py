@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -14,18 +13,24 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TableError
+from tailerd.reading.equal_chunks import difference_of_files
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_positioned
 from tailerd.reading.parquet_bounds import footer_bounds
 from tailerd.reading.row_selection import RowSelection
+from tailerd.reading.unequal_rows import unequal_rows
 from tailerd.rows.difference import Side
 from tailerd.rows.exact import PositionedRows
 from tailerd.rows.groups import ColumnBounds, FileBounds, FilesToCompare
 from tailerd.rows.hash_kernels import Rows
+from tailerd.rows.positions import Positions
 
 LEAST_MEMORY_BYTES = 16 * 1024 * 1024
 """With less, files would be read many times over."""
+
+LEAST_BYTES = 4 * 1024 * 1024
+"""The files of smaller commits are decoded sooner than their bytes are compared."""
 
 Columns = tuple[str, ...] | None
 """Logical names, as far as the version has them; None for all."""
@@ -115,6 +120,13 @@ class ComparedInputs(abc.ABC):
     ) -> Iterator[PositionedRows]:
         """Yield what `read` does, from the file itself."""
 
+    def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:
+        """Return which rows of two files that line up may differ; None: all that count.
+
+        Those left out are equal in both, each to one of the other.
+        """
+        return None
+
     def read(
         self, side: Side, number: int, wanted: Rows | None = None, columns: Columns = None
     ) -> Iterator[PositionedRows]:
@@ -165,11 +177,15 @@ class ComparedFiles(ComparedInputs):
         commit: Says what they are.
         limit: As `ComparedInputs` has it.
         files: Opens them.
+        size_bytes: Of all files.
     """
 
-    def __init__(self, commit: ComparedCommit, limit: BatchLimit, files: FilesAhead) -> None:
+    def __init__(
+        self, commit: ComparedCommit, limit: BatchLimit, files: FilesAhead, size_bytes: int
+    ) -> None:
         super().__init__(limit)
         self._commit = commit
+        self._size_bytes = size_bytes
         self._files = files
         self._opened: set[str] = set()
 
@@ -197,10 +213,34 @@ class ComparedFiles(ComparedInputs):
         self, side: Side, number: int, wanted: Rows | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file with their positions in it."""
+        # They are among those that count.
+        selection = None if wanted is None else RowSelection.of(wanted)
+        yield from self._read_selected(side, number, selection, columns)
+
+    def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:
+        """Return which rows of two files that line up may differ; None: all that count.
+
+        Files that have most columns in common byte for byte are decoded in the others alone.
+        """
+        if self._size_bytes < LEAST_BYTES:
+            return None
+        numbers = {Side.REMOVED: removed, Side.ADDED: added}
+        one, other = (self.commit.scan(side, number) for side, number in numbers.items())
+        found = difference_of_files((one, other), self._open, self.limit.memory_bytes)
+        if found is None:
+            return None
+        return unequal_rows(
+            found,
+            self.commit.schema(),
+            lambda side, rows, columns: self._read_selected(side, numbers[side], rows, columns),
+        )
+
+    def _read_selected(
+        self, side: Side, number: int, selection: RowSelection | None, columns: Columns
+    ) -> Iterator[PositionedRows]:
         scan = self.commit.scan(side, number, columns)
-        if wanted is not None:
-            # They are among those that count.
-            scan = replace(scan, select_rows=partial(_selection, wanted))
+        if selection is not None:
+            scan = replace(scan, select_rows=lambda num_rows, memory_bytes: selection)
         yield from read_positioned(scan, self.limit, self._open)
 
     def _open(self, url: str) -> BinaryIO:
@@ -211,10 +251,6 @@ class ComparedFiles(ComparedInputs):
             return self._files.open(url)
         except FileMissingError as error:
             raise self.commit.missing(url) from error
-
-
-def _selection(wanted: Rows, num_rows: int, memory_bytes: int) -> RowSelection:
-    return RowSelection.of(wanted)
 
 
 def _taken(

@@ -51,7 +51,7 @@ def read_compared(
         commit: The files, and what their columns mean.
         files: Opens the files.
     """
-    return compared_changes(task, ComparedFiles(commit, limit, files), columns)
+    return compared_changes(task, ComparedFiles(commit, limit, files, task.size_bytes), columns)
 
 
 def compared_changes(
@@ -111,12 +111,13 @@ def _different(
         return
     if ids := tuple(files.commit.row_ids):
         pairs = _known_pairs(group, numbers)
-        left = _difference(files, _inputs(files, numbers, pairs, ids))
+        left = _difference(files, _inputs(files, numbers, pairs, {}, ids))
         if len({each.side for each in left}) == len(Side):
             # A row that was written anew may still have the values that one had before.
-            left = _difference(files, _inputs(files, numbers, ()).only(left))
+            left = _difference(files, _inputs(files, numbers, (), {}).only(left))
     else:
-        left = _difference(files, _inputs(files, numbers, _aligned(files, group, numbers)))
+        aligned = _aligned(files, group, numbers)
+        left = _difference(files, _inputs(files, numbers, aligned, _unequal(files, aligned)))
     for each in left:
         yield each.side, each.input, each.positions
 
@@ -125,11 +126,15 @@ def _inputs(
     files: ComparedInputs,
     numbers: Mapping[Side, list[int]],
     aligned: Sequence[tuple[int, int]],
+    unequal: Mapping[tuple[Side, int], Positions],
     columns: Columns = None,
 ) -> Inputs:
-    def read(side: Side, number: int, positions: Positions | None) -> Iterator[PositionedRows]:
-        wanted = None if positions is None else positions.to_numpy()
-        return files.read(side, number, wanted, columns)
+    def read(side: Side, number: int, positions: Positions | None) -> Iterable[PositionedRows]:
+        if positions is None:
+            positions = unequal.get((side, number))
+        if positions is None:
+            return files.read(side, number, None, columns)
+        return files.read(side, number, positions.to_numpy(), columns) if len(positions) else ()
 
     return Inputs(
         schema=files.commit.schema(columns),
@@ -138,6 +143,18 @@ def _inputs(
         aligned=aligned,
         read=read,
     )
+
+
+def _unequal(
+    files: ComparedInputs, aligned: Sequence[tuple[int, int]]
+) -> dict[tuple[Side, int], Positions]:
+    """Return which rows of files that line up are left to compare, where not all are."""
+    found: dict[tuple[Side, int], Positions] = {}
+    for pair in aligned:
+        positions = files.unequal(*pair)
+        if positions is not None:
+            found |= zip(zip(Side, pair, strict=True), positions, strict=True)
+    return found
 
 
 def _difference(files: ComparedInputs, inputs: Inputs) -> list[Leftover]:

@@ -1,0 +1,183 @@
+"""What two files have in common as it lies: columns of row groups that are the same bytes.
+
+The same bytes mean the same values where both files say the same of their columns, so nothing of
+them is decoded. A writer that rewrites a file for a few of its rows leaves most columns so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailerd.errors import TailerdError
+from tailerd.reading.column_ranges import column_ranges
+from tailerd.reading.conform import FileFields
+from tailerd.reading.file_scan import WHOLE_FILE, FileScan
+from tailerd.reading.parquet import num_leaves
+from tailerd.reading.parquet_open import open_parquet
+from tailerd.reading.parquet_pages import check_footer, first_byte
+from tailerd.storage.base import RemoteFile
+
+BLOCK_BYTES = 1024 * 1024
+"""Compared at a time."""
+LEAST_SHARE = 0.5
+"""Of a row group's bytes: where fewer are equal, its rows are read and compared at once."""
+_SHORT_SIZES = re.compile(r"parquet-mr version (0|1\.[0-2])\.")
+"""Writers whose footers say that columns are shorter than they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDifference:
+    """Rows at the same positions in two files, in all but some of whose columns they are equal.
+
+    Attributes:
+        start, count: The first position, and how many.
+        columns: Places of the columns of the scan that may differ; None: any may.
+    """
+
+    start: int
+    count: int
+    columns: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """How two files may differ.
+
+    Attributes:
+        groups: Row groups at the same positions in both that may differ, in order.
+        known_rows: Of the rows from this position on nothing is known.
+        rows: How many rows each file has.
+    """
+
+    groups: tuple[GroupDifference, ...]
+    known_rows: int
+    rows: tuple[int, int]
+
+
+def difference_of_files(
+    scans: tuple[FileScan, FileScan],
+    open_file: Callable[[str], BinaryIO],
+    memory_bytes: int,
+) -> FileDifference | None:
+    """Compare the bytes of two files' columns; blocking.
+
+    Args:
+        open_file: Opens a file by its URL.
+        memory_bytes: What a footer must fit.
+
+    Returns:
+        None where their bytes tell nothing, also where one is damaged: who reads it says how.
+
+    Raises:
+        TailerdError: As `open_file` raises it.
+    """
+    one, other = scans
+    if replace(one, url=other.url) != other or one.share != WHOLE_FILE or one.select_rows:
+        return None
+    with open_file(one.url) as source, open_file(other.url) as beside:
+        try:
+            for opened, scan in ((source, one), (beside, other)):
+                check_footer(opened, memory_bytes, scan.url)
+            files = _File.of(source, one), _File.of(beside, other)
+            return _difference(*files) if files[0].means_the_same(files[1]) else None
+        except (pa.ArrowException, OSError, ValueError, TailerdError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    source: BinaryIO
+    about: pq.FileMetaData
+    schema: pa.Schema
+    leaves: Sequence[Sequence[int]]
+    """The leaf columns of each column of the scan; none where the file has none for it."""
+
+    @classmethod
+    def of(cls, source: BinaryIO, scan: FileScan) -> _File:
+        file = open_parquet(source, arrow_extensions_enabled=False)
+        schema = file.schema_arrow
+        fields = FileFields(schema)
+        places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
+        firsts = list(accumulate((num_leaves(field.type) for field in schema), initial=0))
+        leaves = [
+            () if place is None else range(firsts[place], firsts[place + 1]) for place in places
+        ]
+        return cls(source, file.metadata, schema, leaves)
+
+    def means_the_same(self, other: _File) -> bool:
+        """Tell whether equal bytes of the two are equal values."""
+        return (
+            self.leaves == other.leaves
+            and self.about.schema.equals(other.about.schema)
+            and self.schema.equals(other.schema, check_metadata=False)
+            and not any(_SHORT_SIZES.match(each.about.created_by or "") for each in (self, other))
+        )
+
+    def has_like(self, other: _File, group: int, leaf: int) -> bool:
+        """Tell whether a column may be the same bytes in both files."""
+        mine, its = (each.about.row_group(group).column(leaf) for each in (self, other))
+        return bool(
+            mine.total_compressed_size == its.total_compressed_size
+            and mine.compression == its.compression
+            and mine.num_values == its.num_values
+            and not mine.file_path
+            and not its.file_path
+        )
+
+    def expect(self, group: int, leaves: Sequence[int]) -> None:
+        if isinstance(self.source, RemoteFile):
+            self.source.expect(column_ranges(self.about, group, leaves))
+
+
+def _difference(one: _File, other: _File) -> FileDifference:
+    groups: list[GroupDifference] = []
+    start = 0
+    for number in range(min(one.about.num_row_groups, other.about.num_row_groups)):
+        count = one.about.row_group(number).num_rows
+        if count != other.about.row_group(number).num_rows:
+            break
+        columns = _unequal_columns(one, other, number)
+        if columns is None or columns:
+            groups.append(GroupDifference(start, count, columns))
+        start += count
+    return FileDifference(tuple(groups), start, (one.about.num_rows, other.about.num_rows))
+
+
+def _unequal_columns(one: _File, other: _File, group: int) -> tuple[int, ...] | None:
+    """Return which columns of the scan differ in a row group; None where most of it does."""
+    about = one.about.row_group(group)
+    sizes = {
+        leaf: about.column(leaf).total_compressed_size for leaves in one.leaves for leaf in leaves
+    }
+    like = sorted(leaf for leaf in sizes if one.has_like(other, group, leaf))
+    # By the footers alone, so that next to nothing is read of files that have little in common.
+    least = LEAST_SHARE * sum(sizes.values())
+    if sum(sizes[leaf] for leaf in like) < least:
+        return None
+    one.expect(group, like)
+    other.expect(group, like)
+    equal = {leaf for leaf in like if _are_equal(one, other, group, leaf)}
+    if sum(sizes[leaf] for leaf in equal) < least:
+        return None
+    return tuple(place for place, leaves in enumerate(one.leaves) if not equal.issuperset(leaves))
+
+
+def _are_equal(one: _File, other: _File, group: int, leaf: int) -> bool:
+    chunks = [each.about.row_group(group).column(leaf) for each in (one, other)]
+    left = chunks[0].total_compressed_size
+    one.source.seek(first_byte(chunks[0]))
+    other.source.seek(first_byte(chunks[1]))
+    while left > 0:
+        size = min(left, BLOCK_BYTES)
+        block = one.source.read(size)
+        if len(block) < size or block != other.source.read(size):
+            return False
+        left -= size
+    return True
