@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Protocol
 
 import numpy as np
@@ -92,6 +92,27 @@ class _AbandonedError(Exception):
     """Nobody wants the rows any more; raised in place of reading on."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Rows of a file in all columns.
+
+    Attributes:
+        wanted: Their positions; None: all that count.
+    """
+
+    wanted: Rows | None
+    parts: Sequence[PositionedRows]
+
+    def has(self, wanted: Rows | None, names: Sequence[str] | None) -> bool:
+        """Tell whether these rows and columns are among them."""
+        there = self.parts[0][1].schema.names if self.parts else names
+        if names is not None and not set(names) <= set(there or ()):
+            return False
+        if self.wanted is None:
+            return True
+        return wanted is not None and bool(np.isin(wanted, self.wanted, assume_unique=True).all())
+
+
 class ComparedInputs(abc.ABC):
     """Reads the rows of one commit; what was read first is kept as far as memory allows.
 
@@ -102,7 +123,7 @@ class ComparedInputs(abc.ABC):
     def __init__(self, limit: BatchLimit) -> None:
         self.limit = limit
         self.working_bytes = max(LEAST_MEMORY_BYTES, limit.working_bytes // 2)
-        self._kept: dict[tuple[Side, int], list[PositionedRows]] = {}
+        self._kept: dict[tuple[Side, int], _Kept] = {}
         self._free_bytes = self.working_bytes
 
     @property
@@ -128,37 +149,42 @@ class ComparedInputs(abc.ABC):
         return None
 
     def read(
-        self, side: Side, number: int, wanted: Rows | None = None, columns: Columns = None
+        self,
+        side: Side,
+        number: int,
+        wanted: Rows | None = None,
+        columns: Columns = None,
+        *,
+        is_again: bool = False,
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file with their positions in it, in order.
 
         Args:
             wanted: Positions of the rows, ascending; None for all that count.
+            is_again: Whether some of them are likely read again, so that they are worth keeping.
         """
         kept = self._kept.get((side, number))
         names = None if columns is None else self.commit.schema(columns).names
-        if kept and names is not None and not set(names) <= set(kept[0][1].schema.names):
-            kept = None
-        if kept is not None:
-            yield from _taken(kept, wanted, names)
-        elif wanted is None and columns is None:
-            yield from self._read_first(side, number)
+        if kept is not None and kept.has(wanted, names):
+            yield from _taken(kept.parts, wanted, names)
+        elif is_again and columns is None:
+            yield from self._read_first(side, number, wanted)
         else:
             yield from self._read_on(side, number, wanted, columns)
 
-    def _read_first(self, side: Side, number: int) -> Iterator[PositionedRows]:
-        """Yield all rows of a file, and keep them if they fit."""
+    def _read_first(self, side: Side, number: int, wanted: Rows | None) -> Iterator[PositionedRows]:
+        """Yield rows of a file, and keep them if they fit."""
         kept: list[PositionedRows] | None = []
-        taken = 0
-        for part in self._read_on(side, number, None, None):
+        taken = 0 if wanted is None else wanted.nbytes
+        for part in self._read_on(side, number, wanted, None):
             if kept is not None:
                 taken += part[1].get_total_buffer_size()
                 kept.append(part)
                 if taken > self._free_bytes:
                     kept = None
             yield part
-        if kept is not None:
-            self._kept[side, number] = kept
+        if kept is not None and (side, number) not in self._kept:
+            self._kept[side, number] = _Kept(wanted, kept)
             self._free_bytes -= taken
 
     def _read_on(

@@ -132,9 +132,10 @@ def _inputs(
     def read(side: Side, number: int, positions: Positions | None) -> Iterable[PositionedRows]:
         if positions is None:
             positions = unequal.get((side, number))
-        if positions is None:
-            return files.read(side, number, None, columns)
-        return files.read(side, number, positions.to_numpy(), columns) if len(positions) else ()
+        if positions is not None and not len(positions):
+            return ()
+        wanted = None if positions is None else positions.to_numpy()
+        return files.read(side, number, wanted, columns, is_again=True)
 
     return Inputs(
         schema=files.commit.schema(columns),

@@ -84,7 +84,8 @@ def _compare_numbers(one: pa.Array, other: pa.Array, is_equal: Bools) -> None:
 
 
 def _compare_values(one: pa.Array, other: pa.Array, is_equal: Bools) -> None:
-    same: Bools = pc.fill_null(pc.equal(one, other), False).to_numpy(zero_copy_only=False).copy()
+    # As they are stored: what stands for nulls is replaced. To fill them, Arrow imports pandas.
+    same: Bools = numbers_in(pc.equal(one, other)).view(np.bool_)
     _note_nulls(one, other, same, is_equal)
 
 
