@@ -6,7 +6,8 @@ those rows need be read again. Of several equal rows of a side those pushed firs
 result depends on the order of pushing, and neither on the seed nor on the memory.
 
 All hashes of both sides are kept, 16 bytes a row. Where that is too much, a pass considers a range
-of hashes only, and the rows have to be pushed again for the next.
+of hashes only, and the rows have to be pushed again for the next. What the first pass learns of the
+others (`hash_balance`) leaves them next to nothing where most rows have an equal one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailerd.errors import BugError
+from tailerd.rows.hash_balance import HashBalance
 from tailerd.rows.hash_kernels import U64, Bools, Rows
 from tailerd.rows.hash_runs import prefix_order, resolved
 from tailerd.rows.hashing import RowHashes
@@ -49,6 +51,8 @@ class Leftover:
 
 _STORED_SHARE = 0.72
 """Part of the memory that hashes may fill; the rest is for matching them, range by range."""
+_STORED_BYTES = 18
+"""Memory a row that is stored takes: its hashes, and its place among those pushed with it."""
 _MATCHING_BYTES = 56
 """Memory a row needs while it is matched."""
 _LEAST_MATCHED_ROWS = 1 << 16
@@ -77,6 +81,7 @@ class RowDifference:
         self._range = _HashRange(0, 0)
         self._chunks: tuple[list[_Chunk], list[_Chunk]] = ([], [])
         self._stored_bytes = 0
+        self._balance: HashBalance | None = None
         self._is_complete = False
 
     @property
@@ -93,7 +98,14 @@ class RowDifference:
         """
         if self._is_complete:
             raise BugError("The difference is complete.")
-        chunk = _Chunk(number, hashes, positions).within(self._range)
+        chunk = _Chunk(number, hashes, positions)
+        if self._balance is not None:
+            may_differ = self._balance.may_differ(hashes)
+            if may_differ is None:
+                self._balance.add(hashes, is_removed=side is Side.REMOVED)
+            else:
+                chunk = chunk.among(np.flatnonzero(may_differ))
+        chunk = chunk.within(self._range)
         if not len(chunk):
             return
         self._chunks[side].append(chunk)
@@ -105,7 +117,8 @@ class RowDifference:
         """Return the rows of this pass that have no equal row, by side and input."""
         removed, added = self._chunks
         rows = sum(map(len, removed)) + sum(map(len, added))
-        free = max(self._max_bytes - self._stored_bytes - rows, 0)
+        balance_bytes = 0 if self._balance is None else self._balance.nbytes
+        free = max(self._max_bytes - self._stored_bytes - rows - balance_bytes, 0)
         at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
         # Selecting a range goes through all hashes: more ranges than a few cost more than they
         # save by being small.
@@ -115,14 +128,31 @@ class RowDifference:
                 _match(removed, added, part)
         self._chunks = ([], [])
         self._stored_bytes = 0
-        following = self._range.following
+        following = self._following()
         self._is_complete = following is None
         self._range = following or self._range
         left = (_leftovers(Side.REMOVED, removed), _leftovers(Side.ADDED, added))
         return [each for side in left for each in side]
 
+    def _following(self) -> _HashRange | None:
+        """Return what the next pass considers; None after the last."""
+        following = self._range.following
+        if following is None or self._balance is None or self._balance.is_closed:
+            return following
+        rows = self._balance.close(self._range.bits, self._range.index)
+        if rows * _STORED_BYTES <= self._max_bytes * _STORED_SHARE:
+            # All that is left, at once.
+            following = _HashRange(0, 0) if rows else None
+        return following
+
     def _consider_less(self) -> None:
         """Leave half of the hashes to later passes."""
+        if self._balance is None:
+            # Nothing was left out before, so that these are all rows so far.
+            self._balance = HashBalance(self._max_bytes)
+            for side, chunks in zip(Side, self._chunks, strict=True):
+                for chunk in chunks:
+                    self._balance.add(chunk.hashes, is_removed=side is Side.REMOVED)
         self._range = self._range.first_half
         for side in (Side.REMOVED, Side.ADDED):
             # In place, chunk by chunk: two copies of all of them would be too much.
@@ -202,7 +232,10 @@ class _Chunk:
 
     def within(self, hashes: _HashRange) -> _Chunk:
         places = hashes.select(self.hashes.first)
-        if places is None or len(places) == len(self):
+        return self if places is None else self.among(places)
+
+    def among(self, places: Rows) -> _Chunk:
+        if len(places) == len(self):
             return self
         taken = self.hashes.take(places)
         if not isinstance(self._positions, int):
