@@ -18,6 +18,7 @@ from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_positioned
 from tailerd.reading.parquet_bounds import footer_bounds
+from tailerd.reading.read_ahead import read_ahead
 from tailerd.reading.row_selection import RowSelection
 from tailerd.reading.unequal_rows import unequal_rows
 from tailerd.rows.difference import Side
@@ -267,7 +268,8 @@ class ComparedFiles(ComparedInputs):
         scan = self.commit.scan(side, number, columns)
         if selection is not None:
             scan = replace(scan, select_rows=lambda num_rows, memory_bytes: selection)
-        yield from read_positioned(scan, self.limit, self._open)
+        parts = read_positioned(scan, self.limit, self._open)
+        return parts if self._size_bytes < LEAST_BYTES else read_ahead(parts)
 
     def _open(self, url: str) -> BinaryIO:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -81,7 +81,7 @@ def read_file(
 
 def read_positioned(
     scan: FileScan, limit: BatchLimit, open_file: OpenFile
-) -> Iterator[tuple[_Positions, pa.RecordBatch]]:
+) -> Generator[tuple[_Positions, pa.RecordBatch], None, None]:
     """Read the rows of a scan with their positions in the file, in file order.
 
     Yields:
