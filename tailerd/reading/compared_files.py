@@ -175,18 +175,17 @@ class ComparedInputs(abc.ABC):
 
     def _read_first(self, side: Side, number: int, wanted: Rows | None) -> Iterator[PositionedRows]:
         """Yield rows of a file, and keep them if they fit."""
-        kept: list[PositionedRows] | None = []
-        taken = 0 if wanted is None else wanted.nbytes
+        kept: list[PositionedRows] = []
         for part in self._read_on(side, number, wanted, None):
-            if kept is not None:
-                taken += part[1].get_total_buffer_size()
+            if self._free_bytes > 0:
+                self._free_bytes -= part[1].get_total_buffer_size()
                 kept.append(part)
-                if taken > self._free_bytes:
-                    kept = None
+            else:
+                # Nothing more is kept: the files that follow are hardly smaller.
+                kept.clear()
             yield part
-        if kept is not None and (side, number) not in self._kept:
+        if self._free_bytes > 0 and (side, number) not in self._kept:
             self._kept[side, number] = _Kept(wanted, kept)
-            self._free_bytes -= taken
 
     def _read_on(
         self, side: Side, number: int, wanted: Rows | None, columns: Columns
@@ -269,7 +268,7 @@ class ComparedFiles(ComparedInputs):
         if selection is not None:
             scan = replace(scan, select_rows=lambda num_rows, memory_bytes: selection)
         parts = read_positioned(scan, self.limit, self._open)
-        return parts if self._size_bytes < LEAST_BYTES else read_ahead(parts)
+        return parts if self._size_bytes < LEAST_BYTES else read_ahead(parts, _size)
 
     def _open(self, url: str) -> BinaryIO:
         try:
@@ -317,3 +316,8 @@ def _rows_at(rows: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
     if not rows.num_columns:
         return rows_of_columns([], rows.schema, len(places))
     return rows.take(pa.array(places))
+
+
+def _size(part: PositionedRows) -> int:
+    size: int = part[1].get_total_buffer_size()
+    return size

@@ -35,14 +35,14 @@ class Parts:
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_all_parts_come_in_order(count: int) -> None:
     parts = Parts(count)
-    assert list(read_ahead(parts())) == list(range(count))
+    assert list(read_ahead(parts(), int.bit_length)) == list(range(count))
     assert threading.main_thread().name not in parts.threads
     assert parts.is_closed
 
 
 def test_an_error_comes_behind_the_parts_before_it() -> None:
     parts = Parts(2, OSError("torn"))
-    ahead = read_ahead(parts())
+    ahead = read_ahead(parts(), int.bit_length)
     assert [next(ahead), next(ahead)] == [0, 1]
     with pytest.raises(OSError, match="torn"):
         next(ahead)
@@ -51,7 +51,7 @@ def test_an_error_comes_behind_the_parts_before_it() -> None:
 
 def test_no_more_than_one_part_is_read_ahead_and_none_once_it_is_closed() -> None:
     parts = Parts(100)
-    ahead = read_ahead(parts())
+    ahead = read_ahead(parts(), int.bit_length)
     assert next(ahead) == 0
     ahead.close()
     assert parts.given <= 2

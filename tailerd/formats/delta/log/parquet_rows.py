@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,6 +15,7 @@ from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.parquet_pages import check_footer
+from tailerd.reading.read_ahead import read_ahead
 from tailerd.storage.base import RemoteFile
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ FEWER_ROWS = 4_096
 """Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
 BUFFER_BYTES = 1024 * 1024
 """Read at a time of each column, instead of all there is of it in a row group."""
-RELEASE_BYTES = 12 * 1024 * 1024
-"""Decoded between two times that free memory is given back, which takes about a millisecond."""
 
 
 class CheckpointFile:
@@ -191,11 +189,12 @@ class CheckpointFile:
     ) -> Iterator[pa.RecordBatch]:
         present = self._present(columns)
         with self._mapped():
-            yield from _one_ahead(self._batches(present, groups, batch_rows))
+            batches = self._batches(present, groups, batch_rows)
+            yield from read_ahead(batches, lambda batch: batch.nbytes)
 
     def _batches(
         self, present: list[str], groups: list[int] | None, batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
         numbers = list(range(self.num_groups)) if groups is None else groups
         batches = BoundedBatches(
             self._file, self._open, self._source, f"the checkpoint file {self.name}", self._limit
@@ -231,25 +230,3 @@ class CheckpointFile:
                 f"The checkpoint file {self.name} cannot be read: {error}.",
                 remedy=KEEP_CHECKPOINT,
             ) from error
-
-
-def _one_ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches while a thread works on the next: decoding releases the interpreter lock."""
-    decoded_bytes = 0
-
-    def work() -> pa.RecordBatch | None:
-        nonlocal decoded_bytes
-        batch = next(batches, None)
-        decoded_bytes += 0 if batch is None else batch.nbytes
-        if batch is None or decoded_bytes >= RELEASE_BYTES:
-            # The allocator keeps what a thread frees, hundreds of megabytes, until the thread
-            # itself says so.
-            pa.default_memory_pool().release_unused()
-            decoded_bytes = 0
-        return batch
-
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(work)
-        while (batch := following.result()) is not None:
-            following = pool.submit(work)
-            yield batch
