@@ -209,6 +209,11 @@ async def changes_by_version(
 def test_changes_are_minimal_and_lead_from_each_snapshot_to_the_next(
     table: RandomTable, commits: int, batch_rows: int, data: st.DataObject
 ) -> None:
+    check_history(table, commits, batch_rows, data)
+
+
+def check_history(table: RandomTable, commits: int, batch_rows: int, data: st.DataObject) -> None:
+    """Make random commits; compare the changes of each with the snapshots around it."""
     with tempfile.TemporaryDirectory() as folder:
         history = History(data, table, Path(folder))
         for _ in range(commits):
