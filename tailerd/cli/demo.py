@@ -30,6 +30,7 @@ Examples:
 _STARTUP_SECONDS = 120.0
 """How long the first rows may take: a cold Spark on a busy machine needs its time."""
 _PAUSE_SECONDS = 1.0
+_MASTER = "local[2]"
 
 
 @click.command("demo", epilog=_EXAMPLES)
@@ -128,7 +129,7 @@ class _Demo:
                 "state": str(self._folder / "state"),
                 "http": {"listen": "127.0.0.1:0"},
                 "web": {"rows": 50},
-                "spark": {"master": "local[2]"},
+                "spark": {"master": _MASTER},
                 "tables": tables,
             }
         )
@@ -148,7 +149,11 @@ class _Demo:
         from tailerd.cli.run_progress import RunProgress
         from tailerd.daemon import Daemon
         from tailerd.errors import EngineError
+        from tailerd.spark.session import start_session_java
 
+        if self._engine == "spark":
+            # Before a table is written: to start Java means to fork, and libraries of formats warn.
+            await asyncio.to_thread(start_session_java, _MASTER)
         tables = [
             self._demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)
         ]

@@ -76,6 +76,7 @@ def command(
     touching the others, and a file that is wrong changes nothing. Standard output carries nothing
     but the rows of console sinks; the log goes to standard error.
     """
+    from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.run_progress import RunProgress
     from tailerd.config import load_config
     from tailerd.daemon import Daemon
@@ -83,6 +84,7 @@ def command(
 
     if is_own_process := about["is_own_process"]:
         _give_memory_back()
+        start_without_pandas()
     hangups = _Hangups(is_listening=is_own_process and not once)
 
     def load() -> Config:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tailerd.arrow_start import start_without_pandas
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.offset import Offset, Version
@@ -122,6 +123,7 @@ def command(format_name: str | None, **asked: Any) -> None:
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
+    start_without_pandas()
     request = TailRequest(**asked)
     if request.is_interactive:
         _require_screen(format_name)

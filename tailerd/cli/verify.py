@@ -47,9 +47,11 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     running daemon. It cannot hold where readers no longer see the first records (retention,
     compaction), after the offset was reset by hand, or where a column was renamed since.
     """
+    from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
 
+    start_without_pandas()
     configured = read_config(config_path)
     config = configured.config
     check_name(config, name)

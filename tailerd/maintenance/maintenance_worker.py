@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import BinaryIO
 
+from tailerd.arrow_start import start_without_pandas
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError
 from tailerd.formats.maintenance import RetentionFloor
@@ -161,6 +162,7 @@ def main() -> None:
         # Meant for the daemon, which tells.
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
+    start_without_pandas()
     source, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not come between the messages.
     os.dup2(2, 1)

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from tailerd.arrow_start import start_without_pandas
 from tailerd.spark.worker_edge import errors_travel
 
 BATCH_BYTES = 512 * 1024
@@ -21,9 +22,12 @@ BATCH_BYTES = 512 * 1024
 few and large, before the function sees the first of them."""
 
 
+_OfBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
 def map_batches(
     frame: DataFrame,
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    function: _OfBatches,
     schema: str | StructType,
 ) -> DataFrame:
     """Return what a function makes of the batches of each partition, as `mapInArrow`.
@@ -38,9 +42,17 @@ def map_batches(
     # The session of a micro-batch is its query's own.
     frame.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
     made = UserDefinedFunction(
-        errors_travel(function),
+        errors_travel(_without_pandas(function)),
         returnType=schema,
         evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     )
     column = made(*(frame[name] for name in frame.columns))
     return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+
+
+def _without_pandas(function: _OfBatches) -> _OfBatches:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        start_without_pandas()
+        return function(batches)
+
+    return run

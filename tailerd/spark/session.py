@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +120,34 @@ def local_session(
     Raises:
         ConfigError: There is no usable Java, or Spark refuses a setting.
     """
+    settings = start_session_java(master, conf)
+    from pyspark.sql import SparkSession
+
+    from tailerd.spark import register
+
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with _told_as_config(master):
+        spark = builder.getOrCreate()
+    if not is_local(master):
+        # Before the format is known: what is registered later finds it there.
+        ship_package(spark)
+    register(spark)
+    return spark
+
+
+def start_session_java(master: str, conf: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Start the Java that `local_session` will use, unless it runs; blocking, some seconds.
+
+    For programs that load libraries which must not be forked with: to start Java forks.
+
+    Returns:
+        The settings of the session.
+
+    Raises:
+        ConfigError: There is no usable Java, or Spark refuses a setting.
+    """
     found = java_home_or_version()
     if not found.is_usable:
         raise ConfigError(
@@ -128,27 +156,22 @@ def local_session(
         )
     settings = {**_settings(master), **(conf or {})}
     _prepare_environment(master, settings)
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    from tailerd.spark import register
-
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    try:
+    with _told_as_config(master):
         start_java(settings, has_own_workers=is_local(master))
-        spark = builder.getOrCreate()
+    return settings
+
+
+@contextmanager
+def _told_as_config(master: str) -> Iterator[None]:
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
     except (PySparkException, RuntimeError, OSError) as error:
         raise ConfigError(
             f"Spark cannot start on master {master!r}: {error}.",
             remedy="Look at `spark.master` and `spark.conf`.",
         ) from error
-    if not is_local(master):
-        # Before the format is known: what is registered later finds it there.
-        ship_package(spark)
-    register(spark)
-    return spark
 
 
 def forget_session() -> int | None:

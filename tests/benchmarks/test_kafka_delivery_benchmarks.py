@@ -42,6 +42,10 @@ LATENCY_COMMITS, LATENCY_ROWS = 60, 100
 
 OURS = f"""
     import asyncio, pathlib, sys, time
+    from tailerd.arrow_start import start_without_pandas
+    start_without_pandas()
+    # What is timed is the delivery, not the loading of modules.
+    import tailerd.formats.delta.changes.source
     import tailerd.sinks.kafka.sink
     from tailerd.config import load_config
     from tailerd.daemon import Daemon

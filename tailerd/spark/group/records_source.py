@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailerd.arrow_start import start_without_pandas
 from tailerd.spark.group.follower import GroupFollower
 from tailerd.spark.group.group_offset import GroupFields, GroupOffset
 from tailerd.spark.group.record_partitions import pack_tables, read_records
@@ -100,6 +101,7 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's records, packed; on an executor."""
+        start_without_pandas()
         return packed(read_records(partition, worker_stores(self._storage)))
 
     def commit(self, end: Mapping[str, object]) -> None:
@@ -116,6 +118,7 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_driver(self) -> _Driver:
         if self._driver is None:
+            start_without_pandas()
             self._driver = _Driver(self._folder, self._hints, Stores(self._storage))
         return self._driver
 

@@ -76,3 +76,10 @@ def test_the_hook_of_these_tests_notices_a_fork(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 99, done.stderr
+
+
+@pytest.mark.full
+def test_the_demo_on_spark_starts_java_before_the_library_is_loaded() -> None:
+    done = run("demo", "--format", "lance", "--engine", "spark", "--seconds", 1)
+    assert done.returncode == 0, done.stderr
+    assert "fork" not in done.stderr
