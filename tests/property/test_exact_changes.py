@@ -7,6 +7,7 @@ way round. Rows are compared by their meaning (`tests.rows.random_tables`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,14 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tests.corners.feed import EVERYTHING, batches_of
-from tests.rows.random_tables import Model, RandomTable, Row, meaning, tables
+from tests.rows.random_tables import (
+    Model,
+    RandomTable,
+    Row,
+    meaning,
+    tables,
+    values_by_type,
+)
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.tables.naive_log import Action
@@ -226,6 +234,36 @@ def check_history(table: RandomTable, commits: int, batch_rows: int, data: st.Da
         assert multiset(batches, ChangeType.INSERT) == after - before
         kinds = [kind for batch in batches for kind in batch.change_types().to_pylist()]
         assert kinds == sorted(kinds), "deletes come before inserts"
+
+
+@pytest.mark.parametrize("name", values_by_type())
+async def test_each_value_of_a_type_becomes_each_other(tmp_path: Path, name: str) -> None:
+    item, values = values_by_type()[name]
+    table = RandomTable(pa.schema([item]), st.nothing())
+    builder = TableBuilder(
+        tmp_path,
+        fields=[delta_schema.field("c", delta_type(item)), delta_schema.field("p", "string")],
+        partition_by=["p"],
+        reader_features=FEATURES,
+    )
+    rows: list[Row] = [(value,) for value in values for _ in range(2)]
+    snapshots = [rows]
+    for place in range(len(rows)):
+        for value in values:
+            rows = [*rows[:place], (value,), *rows[place + 1 :]]
+            snapshots.append(rows[::-1] if value is None else rows)
+    files = [
+        builder.data_file(pa.Table.from_batches([table.batch(rows)]), partition={"p": "a"})
+        for rows in snapshots
+    ]
+    builder.create(files[0])
+    for old, new in itertools.pairwise(files):
+        builder.commit(builder.remove(old), new)
+    found = await changes_by_version(tmp_path, len(files) - 1, BatchLimit())
+    models = [Counter((*row, "a") for row in table.model(rows)) for rows in snapshots]
+    for batches, (before, after) in zip(found, itertools.pairwise(models), strict=True):
+        assert multiset(batches, ChangeType.DELETE) == before - after
+        assert multiset(batches, ChangeType.INSERT) == after - before
 
 
 KEYED = RandomTable(

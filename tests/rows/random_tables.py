@@ -220,6 +220,23 @@ def _columns() -> st.SearchStrategy[_Drawn]:
     return st.recursive(flat, nesting, max_leaves=3)
 
 
+def values_by_type() -> dict[str, tuple[pa.Field, list[Any]]]:
+    """Return each type by name, flat and nested, with its values and null."""
+    text = [None, "", "a"]
+    columns: dict[str, tuple[pa.DataType, list[Any]]] = {
+        **{str(kind): (kind, [None, *values]) for kind, values in _FLAT.items()},
+        "struct": (pa.struct([("f", pa.string())]), [None, *({"f": value} for value in text)]),
+        "list": (pa.list_(pa.string()), [None, [], *([value] for value in text), ["a", "a"]]),
+        "map": (
+            pa.map_(pa.string(), pa.int64()),
+            [None, [], [("a", None)], [("a", 1), ("b", 2)], [("b", 2), ("a", 1)]],
+        ),
+    }
+    fields = {name: (pa.field("c", kind), values) for name, (kind, values) in columns.items()}
+    variants = [None, *(value for value, _ in _VARIANTS)]
+    return {**fields, "variant": (pa.field("c", VARIANT, metadata=VARIANT_FIELD), variants)}
+
+
 @st.composite
 def tables(draw: st.DrawFn, max_columns: int = 4) -> RandomTable:
     """Draw a schema; few values of each type, so that rows are often equal."""
