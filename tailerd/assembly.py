@@ -46,30 +46,28 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.pipeline_records import PipelineRecord
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
+from tailerd.pipeline.remote_rows import Place
 from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
-from tailerd.pipeline.watched_folders import log_folder, relayed_folders
+from tailerd.pipeline.watched_folders import log_folder
 from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
-from tailerd.spark.checkpoint_offsets import (
-    reset_shared,
-    shares_query,
-    spark_checkpoint,
-    spark_offset,
-)
+from tailerd.spark.checkpoint_offsets import delivered_until, stream_checkpoint
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.shared_reads import hearing, telling
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
-from tailerd.watchers.relay import NotificationForwarder
 from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
-    from tailerd.spark.group.grouped_pipeline import Groups
+
+
+_STREAM = "stream"
+"""The kind of sink that Spark itself writes to."""
 
 
 async def open_source(
@@ -318,10 +316,9 @@ def _offset_store(state: State, sink: Sink | None) -> OffsetStore:
 
 
 async def held_offset(config: Config, name: str, state: State | None = None) -> HeldOffset | None:
-    """Return where a pipeline goes on, and which engine says so; None before its first run.
+    """Return where a pipeline goes on; None before its first run.
 
     Args:
-        config, name: The pipeline; run by another engine before, that one has its offset.
         state: By default the configured one, to look at.
 
     Raises:
@@ -329,33 +326,35 @@ async def held_offset(config: Config, name: str, state: State | None = None) -> 
     """
     state = state or open_state(config, clock=SystemClock())
     known = await state.pipelines.load(name)
-    if known is None:
-        known = PipelineRecord(identity=identity_of(config, name), engine=config.engine_of(name))
-    return await _offset_of(config, name, known, state)
+    identity = identity_of(config, name) if known is None else known.identity
+    return await _offset_of(config, name, identity, state)
 
 
 async def _offset_of(
-    config: Config, name: str, known: PipelineRecord, state: State
+    config: Config, name: str, identity: PipelineIdentity, state: State
 ) -> HeldOffset | None:
     """Return the offset of a pipeline as it was when the state remembered it."""
-    if known.engine == "spark":
-        offset = spark_offset(config, name)
-        place = str(spark_checkpoint(config, name))
+    if identity.sink == _STREAM:
+        checkpoint = stream_checkpoint(config, name)
+        offset, place = delivered_until(checkpoint), str(checkpoint)
     else:
         async with opened_keeper(config, name, state) as keeper:
-            saved = await keeper.load_former(known.identity)
+            saved = await keeper.load_former(identity)
         offset = None if saved is None else saved.offset
         place = config.tables[name].sink.offsets_place() or f"{config.state}/offsets"
-    return None if offset is None else HeldOffset(engine=known.engine, offset=offset, place=place)
+    return None if offset is None else HeldOffset(offset=offset, place=place)
 
 
-def _claim(config: Config, name: str, engine: str, state: State) -> PipelineClaim:
-    """Return a pipeline's name in the state, for one of the engines."""
+def _claim(config: Config, name: str, state: State) -> PipelineClaim:
+    """Return a pipeline's name in the state."""
 
-    async def held(known: PipelineRecord) -> HeldOffset | None:
-        return await _offset_of(config, name, known, state)
+    async def has_offset(known: PipelineRecord) -> bool:
+        # Elsewhere than in a checkpoint it may be out of sight, as in another cluster.
+        return known.identity.sink != _STREAM or (
+            await _offset_of(config, name, known.identity, state) is not None
+        )
 
-    return PipelineClaim(state.pipelines, name, engine, held)
+    return PipelineClaim(state.pipelines, name, has_offset)
 
 
 async def saved_offset(config: Config, name: str) -> Offset | None:
@@ -372,11 +371,11 @@ async def check_pipeline(config: Config, name: str) -> None:
     """Make sure that a pipeline may go on from what the state remembers of it.
 
     Raises:
-        EngineChangedError, PipelineReboundError: It may not.
+        PipelineReboundError: It may not.
     """
     state = open_state(config, clock=SystemClock())
     async with opened_keeper(config, name, state) as keeper:
-        claim = _claim(config, name, config.engine_of(name), state)
+        claim = _claim(config, name, state)
         await claim.check(await keeper.identity())
 
 
@@ -412,7 +411,7 @@ def lacks_demo_table(config: TableConfig) -> bool:
 
 
 def check_storage(started_with: StoreSettings, after: Config) -> None:
-    """Refuse another `storage` while Spark follows tables in buckets.
+    """Refuse another `storage` while streams of Spark follow tables in buckets.
 
     Args:
         started_with: What Spark's queries were given.
@@ -424,21 +423,20 @@ def check_storage(started_with: StoreSettings, after: Config) -> None:
         return
     if names := list(_remote_on_spark(after)):
         raise ConfigError(
-            f"storage cannot change while tables in buckets run on Spark ({', '.join(names)}),"
-            " because its processes have what they were started with, so nothing of the new file"
-            " was taken.",
+            f"storage cannot change while Spark itself follows tables in buckets"
+            f" ({', '.join(names)}), because its processes have what they were started with, so"
+            " nothing of the new file was taken.",
             remedy="Set storage back, or restart the daemon.",
         )
 
 
 def _remote_on_spark(config: Config) -> Iterator[str]:
-    """Yield names of tables, and of patterns, in buckets that are delivered by Spark."""
+    """Yield names of tables, and of patterns, in buckets whose sinks are Spark's own."""
     for name, table in config.tables.items():
-        if table.has_sink and config.engine_of(name) == "spark" and is_remote(table.path):
+        if table.is_stream and is_remote(table.path):
             yield name
     for name, group in config.discover.items():
-        engine = group.template.engine or config.engine
-        if group.template.has_sink and engine == "spark" and is_remote(group.path):
+        if group.template.is_stream and is_remote(group.path):
             yield name
 
 
@@ -486,8 +484,7 @@ class Assembly:
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
         self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._spark: SparkEngine | None = None
-        self._groups: Groups | None = None
-        self._relay = NotificationForwarder(self.wakeups)
+        self._place: Place | None = None
 
     def check_reload(self, after: Config) -> None:
         """Refuse a configuration that changes what Spark's running queries were started with.
@@ -500,7 +497,6 @@ class Assembly:
 
     def members(self, config: Config) -> dict[str, Member]:
         """Return how every table of a configuration is run that has a sink."""
-        self._relay.set_tables(relayed_folders(config))
         return {
             name: self._member(config, name)
             for name, table in config.tables.items()
@@ -534,19 +530,16 @@ class Assembly:
 
     async def close(self) -> None:
         """End the Spark session, if there is one."""
-        if self._groups is not None:
-            await self._groups.close()
         if self._spark is not None:
             await self._spark.close()
-        await self._relay.aclose()
 
     def _member(self, config: Config, name: str) -> Member:
         table, engine = config.tables[name], config.engine_of(name)
-        build: Callable[[], PipelineRunner] = partial(self._arrow_pipeline, name, config)
+        build: Callable[[], PipelineRunner] = partial(self._pipeline, name, config)
         reset: Callable[[str], Awaitable[Offset]] | None = None
-        if engine == "spark":
-            build = partial(self._spark_pipeline, name, config)
-        if engine == "arrow" or shares_query(config, table):
+        if table.is_stream:
+            build = partial(self._stream_pipeline, name, config)
+        else:
             reset = partial(
                 reset_offset,
                 config,
@@ -564,11 +557,11 @@ class Assembly:
             ended=partial(self._let_go, name),
         )
 
-    def _arrow_pipeline(self, name: str, config: Config) -> Pipeline:
-        table = config.tables[name]
+    def _pipeline(self, name: str, config: Config) -> Pipeline:
+        table, engine = config.tables[name], config.engine_of(name)
         sink = open_sink(name, table.sink, self._telemetry, daemon=config.name)
         if sink is None:
-            raise BugError(f"The sink of {name} cannot be written by the Arrow engine.")
+            raise BugError(f"The sink of {name} takes no deliveries.")
         attempts_once = ATTEMPTS_ONCE if self._is_once else None
         return Pipeline(
             _delivery_spec(
@@ -583,6 +576,7 @@ class Assembly:
                 corrupt_commits=self._state.corrupt_commits,
                 memory=self.memory.join(sink.max_in_flight),
                 on_batch=None if self.rows is None else self.rows.listener(name),
+                place=self._spark_place() if engine == "spark" else None,
             ),
             source_place=table.path,
             open_source=partial(
@@ -598,30 +592,36 @@ class Assembly:
             ),
             offsets=_offset_store(self._state, sink),
             retries=RetryPolicy(max_attempts=table.max_attempts or attempts_once),
-            claim=_claim(config, name, "arrow", self._state),
+            claim=_claim(config, name, self._state),
         )
 
-    def _spark_pipeline(self, name: str, config: Config) -> PipelineRunner:
-        # Loads pyspark, which an Arrow-only daemon does without.
+    def _stream_pipeline(self, name: str, config: Config) -> PipelineRunner:
+        # Loads pyspark, which a daemon without Spark does without.
         from tailerd.spark.claim import SparkClaim
-        from tailerd.spark.engine import SparkEngine
-        from tailerd.spark.group.grouped_pipeline import GroupedPipeline, Groups
         from tailerd.spark.supervisor import SparkPipeline
+
+        table = _with_ledger(config, name)
+        claim = SparkClaim(_claim(config, name, self._state), identity_of(config, name))
+        return SparkPipeline(self._spark_engine(), name, table, claim)
+
+    def _spark_engine(self) -> SparkEngine:
+        from tailerd.spark.engine import SparkEngine
 
         if self._spark is None:
             self._spark = SparkEngine(
                 self._config,
                 self._telemetry,
                 once=self._is_once,
-                hints=self._relay.root,
                 storage=self._stores.settings,
             )
-            self._groups = Groups(self._spark, self._config.spark.tables_per_query)
-        table = _with_ledger(config, name)
-        claim = SparkClaim(_claim(config, name, "spark", self._state), identity_of(config, name))
-        if self._groups is not None and shares_query(self._config, table):
-            return GroupedPipeline(self._groups, name, table, claim)
-        return SparkPipeline(self._spark, name, table, claim)
+        return self._spark
+
+    def _spark_place(self) -> Place:
+        from tailerd.spark.place import SparkPlace
+
+        if self._place is None:
+            self._place = SparkPlace(self._spark_engine(), lambda: self._stores.settings)
+        return self._place
 
     def _wakeup(self, name: str, folder: str) -> Wakeup:
         """Return a new wakeup for a table's pipeline; the one of the pipeline before is gone."""
@@ -652,8 +652,6 @@ async def reset_offset(
 ) -> Offset:
     """Save where a pipeline that does not run begins next; return it.
 
-    It is the configured engine's and sink's from then on, whatever had it before.
-
     Args:
         state: Held.
         stores: By default as the configuration says.
@@ -674,15 +672,12 @@ async def reset_offset(
     )
     source = await opened()
     offset = await source.initial_offset(to)
-    engine = config.engine_of(name)
     async with opened_keeper(config, name, state) as keeper:
-        if engine == "arrow":
+        if not table.is_stream:
             await keeper.begin_at(offset, source)
-        elif shares_query(config, table):
-            reset_shared(config, name, offset)
         identity = await keeper.identity()
     start = to if to == "snapshot" else str(offset.version)
-    await state.pipelines.save(name, PipelineRecord(identity=identity, engine=engine, start=start))
+    await state.pipelines.save(name, PipelineRecord(identity=identity, start=start))
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the list that is there may be all that is left of
         # the snapshot under way. This one's version is the newest, and can be listed again.
@@ -690,7 +685,7 @@ async def reset_offset(
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
         # A paused pipeline will not say so, and what it is to read must not be cleaned up.
-        telemetry.emit(_chosen(name, engine, offset))
+        telemetry.emit(_chosen(name, config.engine_of(name), offset))
     return offset
 
 
@@ -715,10 +710,8 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
 
     Raises:
         OffsetError: The state knows no pipeline of this name, or its offset is not found.
-        EngineChangedError: Another engine has the offset.
         TailerdError: The state or the offset store.
     """
-    engine = config.engine_of(name)
     known = await state.pipelines.load(name)
     if known is None:
         raise OffsetError(
@@ -726,15 +719,14 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
             remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
             " ...`.",
         )
-    await _claim(config, name, engine, state).check(known.identity)
     async with opened_keeper(config, name, state) as keeper:
         identity = await keeper.identity()
-        if engine == "spark":
-            held = await _offset_of(config, name, known, state)
+        if config.tables[name].is_stream:
+            held = await _offset_of(config, name, known.identity, state)
         else:
             saved = await keeper.rebind(known.identity, state.offsets())
-            held = HeldOffset(engine=engine, offset=saved.offset, place="")
-    record = PipelineRecord(identity=identity, engine=engine, start=known.start)
+            held = HeldOffset(offset=saved.offset, place="")
+    record = PipelineRecord(identity=identity, start=known.start)
     await state.pipelines.save(name, record)
     if held is None:
         raise OffsetError(f"{name} has no offset yet.", remedy="Run it.")
@@ -746,6 +738,7 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
     return DeliverySpec(
         table=name,
         sink=table.sink.kind,
+        engine=config.engine_of(name),
         guarantee=table.sink.guarantee(),
         start=table.start,
         changes=ChangeMode(table.changes),

@@ -71,7 +71,6 @@ REMEDIES: Mapping[str, str] = {
     "batch_retry": "Nothing: it is tried again.",
     "offset": "Reset the offset with `tailerd offsets reset`.",
     "pipeline_rebound": "Keep the offset with `tailerd offsets rebind`, or reset it.",
-    "engine_changed": "Set the engine back, or reset the offset with `tailerd offsets reset`.",
     "daemon_unreachable": "Start the daemon, or give its address with --http or --config.",
     "daemon_refused": "See the message: the daemon says why.",
     "maintenance_busy": "Nothing: another process maintains the table.",

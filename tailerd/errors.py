@@ -539,12 +539,6 @@ class PipelineReboundError(OffsetError):
     code = "pipeline_rebound"
 
 
-class EngineChangedError(OffsetError):
-    """The other engine has the offset of this pipeline."""
-
-    code = "engine_changed"
-
-
 class DaemonUnreachableError(TailerdError):
     """No daemon answers at the address a command asks."""
 

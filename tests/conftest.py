@@ -111,7 +111,7 @@ def _group_of(item: pytest.Item) -> str:
         return "delta-spark"
     if item.get_closest_marker("spark"):
         # Those without the session of this process have Java processes of their own.
-        name = "spark" if "spark" in fixtures else "spark-processes"
+        name = "spark" if {"spark", "engine"} & set(fixtures) else "spark-processes"
         return f"{name}-kafka" if item.get_closest_marker("kafka") else name
     return "kafka" if item.get_closest_marker("kafka") else ""
 
@@ -163,6 +163,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tests.spark_session import spark_session
 
     yield from spark_session(tmp_path_factory.mktemp("warehouse"))
+
+
+@pytest.fixture
+def kept_spark(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session of this process; daemons that a test runs in this process have it too."""
+    from tests.spark_session import session_stays
+
+    with session_stays():
+        yield spark
+
+
+@pytest.fixture(
+    params=["arrow", pytest.param("spark", marks=[pytest.mark.full, pytest.mark.spark])]
+)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine; tests run `tailerd` in this process, where Spark runs once for all of them."""
+    if request.param == "spark":
+        request.getfixturevalue("kept_spark")
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -253,3 +272,14 @@ def s3_versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_producers() -> Iterator[None]:
+    """Close what a test played an engine's process with: its threads would work on for ever."""
+    yield
+    kept = sys.modules.get("tailerd.sinks.kafka.kept_producers")
+    if kept is not None:
+        for opened in kept._idle.values():
+            opened.close()
+        kept._idle.clear()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tailerd.spark.engine import SparkEngine
 from tailerd.spark.session import java_home_or_version, local_session
 
 
@@ -32,3 +35,18 @@ def give_up(message: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
+
+
+@contextmanager
+def session_stays() -> Iterator[None]:
+    """Let each daemon that runs in this process leave its session to the next, and to the tests."""
+
+    async def close(engine: SparkEngine) -> None:
+        spark, engine._spark = engine._spark, None
+        if spark is not None:
+            await engine.blocking(lambda: spark.streams.removeListener(engine.listener))
+        for threads in (engine._threads, engine._session_thread):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    with patch.object(SparkEngine, "close", close):
+        yield

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from tailerd.errors import StateInUseError
     from tailerd.pipeline.claim import HeldOffset
 
-_LAYOUT = Layout(
-    columns=("table", "engine", "next", "kept by"), optional=("kept by",), cut=("kept by", "table")
-)
+_LAYOUT = Layout(columns=("table", "engine", "next"), cut=("table",))
 _EXAMPLES = """\b
 Examples:
   tailerd offsets --config tailerd.yaml
@@ -119,27 +117,21 @@ def reset(
 ) -> None:
     """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
 
-    A file sink takes back the rows at or after the new place, also from the middle of a file (not
-    on Spark).
+    A file sink takes back the rows at or after the new place, also from the middle of a file.
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
-    from tailerd.spark.checkpoint_offsets import (
-        shares_query,
-        spark_checkpoint,
-    )
+    from tailerd.spark.checkpoint_offsets import stream_checkpoint
     from tailerd.spark.checkpoints import logged_batches
 
     to = point_of(to)
     config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
-    has_own_query = config.engine_of(name) == "spark" and not shares_query(
-        config, config.tables[name]
-    )
-    if has_own_query and logged_batches(spark_checkpoint(config, name)).logged is not None:
+    checkpoint = stream_checkpoint(config, name)
+    if config.tables[name].is_stream and logged_batches(checkpoint).logged is not None:
         raise UsageError(
-            f"The offset of {name} is kept by Spark, in {spark_checkpoint(config, name)}.",
+            f"The offset of {name} is kept by Spark, in {checkpoint}.",
             remedy=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
         )
     try:
@@ -261,8 +253,7 @@ def _as_record(config: Config, name: str, held: HeldOffset | None) -> dict[str, 
     engine = config.engine_of(name)
     if held is None:
         return {"table": name, "engine": engine, "next": "nothing saved"}
-    other = None if held.engine == engine else f"{held.engine} engine, {held.place}"
-    return {"table": name, "engine": engine, "next": _place(held.offset), "kept by": other}
+    return {"table": name, "engine": engine, "next": _place(held.offset)}
 
 
 def _as_json(config: Config, name: str, held: HeldOffset | None) -> str:
@@ -272,6 +263,5 @@ def _as_json(config: Config, name: str, held: HeldOffset | None) -> str:
             "table": name,
             "engine": config.engine_of(name),
             "offset": fields,
-            "offset_engine": None if held is None else held.engine,
         }
     )

@@ -82,9 +82,6 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
         held = await held_offset(config, name)
         if held is None:
             raise OffsetError(f"{name} has not delivered anything yet.", remedy="Run it first.")
-        if held.engine != config.engine_of(name):
-            holder = f"kept by the {held.engine} engine in {held.place}"
-            click.echo(f"The offset of {name} is {holder}.", err=True)
         ledger = ledger_of(config, name, is_read_only=True)
         source = await open_source(
             table, Telemetry(), stores=stores, memory_bytes=config.memory, ledger=ledger

@@ -13,7 +13,6 @@ from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
-    SinkConfig,
     SparkConfig,
     TableConfig,
     bucket_of,
@@ -56,7 +55,8 @@ class Config(BaseSettings):
         default="./state",
         min_length=1,
         description="Directory (or bucket prefix) for persistent state, used by one daemon at a"
-        " time: a folder, or `s3://bucket/prefix`, where Spark's checkpoints cannot be stored.",
+        " time: a folder, or `s3://bucket/prefix`, where checkpoints of sinks of `kind: stream`"
+        " cannot be stored.",
         examples=["./state", "s3://bucket/tailerd"],
     )
     shutdown_timeout: Seconds = Field(
@@ -148,44 +148,27 @@ class Config(BaseSettings):
         for name, table in self.tables.items():
             _check_engine(f"tables.{name}", table.engine or self.engine, table)
             check_apart(seen, name, table)
-        self._check_sinks_together()
         for name, group in self.discover.items():
             _check_template(name, group, self.engine)
         return self
-
-    def _check_sinks_together(self) -> None:
-        """Refuse tables on Spark, which may share a query, that would mix there."""
-        kinds: dict[type[SinkConfig], dict[str, SinkConfig]] = {}
-        for name, table in self.tables.items():
-            if (table.engine or self.engine) == "spark":
-                kinds.setdefault(type(table.sink), {})[name] = table.sink
-        for kind, sinks in kinds.items():
-            if self.spark.tables_per_query > 1:
-                kind.check_together(sinks)
-                continue
-            for name, sink in sinks.items():
-                kind.check_together({name: sink})
 
     def _check_state(self) -> None:
         """Refuse Spark's checkpoints in a bucket: Spark would need a file system of its own."""
         if not is_remote(self.state):
             return
-        engines = {
-            f"tables.{name}": table.engine for name, table in self.tables.items() if table.has_sink
-        } | {
-            f"discover.{name}.template": group.template.engine
+        streams = [f"tables.{name}" for name, table in self.tables.items() if table.is_stream]
+        streams += [
+            f"discover.{name}.template"
             for name, group in self.discover.items()
-            if group.template.has_sink
-        }
-        for where, engine in engines.items():
-            if (engine or self.engine) == "spark":
-                raise ConfigError(
-                    f"state is {self.state}, but {where} runs on Spark, which keeps its checkpoint"
-                    " itself and needs a folder for it.",
-                    remedy=f"Set {where}.engine, or engine for all, to arrow, or state to a"
-                    " folder.",
-                    where="state",
-                )
+            if group.template.is_stream
+        ]
+        for where in streams:
+            raise ConfigError(
+                f"state is {self.state}, but {where} has a sink of Spark's own, whose checkpoint"
+                " needs a folder.",
+                remedy=f"Give {where} another sink, or set state to a folder.",
+                where="state",
+            )
 
 
 def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
@@ -266,19 +249,19 @@ def _check_engine(where: str, engine: str, table: TableConfig) -> None:
     """Make sure that an engine can do what the section at `where` asks for."""
     sink = table.sink
     for field in ("on_gap", "on_corrupt_commit"):
-        if engine == "spark" and getattr(table, field) != "stop":
+        if table.is_stream and getattr(table, field) != "stop":
             raise ConfigError(
-                f"{where}.{field} is {getattr(table, field)!r}, but Spark keeps the offset in"
-                " its checkpoint and cannot leave anything out.",
-                remedy=f"Set {where}.engine to arrow, or {field} to stop.",
+                f"{where}.{field} is {getattr(table, field)!r}, but a sink of Spark's own has the"
+                " offset in its checkpoint, which cannot leave anything out.",
+                remedy=f"Choose another sink, or set {field} to stop.",
                 where=f"{where}.{field}",
             )
-    if engine == "spark" and table.reads_net:
+    if table.is_stream and table.reads_net:
         field = "net" if table.net is not None else "changes"
         raise ConfigError(
-            f"{where}.{field} asks for several commits as one difference, which the Spark engine"
-            " does not give.",
-            remedy=f"Set {where}.engine to arrow, or leave {field} out.",
+            f"{where}.{field} asks for several commits as one difference, which Spark's own sinks"
+            " are not given.",
+            remedy=f"Choose another sink, or leave {field} out.",
             where=f"{where}.{field}",
         )
     if engine not in sink.engines:
@@ -286,10 +269,4 @@ def _check_engine(where: str, engine: str, table: TableConfig) -> None:
             f"{where}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
             remedy=f"Set {where}.engine to {' or '.join(sorted(sink.engines))}.",
             where=f"{where}.sink.kind",
-        )
-    if option := sink.missing_on(engine):
-        raise ConfigError(
-            f"{where}.sink has {option}, which the {engine} engine does not have.",
-            remedy=f"Leave it out, or set {where}.engine to arrow.",
-            where=f"{where}.sink",
         )

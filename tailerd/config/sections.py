@@ -47,8 +47,7 @@ class SinkConfig(BaseModel):
 
     Attributes:
         engines: The engines that can write to this kind.
-        implementation: `module:Class` of the `Sink` for the Arrow engine; empty where only Spark
-            can write to it.
+        implementation: `module:Class` of the `Sink`; empty where only Spark can write to it.
     """
 
     model_config = _SECTION
@@ -83,21 +82,6 @@ class SinkConfig(BaseModel):
         """Return the table's columns that this sink needs, by the field that names them."""
         return {}
 
-    @classmethod
-    def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
-        """Make sure that tables with sinks of this kind do not mix on the Spark engine.
-
-        Args:
-            sinks: All of this kind that may share a query, by the table's name.
-
-        Raises:
-            ConfigError: Two do.
-        """
-
-    def missing_on(self, engine: str) -> str:
-        """Return an option that is set and that an engine does not have; empty when it has all."""
-        return ""
-
 
 class SparkConfig(BaseModel):
     """The Spark session of the tables with `engine: spark`."""
@@ -114,15 +98,6 @@ class SparkConfig(BaseModel):
         description="Spark properties, passed on as they are.",
         examples=[{"spark.sql.shuffle.partitions": "4"}],
         json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
-    )
-    tables_per_query: int = Field(
-        default=200,
-        ge=1,
-        le=10_000,
-        description="How many tables share a streaming query, which costs two processes: those"
-        " whose sinks take finished records (kafka with equal brokers and delivery; file with"
-        " jsonl). 1 gives each table a query of its own.",
-        examples=[200],
     )
 
     @field_validator("master")
@@ -338,6 +313,11 @@ class TableConfig(BaseModel):
     def reads_net(self) -> bool:
         """Whether several commits may come as one difference."""
         return self.changes == "net" or self.net is not None or self.on_gap == "net"
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether Spark itself writes to the sink, and keeps the offset."""
+        return self.has_sink and not self.sink.implementation
 
     @property
     def has_sink(self) -> bool:

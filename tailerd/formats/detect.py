@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
+from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, required
 from tailerd.formats.placement import allowed_places
 from tailerd.registry import AUTO, format_class, format_names, known
 from tailerd.storage.stores import Stores
-
-"""The format of a table that is recognised when it is opened."""
 
 
 @functools.cache
@@ -47,6 +48,23 @@ def formats_named(name: str = AUTO) -> list[TableFormat]:
 def reader_of(task: ChangeTask) -> TaskReader:
     """Return what reads a task."""
     return table_format(task.format).reader
+
+
+def read_tasks(
+    tasks: Iterable[ChangeTask],
+    limit: BatchLimit,
+    columns: Sequence[str] | None = None,
+    *,
+    stores: Stores,
+) -> Iterator[ChangeBatch]:
+    """Yield the rows of tasks in order, however their formats read them; blocking.
+
+    Args:
+        columns: Names to read, as far as a task's version has them; None for all.
+    """
+    for _, found in groupby(tasks, lambda task: task.format):
+        run = list(found)
+        yield from reader_of(run[0]).read_run(run, limit, columns, stores=stores)
 
 
 async def find_format(

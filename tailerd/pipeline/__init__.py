@@ -1,4 +1,4 @@
-"""One table's delivery loop in this process: wait, plan, read, write, commit.
+"""One table's delivery loop: wait, plan, read, write, commit, here or where an engine says.
 
 Errors that may pass (storage, sink, Spark) are tried again after 0.2 s to 30 s with jitter, for
 ever or up to `max_attempts`; `/status` shows the error and `next_retry_ms`. Others stop that
@@ -29,6 +29,6 @@ still be there.
 leaves for the others, so slow sinks slow only their own tables; each always gets one piece on.
 What Parquet decodes for a single batch counts from when it is there.
 
-Gaps, damaged commits, the kept file list and `memory` are so on the Arrow engine; on Spark
-offsets are in Spark's own checkpoints, and a query that fails is started again from there.
+On Spark a delivery is planned here, and its rows are read and written by a task of a Spark job
+(`remote_rows`); `memory` does not count what those tasks have.
 """

@@ -6,16 +6,14 @@ from tailerd.changefeed.offset import Offset, whole_before
 from tailerd.formats.base import ChangeSource
 from tailerd.telemetry import Telemetry, events
 
-ENGINE = "arrow"
-"""What telemetry calls pipelines of this process."""
-
 
 class BacklogReport:
     """Measures the backlog of one table's offset."""
 
-    def __init__(self, table: str, source: ChangeSource, telemetry: Telemetry) -> None:
+    def __init__(self, table: str, engine: str, source: ChangeSource, telemetry: Telemetry) -> None:
         """Prepare; `table` is the configured name."""
         self._table = table
+        self._engine = engine
         self._source = source
         self._telemetry = telemetry
         self._last: events.BacklogMeasured | None = None
@@ -26,7 +24,7 @@ class BacklogReport:
         self._tell(
             events.BacklogMeasured(
                 table=self._table,
-                engine=ENGINE,
+                engine=self._engine,
                 version=offset.version,
                 head_version=backlog.head_version,
                 versions=backlog.versions,
@@ -41,7 +39,7 @@ class BacklogReport:
         self._tell(
             events.BacklogMeasured(
                 table=self._table,
-                engine=ENGINE,
+                engine=self._engine,
                 version=offset.version,
                 head_version=offset.last_version(self._source),
                 versions=0,

@@ -139,16 +139,19 @@ class RunPlanner:
             yield before
 
 
+ReadTasks = Callable[[Sequence[ChangeTask], BatchLimit], Iterator[ChangeBatch]]
+
+
 class RunReader:
     """Reads runs; blocking, for worker threads.
 
     Args:
-        source: Reads their tasks.
+        read_tasks: Reads the tasks of a run, as `ChangeSource.read_run`.
         key: Columns by which readers tell rows apart; without one rows come as files have them.
     """
 
-    def __init__(self, source: ChangeSource, key: Sequence[str]) -> None:
-        self._source = source
+    def __init__(self, read_tasks: ReadTasks, key: Sequence[str]) -> None:
+        self._read_tasks = read_tasks
         self._key = tuple(key)
 
     def read(self, run: Run, limit: BatchLimit) -> Iterator[ChangeBatch]:
@@ -160,14 +163,14 @@ class RunReader:
             TableError: A file cannot be read.
             ConfigError: A key column is not in the table.
         """
-        batches = self._source.read_run(run.tasks, limit)
+        batches = self._read_tasks(run.tasks, limit)
         if not self._key:
             return batches
         if run.part is Part.WHOLE:
 
             def again(version: Version) -> Iterator[ChangeBatch]:
                 tasks = [task for task in run.tasks if task.version == version]
-                return self._source.read_run(tasks, limit)
+                return self._read_tasks(tasks, limit)
 
             return commits_in_key_order(batches, again, self._key, limit.max_bytes // 2)
         parts = (part_of(batch, self._key, run.part) for batch in batches)

@@ -12,13 +12,13 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, TaskGroup
+from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
+from tailerd.pipeline.delivered_commits import DeliveredCommits
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
-from tailerd.telemetry.events import DeliveredCommit
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read at the same time: one a processor, and one that waits for its turn."""
@@ -44,10 +44,8 @@ class ChangeStream:
 
     Attributes:
         rows: Rows given so far, by `_change_type`.
-        commits: Commits begun so far, by how they are read; snapshots are none.
-        details: What the plan says of each of them.
         bytes: Their Arrow bytes.
-        planned: End of the last tasks that were planned; some of them may still be read.
+        commits: What the plan says of their commits so far.
         is_complete: Whether the last batch was asked for and there was none left.
     """
 
@@ -69,19 +67,15 @@ class ChangeStream:
         `on_batch` hears of every batch right before it is given.
         """
         self._on_batch = on_batch
-        self._runs = RunPlanner(source, is_keyed=bool(key), on_group=self._count_commit).between(
-            start, end
-        )
-        self._reader = RunReader(source, key)
+        self.commits = DeliveredCommits()
+        planner = RunPlanner(source, is_keyed=bool(key), on_group=self.commits.count)
+        self._runs = planner.between(start, end)
+        self._reader = RunReader(source.read_run, key)
         self._limit = limit
         self._executor = executor
         self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
         self.rows: Counter[str] = Counter()
-        self.commits: Counter[str] = Counter()
-        self.details: list[DeliveredCommit] = []
-        self._counted: Version | None = None
         self.bytes = 0
-        self.planned: Offset | None = None
         self.is_complete = False
 
     @property
@@ -109,15 +103,6 @@ class ChangeStream:
             for reading in ahead:
                 await reading.abandon()
         self.is_complete = True
-
-    def _count_commit(self, group: TaskGroup) -> None:
-        """Count a commit once: a large one comes in several groups, and in several streams."""
-        self.planned = group.end
-        is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
-        if is_begin and group.version != self._counted:
-            self._counted = group.version
-            self.commits[group.change_source.value] += 1
-            self.details.append(_details(group))
 
     def _begin(self, run: Run, ahead: int) -> _Reading | None:
         """Begin to read a run behind `ahead` others; None if it must wait for the first of them."""
@@ -160,19 +145,6 @@ class ChangeStream:
             if more is None:
                 # The sink waits for it now.
                 reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
-
-
-def _details(group: TaskGroup) -> DeliveredCommit:
-    return DeliveredCommit(
-        version=group.version,
-        timestamp_ms=group.timestamp_us // 1000,
-        mode=group.change_source.value,
-        operation=group.operation,
-        files_added=group.files_added,
-        bytes_added=group.bytes_added,
-        files_removed=group.files_removed,
-        bytes_removed=group.bytes_removed,
-    )
 
 
 def _wanted(run: Run, limit: BatchLimit) -> int:

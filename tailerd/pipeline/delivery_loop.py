@@ -7,9 +7,9 @@ the next one resumes where the last one was acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from tailerd.changefeed.change_batch import ChangeBatch
@@ -18,17 +18,28 @@ from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Version, clipped, is_past
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
+from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.clock import Clock
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
-from tailerd.pipeline.backlog_report import ENGINE, BacklogReport
+from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
 from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog, CorruptCommitRecord
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
-from tailerd.sinks.base import Delivery, Fencer, HasTopics, Keyed, RecordsDeliveries, Sink
+from tailerd.pipeline.remote_rows import Place, RemoteRows
+from tailerd.sinks.base import (
+    Delivery,
+    Fencer,
+    HasTopics,
+    Keyed,
+    RecordsDeliveries,
+    RemoteDelivery,
+    Sink,
+    WritesRemotely,
+)
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import Wakeup
 
@@ -39,6 +50,7 @@ class DeliverySpec:
 
     Attributes:
         table: Configured name; the offset is kept under it.
+        engine: What does the work, for telemetry.
         sink, guarantee: Kind of the sink and what it promises, for telemetry.
         start: Where to begin when nothing is saved, as `ChangeSource.initial_offset` reads it.
         changes: Change mode of the source.
@@ -56,6 +68,7 @@ class DeliverySpec:
     sink: str
     start: str
     changes: ChangeMode
+    engine: str = "arrow"
     guarantee: str = ""
     read_limit: ReadLimit = DEFAULT_READ_LIMIT
     batch_limit: BatchLimit = DEFAULT_BATCH_LIMIT
@@ -78,7 +91,9 @@ class DeliveryParts:
         corrupt_commits: Takes the records of commits that `on_corrupt_commit` leaves out.
         memory: The table's part of the process's budget; without it, nothing bounds the table but
             its own limits.
-        on_batch: Hears of every batch on its way to the sink.
+        on_batch: Hears of every batch on its way to the sink, if it passes here.
+        place: Where rows are read and written; None for this process, which also delivers into
+            sinks that only it can write to.
     """
 
     sink: Sink
@@ -89,6 +104,7 @@ class DeliveryParts:
     corrupt_commits: CorruptCommitLog | None = None
     memory: TableMemory | None = None
     on_batch: Callable[[ChangeBatch], None] | None = None
+    place: Place | None = None
 
 
 class DeliveryLoop:
@@ -128,7 +144,7 @@ class DeliveryLoop:
         self._saving = asyncio.Lock()
         self._saved: Offset | None = None
         self._is_stopping = False
-        self._backlog = BacklogReport(plan.table, source, parts.telemetry)
+        self._backlog = BacklogReport(plan.table, plan.engine, source, parts.telemetry)
 
     def stop(self) -> None:
         """Ask `run` to begin nothing new, finish what is in flight, and return."""
@@ -202,7 +218,7 @@ class DeliveryLoop:
         self._parts.telemetry.emit(
             events.OffsetChosen(
                 table=plan.table,
-                engine=ENGINE,
+                engine=self._plan.engine,
                 version=offset.version,
                 is_resumed=saved is not None,
                 offset=offset.to_json(),
@@ -259,7 +275,7 @@ class DeliveryLoop:
         self._parts.telemetry.emit(
             events.CommitSkipped(
                 table=self._plan.table,
-                engine=ENGINE,
+                engine=self._plan.engine,
                 version=offset.version,
                 error_code=error.code,
                 path=path,
@@ -314,40 +330,77 @@ class DeliveryLoop:
 
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._parts.clock.monotonic()
+        saved = await self._offsets.saved(end, self._source)
+        sink, place = self._parts.sink, self._parts.place
+        rows: ChangeStream | RemoteRows | None = None
+        if place is not None and isinstance(sink, WritesRemotely):
+            rows = await self._deliver_at(place, sink, start, end, saved)
+        if rows is None:
+            rows = await self._deliver_here(start, end, saved)
+        self._tell_delivery(rows, start, end, self._parts.clock.monotonic() - began)
+        safe = self._tracker.delivered(end)
+        if safe is not None:
+            await self._save(safe, is_kept=self._parts.sink.offsets is not None)
+
+    async def _deliver_here(self, start: Offset, end: Offset, saved: SavedOffset) -> ChangeStream:
         stream = ChangeStream(
             self._source,
             start,
             end,
             limit=self._plan.batch_limit,
-            key=self._parts.sink.key if isinstance(self._parts.sink, Keyed) else (),
+            key=self._key,
             executor=self._parts.executor,
             memory=self._parts.memory,
             on_batch=self._parts.on_batch,
         )
-        saved = await self._offsets.saved(end, self._source)
         async with aclosing(stream.batches()) as batches:
-            rows = await self._write(
-                Delivery(table=self._plan.table, start=start, end=end, saved=saved, batches=batches)
+            delivery = Delivery(
+                table=self._plan.table, start=start, end=end, saved=saved, batches=batches
             )
+            with self._given_up():
+                rows = await self._parts.sink.write(delivery)
         if rows != stream.total_rows or not stream.is_complete:
             raise BugError(
                 f"The sink {self._plan.sink} acknowledged {rows} rows of {self._plan.table} after"
                 f" taking {stream.total_rows}, not all there were."
             )
-        self._tell_delivery(stream, start, end, self._parts.clock.monotonic() - began)
-        safe = self._tracker.delivered(end)
-        if safe is not None:
-            await self._save(safe, is_kept=self._parts.sink.offsets is not None)
+        return stream
+
+    async def _deliver_at(
+        self, place: Place, sink: WritesRemotely, start: Offset, end: Offset, saved: SavedOffset
+    ) -> RemoteRows | None:
+        """Deliver elsewhere; None where there are no rows, which is no work for anybody."""
+        rows = RemoteRows(
+            self._source,
+            start,
+            end,
+            table=self._plan.table,
+            limit=self._plan.batch_limit,
+            key=self._key,
+            place=place,
+        )
+        if not await rows.plan():
+            return None
+        delivery = RemoteDelivery(
+            table=self._plan.table, start=start, end=end, saved=saved, run=rows.run
+        )
+        with self._given_up():
+            await sink.write_remotely(delivery)
+        return rows
+
+    @property
+    def _key(self) -> Sequence[str]:
+        return self._parts.sink.key if isinstance(self._parts.sink, Keyed) else ()
 
     def _tell_delivery(
-        self, stream: ChangeStream, start: Offset, end: Offset, duration_seconds: float
+        self, stream: ChangeStream | RemoteRows, start: Offset, end: Offset, duration_seconds: float
     ) -> None:
-        if stream.total_rows:
+        if stream.rows.total():
             self._parts.telemetry.emit(
                 events.DeliveryAcknowledged(
                     table=self._plan.table,
                     sink=self._plan.sink,
-                    engine=ENGINE,
+                    engine=self._plan.engine,
                     start_version=start.version,
                     end_version=end.last_version(self._source),
                     rows=dict(stream.rows),
@@ -355,19 +408,21 @@ class DeliveryLoop:
                     duration_seconds=duration_seconds,
                 )
             )
-        if stream.commits:
+        if stream.commits.kinds:
             self._parts.telemetry.emit(
                 events.CommitsDelivered(
                     table=self._plan.table,
-                    engine=ENGINE,
-                    commits=dict(stream.commits),
-                    details=tuple(stream.details),
+                    engine=self._plan.engine,
+                    commits=dict(stream.commits.kinds),
+                    details=tuple(stream.commits.details),
                 )
             )
 
-    async def _write(self, delivery: Delivery) -> int:
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        """Tell a sink that gives up from a delivery that somebody else cancels."""
         try:
-            return await self._parts.sink.write(delivery)
+            yield
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -392,7 +447,7 @@ class DeliveryLoop:
         self._parts.telemetry.emit(
             events.OffsetSaved(
                 table=self._plan.table,
-                engine=ENGINE,
+                engine=self._plan.engine,
                 version=offset.version,
                 offset=offset.to_json(),
                 duration_seconds=self._parts.clock.monotonic() - began,

@@ -6,7 +6,6 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
-from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.policies import OnGap
@@ -75,7 +74,7 @@ def _tell(
     telemetry.emit(
         events.GapMet(
             table=plan.table,
-            engine=ENGINE,
+            engine=plan.engine,
             start_version=start.version,
             end_version=end.version,
             error_code=error.code,

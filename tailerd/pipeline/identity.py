@@ -72,7 +72,7 @@ class OffsetKeeper:
         """Make sure that the state knows no other pipeline of this name; return if it knows this.
 
         Raises:
-            EngineChangedError, PipelineReboundError: It does.
+            PipelineReboundError: It does.
             TailerdError: The state cannot be read, or the cluster cannot be reached.
         """
         identity = await self.identity()

@@ -33,7 +33,6 @@ from tailerd.errors import (
     TailerdError,
 )
 from tailerd.formats.base import ChangeSource
-from tailerd.pipeline.backlog_report import ENGINE
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
 from tailerd.pipeline.gap_crossing import cross_gap
@@ -111,7 +110,7 @@ class Pipeline:
                 table=table,
                 source=self._source_place,
                 sink=self._plan.sink,
-                engine=ENGINE,
+                engine=self._plan.engine,
                 guarantee=self._plan.guarantee,
             )
         )
@@ -281,7 +280,7 @@ class Pipeline:
         self._parts.telemetry.emit(
             events.RetryScheduled(
                 table=self._plan.table,
-                engine=ENGINE,
+                engine=self._plan.engine,
                 attempt=self._attempt,
                 wait_seconds=wait_seconds,
                 error_code=error.code,
@@ -300,13 +299,18 @@ class Pipeline:
         self.error = error
         self._parts.telemetry.emit(
             events.PipelineFailed(
-                table=self._plan.table, engine=ENGINE, error_code=error.code, error=str(error)
+                table=self._plan.table,
+                engine=self._plan.engine,
+                error_code=error.code,
+                error=str(error),
             )
         )
 
     def _tell_stopped(self, is_complete: bool) -> None:
         self._parts.telemetry.emit(
-            events.PipelineStopped(table=self._plan.table, engine=ENGINE, is_complete=is_complete)
+            events.PipelineStopped(
+                table=self._plan.table, engine=self._plan.engine, is_complete=is_complete
+            )
         )
 
 

@@ -1,7 +1,7 @@
-"""Which pipeline a state knows under each table's name: its identity, its engine, its topics.
+"""Which pipeline a state knows under each table's name: its identity and its topics.
 
 Offsets may lie in Kafka, in the state, or in Spark's checkpoints. Only what the state remembers
-tells a pipeline that was given another sink place or another engine from one that is new.
+tells a pipeline that was given another sink place from one that is new.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ class PipelineRecord:
 
     Attributes:
         identity: As it was at its last start, reset or rebinding.
-        engine: The engine that has its offset.
         topics: Kafka's ids of its topics, that of the offsets among them; as at its last start.
-        start: Where it begins if its engine has no offset; empty: as the configuration says.
+        start: Where it begins if it has no offset; empty: as the configuration says.
     """
 
     identity: PipelineIdentity
-    engine: str
     topics: Mapping[str, str] = field(default_factory=dict)
     start: str = ""
 
@@ -57,7 +55,6 @@ class PipelineRecord:
                 raise ValueError(f"format {fields['format']!r} is of another release")
             return cls(
                 identity=PipelineIdentity(**texts_of(fields["identity"])),
-                engine=str(fields["engine"]),
                 topics=texts_of(fields["topics"]),
                 start=str(fields["start"]),
             )

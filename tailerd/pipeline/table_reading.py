@@ -93,7 +93,9 @@ class Reading:
                 async for batch in batches:
                     if held is not None:
                         yield held
-                    held = ReadBatch(rows=batch, start=start, end=None, planned=stream.planned)
+                    held = ReadBatch(
+                        rows=batch, start=start, end=None, planned=stream.commits.planned
+                    )
         except TailerdError:
             # What was read before counts, whatever comes after it.
             if held is not None:

@@ -18,33 +18,18 @@ def log_folder(config: TableConfig) -> str:
     return commit_folder(config.path, config.format)
 
 
-def relayed_folders(config: Config) -> dict[str, str]:
-    """Return the log folders, by table, whose hints are passed on to Spark's processes.
-
-    Spark watches its tables itself; what a queue tells of buckets only one process can hear.
-    """
-    return {
-        name: log_folder(table)
-        for name, table in config.tables.items()
-        if config.notifications is not None
-        and table.has_sink
-        and config.engine_of(name) == "spark"
-        and is_remote(table.path)
-    }
-
-
 def watched_folders(config: Config) -> list[WatchedFolder]:
-    """Return the log folders that have to be watched."""
-    relayed = relayed_folders(config)
-    watched = []
-    for name, table in config.tables.items():
-        is_arrow = table.has_sink and config.engine_of(name) == "arrow"
-        if table.maintenance is not None or is_arrow:
-            watched.append(_watched(table))
-        elif name in relayed:
-            # An interval that somebody chose is Spark's own to keep.
-            watched.append(_watched(table, is_polled=table.poll_interval is None))
-    return watched
+    """Return the log folders that have to be watched; Spark's streams watch theirs themselves."""
+    return [
+        WatchedFolder(
+            folder=log_folder(table),
+            version_of=presumed_format(table.path, table.format).names.version_of,
+            is_remote=is_remote(table.path),
+            poll_interval=table.poll_interval,
+        )
+        for table in config.tables.values()
+        if table.maintenance is not None or (table.has_sink and not table.is_stream)
+    ]
 
 
 def watchers_of(
@@ -58,14 +43,4 @@ def watchers_of(
         finished=finished,
         telemetry=telemetry,
         clock=clock,
-    )
-
-
-def _watched(table: TableConfig, *, is_polled: bool = True) -> WatchedFolder:
-    return WatchedFolder(
-        folder=log_folder(table),
-        version_of=presumed_format(table.path, table.format).names.version_of,
-        is_remote=is_remote(table.path),
-        poll_interval=table.poll_interval,
-        is_polled=is_polled,
     )

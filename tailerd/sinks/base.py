@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +36,28 @@ class Delivery:
     end: Offset
     saved: SavedOffset
     batches: AsyncIterator[ChangeBatch]
+
+
+RowWriter = Callable[[Iterator[ChangeBatch]], object]
+"""What a sink has done with the rows of a delivery, in order, by a process of an engine. Picklable;
+what it returns too. Blocking; `SinkError` comes through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteDelivery:
+    """A `Delivery` whose rows are read, and may be written, by another process.
+
+    Attributes:
+        table, start, end, saved: As of a `Delivery`.
+        run: Has the rows read elsewhere and given to a writer once; returns what the writer does,
+            or raises what it, or reading, did. A writer that raised may have written some rows.
+    """
+
+    table: str
+    start: Offset
+    end: Offset
+    saved: SavedOffset
+    run: Callable[[RowWriter], Awaitable[object]]
 
 
 class Sink(Protocol):
@@ -86,6 +116,15 @@ class GapTaker(Protocol):
         Where the gap `is_other_history`, what was delivered before is of another log: it must not
         mix with what comes, and it must not be lost.
         """
+        ...
+
+
+@runtime_checkable
+class WritesRemotely(Protocol):
+    """A sink whose rows may be written by processes of an engine. Optional: others' come here."""
+
+    async def write_remotely(self, delivery: RemoteDelivery) -> None:
+        """Deliver all rows, as `Sink.write` does."""
         ...
 
 

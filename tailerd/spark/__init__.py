@@ -1,4 +1,4 @@
-"""Delta's row changes on Spark: `format("tailerd")`, and the supervised queries of `tailerd run`.
+"""Row changes on Spark: `format("tailerd")`, and where `tailerd run` delivers.
 
 import tailerd.spark
 tailerd.spark.register(spark)

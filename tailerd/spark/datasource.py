@@ -1,4 +1,4 @@
-"""`format("tailerd")`: Delta's row changes as a PySpark data source, and a file sink for them.
+"""`format("tailerd")`: Delta's row changes as a PySpark data source.
 
 Options of a read, batch or stream; ranges are inclusive:
 
@@ -17,7 +17,6 @@ Options of a read, batch or stream; ranges are inclusive:
   `allowed_paths` and `partition_timezone` in a configuration file
 - `ledger`: a folder or URL where a format without history (Kartothek) keeps what was observed, so
   that a query goes on after a restart
-- `hintsFolder`: where `tailerd run` leaves hints of commits in buckets, for its own queries
 
 Without a start a stream begins with the snapshot of the newest version, as Delta's own source
 does, and a batch begins at the earliest commit in the log. A batch with `snapshot` and no start is
@@ -34,13 +33,12 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
 )
 from pyspark.sql.types import StructType
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import UsageError
-from tailerd.spark.options import ReadOptions, WriteOptions
+from tailerd.spark.options import ReadOptions
 from tailerd.spark.worker_edge import all_errors_travel
 from tailerd.storage.stores import StoreSettings
 
@@ -128,14 +126,6 @@ class TailerdDataSource(DataSource):
                 remedy="Give one of them.",
             )
         return options
-
-    def streamWriter(  # noqa: N802 - Spark's name
-        self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamWriter:
-        """Return the writer of change rows into a folder."""
-        from tailerd.spark.file_writer import TailerdFileWriter
-
-        return TailerdFileWriter(WriteOptions.parse(self.options), schema)
 
 
 class FilteringDataSource(TailerdDataSource):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -16,7 +15,6 @@ from pyspark.sql import SparkSession
 from tailerd.config import Config
 from tailerd.errors import EngineError
 from tailerd.spark.datasource import TailerdDataSource, configured
-from tailerd.spark.group.records_source import RecordsDataSource
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.query_listener import QueryListener
 from tailerd.spark.session import forget_session, local_session
@@ -32,7 +30,6 @@ class SparkEngine:
     """The session and what all its queries share.
 
     Attributes:
-        hints: Where hints of tables in buckets are left, in a folder for each table's name.
         storage: How queries reach their tables; cannot change while they run.
         listener: Tells queries' supervisors what Spark reports.
         starting: Held while a query starts: every Python source is a process of its own on the
@@ -45,11 +42,9 @@ class SparkEngine:
         telemetry: Telemetry,
         *,
         once: bool,
-        hints: Path | None = None,
         storage: StoreSettings | None = None,
     ) -> None:
         self.config = config
-        self.hints = hints
         self.storage = storage or StoreSettings.of_environment()
         self.telemetry = telemetry
         self.once = once
@@ -74,7 +69,6 @@ class SparkEngine:
                 def open_session() -> SparkSession:
                     spark = local_session("tailerd", settings.master, settings.conf)
                     spark.dataSource.register(configured(TailerdDataSource, self.storage))
-                    spark.dataSource.register(configured(RecordsDataSource, self.storage))
                     self.listener = QueryListener()
                     spark.streams.addListener(self.listener)
                     return spark
@@ -114,13 +108,13 @@ class SparkEngine:
         if status is None:
             return EngineError(
                 f"Spark's Java process does not answer: {error}.",
-                remedy="Look at its messages on stderr; offsets are safe in the checkpoints.",
+                remedy="Look at its messages on stderr; no offset is lost.",
             )
         self._spark = None
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return EngineError(
             f"Spark's Java process ended {how}, and another is started.",
-            remedy="Its messages on stderr may say why; offsets are safe in the checkpoints.",
+            remedy="Its messages on stderr may say why; no offset is lost.",
         )
 
     async def close(self) -> None:

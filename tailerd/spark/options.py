@@ -39,7 +39,6 @@ READ_OPTIONS = (
     "columns",
     "identity",
     "pollInterval",
-    "hintsFolder",
     "allowedPaths",
     "partitionTimezone",
     "tableFormat",
@@ -65,32 +64,12 @@ DELTA_ALREADY_SO = {
 """Options of Delta's own source that mean here what happens anyway: the value that is accepted
 (empty: any, since deleted and changed rows are no error here), and what to know of another one."""
 
-WRITE_OPTIONS = (
-    "path",
-    "output",
-    "maxBytesPerFile",
-    "fileMode",
-    "owner",
-    "checkpointLocation",
-    "queryName",
-)
-
-DEFAULT_FILE_BYTES = 128 * 1024 * 1024
-
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MOST_DIGITS = 18
 """Longer numbers do not fit the 63 bits that Delta and Spark have for versions and sizes."""
 _MOST_SHOWN = 60
-_FILE_MODE = re.compile("0?[67][0-7]{2}")
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-
-
-class OutputFormat(enum.StrEnum):
-    """What the file sink writes."""
-
-    JSONL = "jsonl"
-    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +90,6 @@ class ReadOptions:
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two looks at the log while nothing is seen to change;
             None as the place needs it.
-        hints_folder: Where the daemon leaves hints of commits in a bucket; empty: it leaves none.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
         storage: How files are reached; executors know only what comes with a task.
@@ -130,7 +108,6 @@ class ReadOptions:
     identity: tuple[str, ...] = ()
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float | None = None
-    hints_folder: str = ""
     allowed_paths: tuple[str, ...] = ()
     partition_timezone: str = ""
     storage: StoreSettings = field(default_factory=StoreSettings.of_environment)
@@ -151,7 +128,7 @@ class ReadOptions:
         start = _one_of(given, "startingVersion", "startingTimestamp")
         end = _one_of(given, "endingVersion", "endingTimestamp")
         parsed = cls(
-            path=_required_path(given, 'spark.read.format("tailerd").load(path)'),
+            path=_required_path(given),
             start=_version(given, "startingVersion", allow_latest=True) or start,
             end=_version(given, "endingVersion", allow_latest=False) or end,
             changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
@@ -161,7 +138,6 @@ class ReadOptions:
             identity=_names(given, "identity"),
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval"),
-            hints_folder=given.get("hintsFolder", ""),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
             partition_timezone=_timezone(given, "partitionTimezone"),
             storage=storage or StoreSettings.of_environment(),
@@ -190,40 +166,6 @@ class ReadOptions:
                 f"{self.start}, so the range is empty.",
                 remedy="The ending time is inclusive: give the starting time or a later one.",
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """What a user asked `df.writeStream` for: a folder, and what its files are like.
-
-    Attributes:
-        file_mode: Their permissions; None for what the umask of the executors leaves.
-        owner: The daemon's claim on the folder (`FolderOwner.token`); empty: nobody claimed it.
-    """
-
-    path: str
-    output: OutputFormat = OutputFormat.JSONL
-    max_bytes_per_file: int = DEFAULT_FILE_BYTES
-    file_mode: int | None = None
-    owner: str = ""
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """Check and convert the options of a streaming write.
-
-        Raises:
-            UsageError: An option is unknown, malformed or missing.
-        """
-        given = _known(options, WRITE_OPTIONS)
-        return cls(
-            path=_required_path(given, 'df.writeStream.format("tailerd").option("path", folder)'),
-            output=_choice(given, "output", OutputFormat, OutputFormat.JSONL),
-            max_bytes_per_file=_byte_count(
-                "maxBytesPerFile", given.get("maxBytesPerFile", str(DEFAULT_FILE_BYTES))
-            ),
-            file_mode=_file_mode(given.get("fileMode")),
-            owner=given.get("owner", ""),
-        )
 
 
 @contextmanager
@@ -279,10 +221,13 @@ def _refuse_deltas(key: str) -> None:
             raise UsageError(f"The option {name} is one of Delta's own source.", remedy=instead)
 
 
-def _required_path(given: Mapping[str, str], example: str) -> str:
+def _required_path(given: Mapping[str, str]) -> str:
     path = given.get("path", "")
     if not path:
-        raise UsageError("The option path is missing.", remedy=f"Give it: {example}.")
+        raise UsageError(
+            "The option path is missing.",
+            remedy='Give it: spark.read.format("tailerd").load(path).',
+        )
     return path
 
 
@@ -426,18 +371,6 @@ def _byte_count(name: str, text: str) -> int:
             f"The option {name}={_shown(text)} is no size.", remedy="Write it like 256m or 1g."
         )
     return count
-
-
-def _file_mode(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not _FILE_MODE.fullmatch(text):
-        raise UsageError(
-            f"The option fileMode={_shown(text)} is no permissions of a file.",
-            remedy="Write it as an octal number like 0640; its owner must be able to read and"
-            " write.",
-        )
-    return int(text, 8)
 
 
 def _shown(text: str) -> str:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError
-from tailerd.formats.detect import reader_of
-from tailerd.records.key_order import Part
+from tailerd.formats.detect import read_tasks, reader_of
 from tailerd.spark.arrow_schema import conform
 from tailerd.storage.stores import Stores
 
@@ -32,20 +28,12 @@ SPLIT_BYTES = 64 * 1024 * 1024
 """Size of the shares a larger file is read in, each its row groups; a row group is never cut."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskShare:
-    """A task, perhaps itself a share of another, or some rows of each batch of it."""
-
-    task: ChangeTask
-    part: Part = Part.WHOLE
-
-
 class ChangePartition(InputPartition):
-    """The consecutive shares of change tasks that one Spark task reads. Picklable."""
+    """The consecutive change tasks, or shares of some, that one Spark task reads. Picklable."""
 
-    def __init__(self, shares: tuple[TaskShare, ...]) -> None:
+    def __init__(self, tasks: tuple[ChangeTask, ...]) -> None:
         super().__init__(None)
-        self.shares = shares
+        self.tasks = tasks
 
 
 def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[ChangePartition]:
@@ -53,34 +41,15 @@ def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[
 
     A larger file is a partition of its own, or several. No tasks give no partitions.
     """
-    return pack_shares([share for task in tasks for share in _shares(task)], target_bytes)
-
-
-def in_key_order(tasks: Iterable[ChangeTask]) -> Iterator[TaskShare]:
-    """Yield the shares of tasks so that their order is that of a key, wherever they are cut.
-
-    A commit of several change files comes twice: what only removes, then the rest.
-    """
-    for (_, kind), found in groupby(tasks, lambda task: (task.version, task.change_source)):
-        commit = list(found)
-        if kind is ChangeSourceKind.CDC and len(commit) > 1:
-            for part in (Part.REMOVED, Part.WRITTEN):
-                yield from (TaskShare(task=task, part=part) for task in commit)
-        else:
-            for task in commit:
-                yield from _shares(task)
-
-
-def pack_shares(shares: Sequence[TaskShare], target_bytes: int) -> list[ChangePartition]:
-    """Cut shares as `pack` does tasks."""
-    costs = [each.task.size_bytes + OPEN_COST_BYTES for each in shares]
+    shares = [each for task in tasks for each in reader_of(task).split(task, SPLIT_BYTES)]
+    costs = [each.size_bytes + OPEN_COST_BYTES for each in shares]
     total = sum(costs)
     if not total:
         return []
     wanted = -(-total // target_bytes)
     share = total / wanted
     partitions: list[ChangePartition] = []
-    run: list[TaskShare] = []
+    run: list[ChangeTask] = []
     run_cost = 0
     for each, cost in zip(shares, costs, strict=True):
         # A task goes where its middle lies, so that no run is more than half a file off.
@@ -91,10 +60,6 @@ def pack_shares(shares: Sequence[TaskShare], target_bytes: int) -> list[ChangePa
         run_cost += cost
     partitions.append(ChangePartition(tuple(run)))
     return partitions
-
-
-def _shares(task: ChangeTask) -> list[TaskShare]:
-    return [TaskShare(task=each) for each in reader_of(task).split(task, SPLIT_BYTES)]
 
 
 def read_partition(
@@ -108,28 +73,15 @@ def read_partition(
     """
     freeze_gc()
     # Spark asks to read one empty partition where planning gave none.
-    shares = partition.shares if isinstance(partition, ChangePartition) else ()
+    tasks = partition.tasks if isinstance(partition, ChangePartition) else ()
     columns = target.names if may_drop else None
-    for batch in read_tasks([each.task for each in shares], stores, columns):
+    for batch in read_tasks(tasks, DEFAULT_BATCH_LIMIT, columns, stores=stores):
         if batch.num_rows == 0:
             continue
         try:
             yield conform(batch.to_arrow(), target, may_drop=may_drop)
         except SchemaChangedError as error:
             raise _located(error, batch.version) from error
-
-
-def read_tasks(
-    tasks: Iterable[ChangeTask], stores: Stores, columns: Sequence[str] | None = None
-) -> Iterator[ChangeBatch]:
-    """Yield the rows of tasks in order, however their formats read them.
-
-    Args:
-        columns: Names to read, as far as a task's version has them; None for all.
-    """
-    for _, found in groupby(tasks, lambda task: task.format):
-        run = list(found)
-        yield from reader_of(run[0]).read_run(run, DEFAULT_BATCH_LIMIT, columns, stores=stores)
 
 
 @functools.cache

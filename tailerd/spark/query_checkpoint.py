@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import (
@@ -25,40 +22,26 @@ from tailerd.errors import (
 from tailerd.private_files import make_private_folder
 from tailerd.spark.checkpoints import batch_numbers
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _LOG_VERSION = "v1"
-_UMASK = "fs.permissions.umask-mode"
 _ANY_VERSION = re.compile(r"v\d+")
 _NONE = "-"
 _AGAIN = "and empty the sink; then the table comes again from where its configuration says."
 _ABOUT_OFFSETS = (OffsetError, TableRecreatedError, MissingVersionError)
 
 
-def check_checkpoint(
-    folder: Path,
-    read_end: Callable[[str], object] = Offset.from_json,
-    again: str = _AGAIN,
-    *,
-    may_restore: bool = True,
-) -> None:
+def check_checkpoint(folder: Path) -> None:
     """Make sure that a query can go on from a checkpoint; one that is not there yet is good.
 
     Args:
         folder: The checkpoint.
-        read_end: Reads what the query's source has logged; raises `OffsetError`.
-        again: What to do besides removing the folder to begin again, and what happens then.
-        may_restore: Whether a copy of the folder may take its place, whatever was delivered since.
 
     Raises:
         OffsetError: It is damaged, or not this release's.
     """
     if not folder.exists():
         return
-    begin_again = f"`rm -r {folder}` {again}"
-    mend = "Restore the folder from a backup, or start over" if may_restore else "Begin again"
-    mend = f"{mend}: {begin_again}"
+    begin_again = f"`rm -r {folder}` {_AGAIN}"
+    mend = f"Restore the folder from a backup, or start over: {begin_again}"
     try:
         _check_metadata(folder, mend)
         planned, done = batch_numbers(folder / "offsets"), batch_numbers(folder / "commits")
@@ -72,7 +55,7 @@ def check_checkpoint(
             if not _lines(folder / f"commits/{number}"):
                 raise _damaged(folder, f"commits/{number} is cut off", mend)
         for number in planned[-2:]:
-            _check_offset(folder, f"offsets/{number}", read_end, begin_again, mend)
+            _check_offset(folder, f"offsets/{number}", begin_again, mend)
     except OSError as error:
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error.strerror}.",
@@ -81,18 +64,11 @@ def check_checkpoint(
         ) from error
 
 
-@contextmanager
-def private_checkpoint(
-    spark: SparkSession, checkpoint: Path, *, has_own_files: bool = False
-) -> Iterator[None]:
-    """Let a query that is started inside keep its checkpoint for this user alone.
-
-    Args:
-        has_own_files: Whether Spark itself writes what is delivered. Then its files have the
-            permissions that the umask leaves, and only the folder around them is closed.
+def make_private(checkpoint: Path) -> None:
+    """Make the folder around a checkpoint for this user alone; Spark's files are as the umask says.
 
     Raises:
-        StorageError: The folder cannot be made.
+        StorageError: It cannot be made.
     """
     try:
         make_private_folder(checkpoint.parent)
@@ -101,15 +77,6 @@ def private_checkpoint(
             f"{checkpoint.parent} cannot be written: {error.strerror or error}.",
             remedy="Look at the permissions of the state folder and at the free space.",
         ) from error
-    if has_own_files:
-        yield
-        return
-    # A query takes a copy of the session's settings with it.
-    spark.conf.set(_UMASK, "077")
-    try:
-        yield
-    finally:
-        spark.conf.unset(_UMASK)
 
 
 def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
@@ -138,9 +105,7 @@ def _check_metadata(folder: Path, mend: str) -> None:
         raise _damaged(folder, what, mend)
 
 
-def _check_offset(
-    folder: Path, name: str, read_end: Callable[[str], object], begin_again: str, mend: str
-) -> None:
+def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
     """Check one file: the log's version, a line about the micro-batch, then one for each source."""
     lines = _lines(folder / name)
     if lines and lines[0] != _LOG_VERSION:
@@ -152,7 +117,7 @@ def _check_offset(
         if line == _NONE:
             continue
         try:
-            read_end(line)
+            Offset.from_json(line)
         except OffsetError as error:
             raise OffsetError(
                 f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",

@@ -20,12 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailerd.backoff import ATTEMPTS_ONCE, Backoff
 from tailerd.config import TableConfig
 from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
-from tailerd.spark.checkpoint_offsets import check_not_shared, delivered_until
+from tailerd.spark.checkpoint_offsets import delivered_until
 from tailerd.spark.claim import SparkClaim, beginning
-from tailerd.spark.driver_sink import DriverSink
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import ENGINE, BatchReport, events_of, tell_begin
-from tailerd.spark.queries import folder_owner, start_query
+from tailerd.spark.queries import start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
 from tailerd.telemetry import events
@@ -56,10 +55,6 @@ class SparkPipeline:
         self._schemas_tried: set[int] = set()
         self._last_end = ""
         self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
-        self._owner = folder_owner(name, table.sink)
-        self._driver = DriverSink(
-            name, table, self._checkpoint, engine.telemetry, engine.config.name
-        )
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""
@@ -67,12 +62,6 @@ class SparkPipeline:
 
     async def run(self) -> None:
         """Keep the query alive; what ended it for good is in `error`."""
-        try:
-            await self._run()
-        finally:
-            await asyncio.to_thread(self._driver.close)
-
-    async def _run(self) -> None:
         self._engine.telemetry.emit(
             events.PipelineStarted(
                 table=self._name,
@@ -137,8 +126,6 @@ class SparkPipeline:
             self._schemas_tried.clear()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
-        state = Path(self._engine.config.state).absolute()
-        check_not_shared(state, self._name)
         tell_begin(self._engine.telemetry, self._name, partial(delivered_until, self._checkpoint))
         return start_query(
             spark,
@@ -147,9 +134,6 @@ class SparkPipeline:
             self._checkpoint,
             once=self._engine.once,
             schema_version=self._schema_version,
-            hints=self._engine.hints,
-            owner=self._owner,
-            driver=self._driver,
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:

@@ -16,10 +16,8 @@ from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.storage.stores import Stores
-from tailerd.telemetry import Telemetry
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders
-from tailerd.watchers.opening import WatchedFolder, open_watchers
 from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
 from tailerd.watchers.wakeups import WakeupRegistry
 
@@ -166,19 +164,9 @@ def check_listening(listening: asyncio.Task[None]) -> None:
 
 def _watchers(folder: str, options: ReadOptions, stores: Stores) -> list[Watcher]:
     is_local = stores.locate(options.path)[0].is_local_folder
-    version_of = presumed_format(options.path, options.table_format).names.version_of
-    if options.hints_folder and not is_local:
-        watched = WatchedFolder(
-            folder=folder,
-            version_of=version_of,
-            is_remote=True,
-            poll_interval=options.poll_seconds,
-            hints=options.hints_folder,
-        )
-        return open_watchers([watched], None, telemetry=Telemetry(), clock=SystemClock())
     interval = options.poll_seconds or CLOSE_SECONDS
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
     if not is_local:
         return [poller]
-    finished = stores.local.finished
-    return [poller, watch_folders([folder], names={folder: version_of}, finished=finished)]
+    names = {folder: presumed_format(options.path, options.table_format).names.version_of}
+    return [poller, watch_folders([folder], names=names, finished=stores.local.finished)]

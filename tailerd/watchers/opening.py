@@ -13,7 +13,6 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import VersionOf, Watcher, numbered_name
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
-from tailerd.watchers.relayed import RelayedWatcher
 
 if TYPE_CHECKING:
     # Sources of Spark watch too, in processes that have no use for all of the configuration.
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 
 NOTIFIED_PACE = Pace(close_seconds=30.0, wide_seconds=900.0)
 """Tables in buckets whose commits a queue tells of: every look is a request that is paid for."""
-
-RELAYED_PACE = Pace(wide_seconds=3600.0)
-"""Tables in buckets of which another process passes on all hints, those of its own pace too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +30,12 @@ class WatchedFolder:
         folder: As stores spell it.
         is_remote: Whether it is reached through a network; else it is on this machine.
         poll_interval: Longest time between two hints, where somebody chose it.
-        is_polled: Whether there is a hint now and then in any case; else somebody else sees to it.
-        hints: Where another process of this machine may leave hints of a folder in a bucket.
         version_of: How commits are named there.
     """
 
     folder: str
     is_remote: bool
     poll_interval: float | None = None
-    is_polled: bool = True
-    hints: str = ""
     version_of: VersionOf = numbered_name
 
 
@@ -69,16 +61,12 @@ def open_watchers(
 
     folders = list(watched)
     local = [each for each in folders if not each.is_remote]
-    relayed = [each for each in folders if each.is_remote and each.hints]
-    remote = [each for each in folders if each.is_remote and not each.hints]
+    remote = [each for each in folders if each.is_remote]
     watchers: list[Watcher] = []
     if local:
         names = {each.folder: each.version_of for each in local}
         files = watch_folders([*names], names=names, finished=finished, on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
-    if relayed:
-        told = RelayedWatcher({each.hints: each.folder for each in relayed}, on_unavailable=report)
-        watchers += [told, *_floor(relayed, told.covers, clock, RELAYED_PACE)]
     if remote and notifications is None:
         watchers += _floor(remote, lambda _: False, clock, Pace())
     elif remote and notifications is not None:
@@ -101,8 +89,7 @@ def _floor(
 ) -> list[Watcher]:
     by_interval: dict[float | None, list[str]] = {}
     for each in watched:
-        if each.is_polled:
-            by_interval.setdefault(each.poll_interval, []).append(each.folder)
+        by_interval.setdefault(each.poll_interval, []).append(each.folder)
     return [
         FloorWatcher(group, is_covered=is_covered, clock=clock, pace=pace)
         if interval is None

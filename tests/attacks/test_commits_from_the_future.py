@@ -7,20 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from tailerd.cli import run
-from tailerd.errors import CommitAheadError
 from tailerd.sinks.kafka import topics as topics_module
-from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.routing import TopicShape
 from tailerd.sinks.kafka.topics import TopicFacts, _with_settings
-from tailerd.spark.attribution import attributed_to
-from tailerd.spark.encoded_records import ENCODED_ARROW, RecordPiece
-from tailerd.spark.kafka.record_pieces import Partitioner, outgoing_piece
 from tests.integration.daemon.running import daemon, eventually, log_of, write_config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
@@ -72,12 +65,23 @@ def is_prefix_delivered(broker: Broker, topic: str, guarantee: str) -> bool:
 
 @pytest.mark.full
 @pytest.mark.kafka
-@pytest.mark.parametrize("knows", [True, False], ids=["settings-known", "settings-hidden"])
+@pytest.mark.parametrize(
+    ("engine", "knows"),
+    [
+        ("arrow", True),
+        ("arrow", False),
+        # They cannot be hidden from Spark's processes here.
+        pytest.param("spark", True, marks=pytest.mark.spark),
+    ],
+    indirect=["engine"],
+    ids=["arrow", "arrow-settings-hidden", "spark"],
+)
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     kafka_broker: Broker,
     topics: Topics,
     tmp_path: Path,
+    engine: str,
     guarantee: str,
     knows: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,7 +94,8 @@ def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     topic = topics.create()
     topics.delete_later(f"{topic}-offsets")
     config = configured(tmp_path, kafka_broker, topic, delivery=guarantee)
-    assert tailerd("run", "--config", config, "--once") == 1
+    once = ("run", "--config", config, "--once", "--engine", engine)
+    assert tailerd(*once) == 1
     said = capsys.readouterr().err
     assert "commit_ahead" in said
     assert "Version 4 is dated" in said or "Version 5 is dated" in said
@@ -102,7 +107,7 @@ def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     assert tailerd("offsets", "--config", config, "--json") == 0
     assert json.loads(capsys.readouterr().out)["offset"]["version"] == 4
     configured(tmp_path, kafka_broker, topic, delivery=guarantee, timestamp="delivery")
-    assert tailerd("run", "--config", config, "--once") == 0
+    assert tailerd(*once) == 0
     assert ids(kafka_broker, topic)[-2:] == [4, 5]
 
 
@@ -137,56 +142,6 @@ def test_markers_of_commits_take_the_time_of_the_delivery_too(
     assert ids(kafka_broker, topic) == [1, 2, 3, 4, 5]
     values = [json.loads(each.value or b"{}") for each in read_topic(kafka_broker.plain, markers)]
     assert values[-1]["ts_ms"] > time.time_ns() // 1_000_000 + 2 * HOUR_MS
-
-
-def piece(ahead_ms: int) -> RecordPiece:
-    row = {"partition": None, "key": None, "value": b"{}", "_change_type": "insert"}
-    return RecordPiece(
-        table="orders",
-        topic="t",
-        version=7,
-        timestamp_us=(1_000_000 + ahead_ms) * 1000,
-        order=0,
-        headers=(),
-        records=pa.RecordBatch.from_pylist([row], schema=ENCODED_ARROW),
-    )
-
-
-@pytest.mark.parametrize(
-    ("ahead_ms", "limit_ms", "field", "is_taken"),
-    [
-        (HOUR_MS, HOUR_MS, "commit", True),
-        (HOUR_MS + 1, HOUR_MS, "commit", False),
-        (HOUR_MS + 1, None, "commit", True),
-        (HOUR_MS + 1, HOUR_MS, "delivery", True),
-    ],
-)
-def test_on_spark_it_is_the_tables_own_error_which_may_pass(
-    ahead_ms: int, limit_ms: int | None, field: str, is_taken: bool
-) -> None:
-    section = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topic": "t"}
-    config = KafkaSinkConfig.model_validate({**section, "timestamp": field})
-    shape = TopicShape(partitions=1, max_bytes=1000, ahead_ms=limit_ms)
-
-    def take() -> None:
-        with attributed_to("orders"):
-            outgoing_piece(
-                piece(ahead_ms),
-                config=config,
-                partitioner=Partitioner(batch_id=0),
-                shape=shape,
-                more_headers={},
-                now_ms=1_000_000,
-            )
-
-    if is_taken:
-        take()
-        return
-    with pytest.raises(CommitAheadError) as caught:
-        take()
-    assert caught.value.retryable
-    assert caught.value.table == "orders"
-    assert caught.value.version == 7
 
 
 @pytest.mark.parametrize(

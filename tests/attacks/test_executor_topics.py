@@ -17,22 +17,20 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import ConfigError, SinkError
+from tailerd.sinks.kafka import remote_writer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
+from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.sink import KafkaSink
+from tailerd.sinks.kafka.topics import TopicFacts
 from tailerd.sinks.kafka.topics import Topics as KnownTopics
-from tailerd.spark.encoded_records import RecordPiece
-from tailerd.spark.kafka import task_producer
-from tailerd.spark.kafka.placement import Placement
-from tailerd.spark.kafka.record_pieces import Partitioner
-from tailerd.spark.kafka.write_task import TaskReport, WriteTask
-from tailerd.spark.packed_records import packed
+from tailerd.sinks.resources import pipeline_identity
 from tests.contracts.test_sink import delivery, offset
 from tests.integration.daemon.running import eventually
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
-from tests.unit.spark.record_rows import piece_of
 
 pytestmark = pytest.mark.kafka
 
@@ -57,43 +55,37 @@ def raise_size(broker: Broker, topic: str, size: int) -> None:
     admin.close()
 
 
-def piece(topic: str, partition: int | None = None, size: int = 10) -> RecordPiece:
-    row: dict[str, Any] = {"table": "orders", "topic": topic, "key": None, "headers": ()}
-    row |= {"partition": partition, "value": b"x" * size, "_change_type": "insert"}
-    return piece_of([{**row, "_commit_version": 1, "_commit_timestamp": 10**15, "_order": 0}])
-
-
 class Executor:
-    """What one Spark worker does, in this process: tasks of one query, one after the other."""
+    """What one process of an engine does, in this process: deliveries, one after the other."""
 
     def __init__(self, broker: Broker, topic: str, **fields: Any) -> None:
-        # The driver does not know topics that a column chooses.
-        self.config = section(broker, "{column:t}", timestamp="delivery", **fields)
+        # The daemon does not know topics that a column chooses.
+        to = {"partition": {"column": "p"}, "timestamp": "delivery", **fields}
+        self.config = section(broker, "{column:t}", **to)
         self.topic = topic
-        self.batch_id = 0
+        self.version = 0
 
-    def run(self, given: RecordPiece, facts: tuple[Any, ...] = ()) -> TaskReport:
-        self.batch_id += 1
-        task = WriteTask(
-            sinks={"orders": self.config},
-            faults={},
+    def run(
+        self, partition: int = 0, size: int = 10, facts: tuple[TopicFacts, ...] = ()
+    ) -> WrittenRecords:
+        self.version += 1
+        writer = RecordsWriter(
+            config=self.config,
+            pipeline=pipeline_identity(self.config, "orders", daemon="tailerd"),
+            start=offset(self.version),
+            end=offset(self.version + 1),
             facts=facts,
-            group="g",
-            batch_id=self.batch_id,
             transaction=None,
         )
-        batches: Iterator[pa.RecordBatch] = packed(iter([given]))
-        [answer] = task.run(batches)
-        report: TaskReport = pickle.loads(answer.to_pylist()[0]["report"])
-        return report
+        given: dict[str, list[Any]] = {"t": [self.topic], "p": [partition], "text": ["x" * size]}
+        there: RecordsWriter = pickle.loads(pickle.dumps(writer))
+        return there(iter([rows(self.version, given)]))
 
 
 @pytest.fixture(autouse=True)
-def _fresh_worker() -> Iterator[None]:
+def _fresh_process() -> Iterator[None]:
     yield
-    for opened in task_producer._idle.values():
-        opened.close()
-    task_producer._idle.clear()
+    remote_writer._schemas.clear()
 
 
 @pytest.mark.parametrize("driver", ["knows-nothing", "knows-old-facts"])
@@ -102,11 +94,11 @@ def test_an_executor_writes_partitions_that_the_topic_got_since(
 ) -> None:
     topic = topics.create(partitions=3)
     executor = Executor(kafka_broker, topic)
-    before = executor.run(piece(topic, partition=2)).facts
+    before = executor.run(partition=2).facts
     assert [each.partitions for each in before] == [3]
     raise_partitions(kafka_broker, topic, 6)
     facts = before if driver == "knows-old-facts" else ()
-    after = executor.run(piece(topic, partition=5), facts).facts
+    after = executor.run(partition=5, facts=facts).facts
     assert [each.partitions for each in after] == [6]
     assert sorted(each.partition for each in read_topic(kafka_broker.plain, topic)) == [2, 5]
 
@@ -115,8 +107,8 @@ def test_a_partition_that_is_still_not_there_is_refused(
     kafka_broker: Broker, topics: Topics
 ) -> None:
     topic = topics.create(partitions=3)
-    with pytest.raises(ConfigError, match=r"partition is 5.*0 to 2"):
-        Executor(kafka_broker, topic).run(piece(topic, partition=5))
+    with pytest.raises(ConfigError, match=r"partition 5.*0 to 2"):
+        Executor(kafka_broker, topic).run(partition=5)
 
 
 def test_an_executor_writes_records_that_the_topic_takes_since(
@@ -124,23 +116,11 @@ def test_an_executor_writes_records_that_the_topic_takes_since(
 ) -> None:
     topic = topics.create(config={"max.message.bytes": "2000"})
     executor = Executor(kafka_broker, topic)
-    executor.run(piece(topic))
+    executor.run()
     raise_size(kafka_broker, topic, 100_000)
-    executor.run(piece(topic, size=5000))
-    assert [len(each.value or b"") for each in read_topic(kafka_broker.plain, topic)] == [10, 5000]
-
-
-def test_records_are_placed_in_partitions_that_the_topic_got_since(
-    kafka_broker: Broker, topics: Topics
-) -> None:
-    topic = topics.create(partitions=3)
-    config = section(kafka_broker, "{column:t}")
-    known = KnownTopics(Connection(config))
-    old = tuple(known.ensure({topic: None}).values())
-    raise_partitions(kafka_broker, topic, 6)
-    placement = Placement(sinks={"orders": config}, faults={}, facts=old, batch_id=1)
-    [part] = placement._parts(piece(topic, partition=5), Partitioner(batch_id=1))
-    assert part.partition == 5
+    executor.run(size=5000)
+    sizes = [len(each.value or b"") > 5000 for each in read_topic(kafka_broker.plain, topic)]
+    assert sizes == [False, True]
 
 
 def test_facts_are_asked_for_again_at_an_age_and_what_was_learned_is_told_to_nobody(

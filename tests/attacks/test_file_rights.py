@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.errors import UsageError
 from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
 from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
@@ -27,10 +26,6 @@ from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.state_lock import state_lock
 from tailerd.sinks.file.config import FileSinkConfig
-from tailerd.spark.durable import write_durably
-from tailerd.spark.group.report import SourceReport
-from tailerd.spark.kafka.group_identity import checkpoint_identity
-from tailerd.spark.options import WriteOptions
 from tailerd.telemetry.history_store import HistoryStore
 from tests.contracts.test_sink import batch, delivery, offset
 from tests.integration.daemon.running import (
@@ -80,10 +75,6 @@ async def keep_everything(state: Path) -> None:
         await FileCorruptCommitLog(state / "corrupt_commits").record("orders", record)
         HistoryStore(state / "history").save("orders", {})
         await SnapshotSpool(state / "spool" / "orders").write("t", ListedFiles(3))
-        group = state / "spark" / "_groups" / "files-001"
-        write_durably(group / "members.json", {})
-        SourceReport().write(group)
-        checkpoint_identity(state / "spark" / "orders")
 
 
 # The state
@@ -92,7 +83,7 @@ async def keep_everything(state: Path) -> None:
 async def test_every_part_of_the_state_is_for_its_user_alone(umask: int, tmp_path: Path) -> None:
     state = tmp_path / "not/yet/there/state"
     await keep_everything(state)
-    assert len([path for path in state.rglob("*") if path.is_file()]) >= 11
+    assert len([path for path in state.rglob("*") if path.is_file()]) >= 8
     assert open_to_others(state) == {}
     assert mode(state.parent) == BITS & ~umask, "what is above it is not the daemon's"
 
@@ -107,9 +98,8 @@ async def test_what_was_open_to_others_is_closed_once_it_is_written_again(tmp_pa
     left = open_to_others(state)
     # The folder itself was there: its rights are those that its owner gave it.
     assert left.pop(".") == "750"
-    # Written once, and folders in between: what is written again lies in closed ones.
-    once = {"spark/orders", "spark/orders/tailerd-kafka.json"}
-    assert left.keys() - once == {"spool", "spool/orders", "spark", "spark/_groups"}
+    # Folders in between: what is written again lies in closed ones.
+    assert left.keys() == {"spool", "spool/orders"}
 
 
 @pytest.mark.full
@@ -170,9 +160,6 @@ async def test_a_file_that_loses_rows_to_a_reset_keeps_its_rights(tmp_path: Path
 def test_rights_that_nobody_can_mean_are_refused(wrong: object) -> None:
     with pytest.raises(ValidationError, match="mode"):
         FileSinkConfig.model_validate({"kind": "file", "path": "/out", "mode": wrong})
-    if isinstance(wrong, str):
-        with pytest.raises(UsageError, match="fileMode"):
-            WriteOptions.parse({"path": "/out", "fileMode": wrong})
 
 
 # Spark
@@ -181,10 +168,7 @@ def test_rights_that_nobody_can_mean_are_refused(wrong: object) -> None:
 @pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("tables_per_query", [1, 100], ids=["alone", "shared"])
-def test_on_spark_state_and_files_have_the_same_rights(
-    tables_per_query: int, tmp_path: Path
-) -> None:
+def test_on_spark_state_and_files_have_the_same_rights(tmp_path: Path) -> None:
     make_demo_table(DEMO, tmp_path / "orders")
     places = {"default": tmp_path / "out/default", "closed": tmp_path / "out/closed"}
     tables: dict[str, Any] = {
@@ -193,7 +177,7 @@ def test_on_spark_state_and_files_have_the_same_rights(
     tables["closed"]["sink"]["mode"] = "0640"
     config = write_config(tmp_path, **tables)
     settings = yaml.safe_load(config.read_text())
-    settings |= {"engine": "spark", "spark": {"tables_per_query": tables_per_query}}
+    settings["engine"] = "spark"
     config.write_text(yaml.safe_dump(settings))
     before = os.umask(0o002)
     try:

@@ -1,4 +1,4 @@
-"""One name, one offset, wrongly shared; and engines that know nothing of each other's offsets.
+"""One name, one offset, wrongly shared; and engines, which go on from each other's offsets.
 
 A pipeline is a daemon's name, a table's name, and the place of its sink. What one pipeline saved no
 other goes on from without being told to.
@@ -7,7 +7,6 @@ other goes on from without being told to.
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tests.cli.commands import Commands
-from tests.integration.daemon.running import TAILERD, delivered_ids
+from tests.integration.daemon.running import delivered_ids
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -209,87 +208,49 @@ def test_rebinding_what_no_state_knows_is_refused(tmp_path: Path, command: Comma
     assert "error[offset]" in refused.errors
 
 
-def with_engine(engine: str, sink: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sink's section and more fields of the configuration."""
-    section = {"kind": "file", "path": str(folder / "out")}
-    if sink == "own query":
-        # Only Parquet and `tables_per_query: 1` have a query of their own.
-        return section, {"spark": {"master": "local[1]", "tables_per_query": 1}, "engine": engine}
-    return section, {"spark": {"master": "local[1]"}, "engine": engine}
-
-
 @pytest.mark.full
 @pytest.mark.spark
-@pytest.mark.parametrize("sink", ["shared query", "own query"])
-def test_the_other_engine_is_refused_until_a_reset_lets_it_begin(
-    sink: str, tmp_path: Path, command: Commands
-) -> None:
+@pytest.mark.usefixtures("kept_spark")
+def test_the_other_engine_goes_on_where_the_table_was(tmp_path: Path, command: Commands) -> None:
     table, home, out = filled(tmp_path / "orders", [1, 2]), tmp_path / "home", tmp_path / "out"
-    section, fields = with_engine("arrow", sink, tmp_path)
-    config = configured(home, table, section, **fields)
-    assert run_process("run", "--config", config, "--once").returncode == 0
-    append(table, 3)
-    spark = ("run", "--config", config, "--once", "--engine", "spark")
-
-    refused = run_process(*spark)
-    assert refused.returncode == 1
-    for part in ("engine_changed", "arrow engine", "spark engine", "--engine arrow", str(home)):
-        assert part in refused.stderr
-    assert sorted(delivered_ids(out)) == [1, 2]
-
-    reset = ("offsets", "reset", "orders", "--to", "2", "--config", config)
-    assert command(*reset, "--engine", "spark").status == 0
-    assert run_process(*spark).returncode == 0
-    assert sorted(delivered_ids(out)) == [1, 2, 3]
-
-    [told] = command("offsets", "--config", config, "--json").rows
-    assert (told["engine"], told["offset_engine"]) == ("arrow", "spark")
-    assert told["offset"]["version"] == 3
-    assert "spark engine, " in command("offsets", "--config", config).output
-    verified = command("verify", "orders", "--config", config)
-    assert verified.status == 0
-    assert "kept by the spark engine" in verified.errors
-
-    refused = run_process("run", "--config", config, "--once")
-    assert refused.returncode == 1
-    for part in ("engine_changed", "--engine spark", str(home)):
-        assert part in refused.stderr
-    assert sorted(delivered_ids(out)) == [1, 2, 3]
+    config = configured(home, table, {"kind": "file", "path": str(out)})
+    for number, engine in enumerate(("arrow", "spark", "arrow"), start=3):
+        ran = command("run", "--config", config, "--once", "--engine", engine)
+        assert ran.status == 0, ran.errors
+        assert sorted(delivered_ids(out)) == list(range(1, number))
+        [told] = command("offsets", "--config", config, "--json").rows
+        assert told["offset"]["version"] == number - 1
+        append(table, number)
+    assert command("verify", "orders", "--config", config).status == 0
 
 
 @pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_the_other_engine_is_refused_into_kafka_too_and_so_is_a_topic_made_again(
-    tmp_path: Path, kafka_broker: Broker, topics: Topics, command: Commands
+@pytest.mark.usefixtures("kept_spark")
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_the_other_engine_goes_on_in_kafka_too_and_a_topic_made_again_is_refused(
+    delivery: str, tmp_path: Path, kafka_broker: Broker, topics: Topics, command: Commands
 ) -> None:
     table, topic = filled(tmp_path / "orders", [1, 2]), topics.create()
-    sink = into(kafka_broker, topics, topic, offsets_topic=topics.new_name("offsets"))
-    config = configured(tmp_path / "home", table, sink, engine="spark")
-    assert run_process("run", "--config", config, "--once").returncode == 0
-    append(table, 3)
-    refused = run_process("run", "--config", config, "--once", "--engine", "arrow")
-    assert refused.returncode == 1
-    assert "engine_changed" in refused.stderr
-    assert ids_in(kafka_broker, topic) == [1, 2]
+    more = {"offsets_topic": topics.new_name("offsets"), "delivery": delivery}
+    config = configured(tmp_path / "home", table, into(kafka_broker, topics, topic, **more))
+    for number, engine in enumerate(("spark", "arrow", "spark"), start=3):
+        ran = command("run", "--config", config, "--once", "--engine", engine)
+        assert ran.status == 0, ran.errors
+        assert ids_in(kafka_broker, topic) == list(range(1, number))
+        append(table, number)
 
     topics.delete(topic)
     topics.create(topic)
-    refused = run_process("run", "--config", config, "--once")
-    assert refused.returncode == 1
-    assert "topic_recreated" in refused.stderr
+    refused = command("run", "--config", config, "--once", "--engine", "spark")
+    assert refused.status == 1
+    assert "topic_recreated" in refused.errors
     assert ids_in(kafka_broker, topic) == []
     reset = ("offsets", "reset", "orders", "--to", "snapshot", "--config", config)
-    assert command(*reset).status == 0
-    assert run_process("run", "--config", config, "--once").returncode == 0
-    assert ids_in(kafka_broker, topic) == [1, 2, 3]
-
-
-def run_process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, as Spark's Java process ends with it."""
-    return subprocess.run(
-        [*TAILERD, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=180
-    )
+    assert command(*reset, "--engine", "spark").status == 0
+    assert command("run", "--config", config, "--once", "--engine", "spark").status == 0
+    assert ids_in(kafka_broker, topic) == [1, 2, 3, 4, 5]
 
 
 def test_each_start_raises_the_epoch_of_the_saved_offset(tmp_path: Path, command: Commands) -> None:

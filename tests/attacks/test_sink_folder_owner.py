@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 import shutil
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.cli import run
 from tailerd.errors import OffsetError, SinkError, SinkFencedError
 from tailerd.records.json import JsonEncoder
+from tailerd.sinks.base import RowWriter
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.sink import FileSink
-from tailerd.spark.file_writer import TailerdFileWriter, WrittenFiles
-from tailerd.spark.group import lines_sink
-from tailerd.spark.group.lines_sink import LinesFolder, LinesSink
-from tailerd.spark.options import WriteOptions
 from tests.contracts.test_sink import batch, delivery, delivery_of, file_rows, inserts, offset
 from tests.integration.daemon.running import (
     daemon,
@@ -39,6 +31,7 @@ from tests.integration.daemon.running import (
     run_to_end,
     write_config,
 )
+from tests.remote_deliveries import remote_delivery, with_run, written_by
 from tests.tables.builder import TableBuilder
 
 
@@ -267,48 +260,25 @@ async def test_a_folder_that_was_emptied_under_its_owner_is_claimed_again(tmp_pa
     assert file_rows(tmp_path / "out") == inserts(1, 1)
 
 
-def test_on_spark_a_query_with_an_older_epoch_publishes_nothing(tmp_path: Path) -> None:
-    def writer() -> TailerdFileWriter:
-        owner = FolderOwner(tmp_path, table="orders")
-        owner.claim()
-        options = {"path": str(tmp_path), "owner": owner.token}
-        return TailerdFileWriter(WriteOptions.parse(options), StructType())
-
-    older, newer = writer(), writer()
-    for number in (1, 2):
-        (tmp_path / f".tailerd-{number}.tmp").write_text("{}\n")
-    with pytest.raises(SinkFencedError):
-        older.commit([WrittenFiles(partition=0, names=(".tailerd-1.tmp",))], 7)
-    assert not list(tmp_path.glob("*.jsonl"))
-    newer.commit([WrittenFiles(partition=0, names=(".tailerd-2.tmp",))], 7)
-    assert len(list(tmp_path.glob("*.jsonl"))) == 1
-
-
-def test_on_spark_a_shared_query_with_an_older_epoch_publishes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_another_process_wrote_for_an_owner_before_is_not_published(
+    tmp_path: Path,
 ) -> None:
-    (tmp_path / "a").mkdir()
-    folder = LinesFolder(path=str(tmp_path / "a"), generation=1, max_bytes_per_file=1 << 20)
+    taken_over, written = asyncio.Event(), asyncio.Event()
+    first = await delivered(tmp_path, 2)
 
-    def run_tasks(*_: object) -> SimpleNamespace:
-        name = ".tailerd-group-a-1.tmp"
-        (tmp_path / "a" / name).write_text("{}\n")
-        answer = lines_sink._Answer(partition=0, files={"a": [name]}, tables={})
-        return SimpleNamespace(collect=lambda: [{"answer": pickle.dumps(answer)}])
+    async def slow(writer: RowWriter) -> object:
+        found = await written_by(batch(2, [2]))(writer)
+        written.set()
+        await taken_over.wait()
+        return found
 
-    monkeypatch.setattr(lines_sink, "map_batches", run_tasks)
-
-    def query(name: str) -> LinesSink:
-        made = LinesSink(lambda: {"a": folder}, tmp_path / name)
-        made.recover()
-        return made
-
-    older, newer = query("one"), query("two")
-    with pytest.raises(SinkFencedError) as caught:
-        list(older.write(cast("DataFrame", None), 0))
-    assert caught.value.table == "a"
-    assert not list((tmp_path / "a").glob("*.jsonl"))
-    list(newer.write(cast("DataFrame", None), 0))
-    newer.recover()
-    list(newer.write(cast("DataFrame", None), 1))
-    assert len(list((tmp_path / "a").glob("*.jsonl"))) == 2
+    writing = asyncio.create_task(first.write_remotely(with_run(remote_delivery(2), slow)))
+    await written.wait()
+    second = sink(tmp_path)
+    await second.resume(offset(2))
+    await second.write_remotely(remote_delivery(2, batch(2, [2]), batch(2, [3])))
+    taken_over.set()
+    with pytest.raises(SinkFencedError):
+        await writing
+    assert ids(tmp_path) == [0, 1, 2, 3]
+    assert not named(tmp_path, ".*.tmp")

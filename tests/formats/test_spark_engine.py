@@ -1,7 +1,6 @@
 """The daemon's Spark engine delivers tables of every format side by side, and goes on with them.
 
-One process has them all, as a Spark takes long to start: whether the tables share a query or have
-one each.
+One process has them all, as a Spark takes long to start.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.formats.conftest import ROOT, WrittenMemory
 from tests.formats.delivering import Change, changes, delivered
@@ -82,27 +80,16 @@ EXPECTED: dict[str, list[Change]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("sharing", "names"),
-    # A format with a ledger, and one without.
-    [("shared", tuple(EXPECTED)), ("own", ("kartothek", "memory"))],
-)
-def test_tables_of_every_format_are_delivered_and_gone_on_with(
-    tmp_path: Path, sharing: str, names: tuple[str, ...]
-) -> None:
+def test_tables_of_every_format_are_delivered_and_gone_on_with(tmp_path: Path) -> None:
     require_java()
     tables = Tables(tmp_path)
     config = write_config(
         tmp_path,
         **{
             name: file_table(tables.places[name], tmp_path / "out" / name, engine="spark")
-            for name in names
+            for name in EXPECTED
         },
     )
-    if sharing == "own":
-        settings = yaml.safe_load(config.read_text())
-        settings["spark"] = {"tables_per_query": 1}
-        config.write_text(yaml.safe_dump(settings))
     for step in range(2):
         if step:
             tables.change()
@@ -111,5 +98,5 @@ def test_tables_of_every_format_are_delivered_and_gone_on_with(
             command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT
         )
         assert done.returncode == 0, done.stderr[-4000:]
-    for name in names:
+    for name in EXPECTED:
         assert changes(delivered(tmp_path / "out" / name)) == Counter(EXPECTED[name]), name

@@ -63,7 +63,7 @@ async def batches_of(
         found = [batch async for batch in batches]
     assert stream.total_rows == sum(batch.num_rows for batch in found)
     kind = "files" if changes is ChangeMode.FILES else "cdc"
-    assert stream.commits[kind] == len({batch.version for batch in found})
+    assert stream.commits.kinds[kind] == len({batch.version for batch in found})
     return found
 
 

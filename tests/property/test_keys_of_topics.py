@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import ConfigError
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.remote_rows import RemoteRows
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
-from tailerd.spark.change_range import tasks_between
-from tailerd.spark.group.record_partitions import TableRows, pack_tables, read_records
-from tailerd.storage.stores import Stores
+from tests.doubles.pickled_place import PickledPlace
 from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there
-from tests.unit.spark.record_rows import rows_of
 
 PRE, POST = "update_preimage", "update_postimage"
 # One row moves from b to a, and another, whose key is the same, from a to c.
@@ -34,6 +32,9 @@ LEFT = {"t.a": {1: {"id": 1, "p": "a", "v": 2}}, "t.c": {1: {"id": 1, "p": "c", 
 FILES = [[[0, 1], [2, 3]], [[2, 3], [0, 1]], [[0, 1, 2, 3]], [[1], [3], [0], [2]], [[1, 2], [3, 0]]]
 SECTION = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:1", "key": ["id"]}
 STYLES = ["json", "debezium"]
+Record = tuple[str, bytes, bytes | None]
+"""Topic, key and value."""
+RecordsOf = Callable[[Path, KafkaSinkConfig], list[Record]]
 
 
 def config_of(style: str, topic: str = "t.{column:p}") -> KafkaSinkConfig:
@@ -54,37 +55,45 @@ async def batches_of(folder: Path, key: tuple[str, ...]) -> list[ChangeBatch]:
         return [batch async for batch in batches]
 
 
-async def tasks_of(folder: Path) -> list[ChangeTask]:
-    source = await DeltaChangeSource.open(str(folder))
-    start, end = await source.initial_offset("1"), await source.initial_offset("latest")
-    return await tasks_between(source, start, end)
-
-
-def by_arrow(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes, bytes | None]]:
-    sink = KafkaSink(config, table="t")
+def routed_records(batches: Iterable[ChangeBatch], config: KafkaSinkConfig) -> list[Record]:
     options = FormatOptions(name="n", table="t", key=config.key, routed_by=config.routing_columns)
-    for batch in asyncio.run(batches_of(folder, tuple(sink.key))):
+    found: list[Record] = []
+    for batch in batches:
         records = record_format(config.format, options).records(batch)
         for routed in Router(config, "t").by_topic(batch, records):
-            for key, value in pairs_of(routed.records):
-                yield routed.topic, key, value
+            found += [(routed.topic, *pair) for pair in pairs_of(routed.records)]
+    return found
 
 
-def by_spark(folder: Path, config: KafkaSinkConfig) -> Iterator[tuple[str, bytes, bytes | None]]:
-    tasks = asyncio.run(tasks_of(folder))
-    partitions = pack_tables([TableRows(name="t", table_id="", kafka=config, tasks=tasks)])
-    for piece in (piece for each in partitions for piece in read_records(each, Stores())):
-        for row in rows_of(piece):
-            yield row["topic"], row["key"], row["value"]
+def key_of(config: KafkaSinkConfig) -> tuple[str, ...]:
+    return tuple(KafkaSink(config, table="t").key)
 
 
-@pytest.mark.parametrize("records_of", [by_arrow, by_spark])
+def here(folder: Path, config: KafkaSinkConfig) -> list[Record]:
+    return routed_records(asyncio.run(batches_of(folder, key_of(config))), config)
+
+
+def elsewhere(folder: Path, config: KafkaSinkConfig) -> list[Record]:
+    async def run() -> object:
+        source = await DeltaChangeSource.open(str(folder))
+        start, end = await source.initial_offset("1"), await source.initial_offset("latest")
+        limit, place = DEFAULT_BATCH_LIMIT, PickledPlace()
+        key = key_of(config)
+        rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, place=place)
+        assert await rows.plan()
+        return await rows.run(partial(routed_records, config=config))
+
+    found = asyncio.run(run())
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize("records_of", [here, elsewhere])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("files", FILES, ids=str)
 def test_the_last_record_of_a_key_in_a_topic_is_what_the_table_has_there(
-    tmp_path: Path, style: str, files: list[list[int]], records_of: object
+    tmp_path: Path, style: str, files: list[list[int]], records_of: RecordsOf
 ) -> None:
-    assert callable(records_of)
     table_in(tmp_path, files)
     topics: dict[str, dict[bytes, dict[str, object]]] = {}
     for topic, key, value in records_of(tmp_path, config_of(style)):
@@ -100,5 +109,5 @@ def test_a_column_that_chooses_the_topic_and_is_not_there_is_named(
 ) -> None:
     table_in(tmp_path, files)
     with pytest.raises(ConfigError, match=r"column 'q'.* not .*table") as caught:
-        list(by_arrow(tmp_path, config_of("json", "t.{column:q}")))
+        list(here(tmp_path, config_of("json", "t.{column:q}")))
     assert "topic" in f"{caught.value} {caught.value.remedy}"

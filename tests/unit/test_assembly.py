@@ -1,4 +1,4 @@
-"""What the assembled pipelines of a daemon leave behind when they end."""
+"""How a daemon's pipelines are put together, and what they leave behind when they end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.formats.delta.protocol.data_file import data_file
+from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import PipelineManager
 from tailerd.pipeline.state_place import FolderState
+from tailerd.spark.place import SparkPlace
+from tailerd.spark.supervisor import SparkPipeline
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import StorageEvent
@@ -62,6 +65,35 @@ def configured(folder: Path, *names: str, broken: str = "") -> Config:
             },
         }
     )
+
+
+async def test_tables_on_spark_share_a_place_and_only_streams_are_queries(tmp_path: Path) -> None:
+    files = {name: {"kind": "file", "path": str(tmp_path / name)} for name in ("a", "b", "c")}
+    sinks = {**files, "s": {"kind": "stream", "format": "json"}}
+    tables = {name: {"path": str(tmp_path / "t"), "sink": sink} for name, sink in sinks.items()}
+    tables["c"]["engine"] = "arrow"
+    config = Config.model_validate(
+        {"engine": "spark", "state": str(tmp_path / "state"), "tables": tables}
+    )
+    with ThreadPoolExecutor(1) as executor:
+        assembly = Assembly(
+            config,
+            state=FolderState(tmp_path / "state"),
+            stores=Stores(),
+            telemetry=Telemetry(),
+            clock=SystemClock(),
+            executor=executor,
+            is_once=True,
+        )
+        built = {name: member.build() for name, member in assembly.members(config).items()}
+        pipelines = [built[name] for name in files]
+        places = [each._parts.place for each in pipelines if isinstance(each, Pipeline)]
+        assert len(places) == 3
+        assert isinstance(places[0], SparkPlace)
+        assert places[1] is places[0]
+        assert places[2] is None
+        assert isinstance(built["s"], SparkPipeline)
+        await assembly.close()
 
 
 @pytest.mark.parametrize("how", ["removed", "failed"])

@@ -142,19 +142,28 @@ class FolderOwner:
             f" this one take over, run `tailerd resume {self._table}`.",
         )
 
-    def temporary(self, path: Path) -> Path:
-        """Return the name a file has until it is complete; hidden, and no other owner's."""
-        return path.with_name(f".{path.name}.{self.epoch}{TEMPORARY}")
+    def temporary(self, path: Path, attempt: str = "") -> Path:
+        """Return the name a file has until it is complete; hidden, and no other owner's.
 
-    def publish(self, path: Path) -> None:
+        Args:
+            attempt: Tells apart who else may write it for this owner; empty where nobody can.
+        """
+        whose = f"{self.epoch}-{attempt}" if attempt else f"{self.epoch}"
+        return path.with_name(f".{path.name}.{whose}{TEMPORARY}")
+
+    def publish(self, path: Path, attempt: str = "") -> None:
         """Give a finished file its name, replacing what has it.
+
+        Args:
+            path: What it is to be called.
+            attempt: As its temporary name has it.
 
         Raises:
             SinkFencedError: Another process claimed the folder.
         """
         self.check()
         try:
-            self.temporary(path).replace(path)
+            self.temporary(path, attempt).replace(path)
         except FileNotFoundError:
             # A new owner removes what the one before has not published.
             self.check()

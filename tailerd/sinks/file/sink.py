@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
+import secrets
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Self
@@ -26,28 +27,29 @@ import pyarrow as pa
 
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.errors import ConfigError, SinkError
-from tailerd.sinks.base import Delivery
+from tailerd.errors import BugError, ConfigError, SinkError
+from tailerd.sinks.base import Delivery, RemoteDelivery
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.cut import cut_rows
+from tailerd.sinks.file.delivery_files import (
+    NAME,
+    DeliveryFiles,
+    FilesWriter,
+    Folder,
+    prefix,
+)
 from tailerd.sinks.file.gaps import set_aside, write_gap_record
 from tailerd.sinks.file.owner import FolderOwner
-from tailerd.sinks.file.parts import (
-    JsonLinesPart,
-    ParquetPart,
-    Part,
-    close_durably,
-    open_temporary,
-)
+from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.sinks.file.read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.sinks.threads import in_thread
 from tailerd.storage.posix_files import sync_folder
 
-_NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet|gap\.json)")
 _MARKER = ".tailerd.json"
 _GAP = "-00000.gap.json"
 _FORMAT = 1
+_ATTEMPT_BYTES = 4
 
 
 class FileSink:
@@ -57,7 +59,7 @@ class FileSink:
         self._folder = Path(config.path).absolute()
         self._owner = FolderOwner(self._folder, table=table)
         self._config = config
-        self._encode = encode
+        self._place = Folder(path=self._folder, owner=self._owner, config=config, encode=encode)
 
     @classmethod
     def from_config(cls, config: FileSinkConfig, resources: SinkResources) -> Self:
@@ -126,20 +128,43 @@ class FileSink:
             SinkFencedError: Another process claimed the folder since.
             SinkError: The disk is full, the folder is gone or may not be written.
         """
-        parts: list[Part] = []
+        files = DeliveryFiles(self._place, delivery.start)
         try:
-            if delivery.end.table_id != delivery.start.table_id:
-                # Before the offset is saved: whoever has it, is let in.
-                await in_thread(self._claim_too, delivery.end.table_id)
-            rows = await self._write_parts(delivery, parts)
-            await in_thread(self._publish, delivery, parts)
+            await self._let_in(delivery.start, delivery.end)
+            async for batch in delivery.batches:
+                await in_thread(files.add, batch)
+            await in_thread(files.finish)
+            await in_thread(self._publish, delivery.start, delivery.end, files.paths)
         except BaseException as error:
             # Also when cancelled: what is left is only temporary files.
-            await in_thread(_discard, parts)
+            await in_thread(files.discard)
             if isinstance(error, OSError | pa.ArrowException):
-                raise self._unwritable(error) from error
+                raise self._place.unwritable(error) from error
             raise
-        return rows
+        return files.rows
+
+    async def write_remotely(self, delivery: RemoteDelivery) -> None:
+        """Have the files written elsewhere, and give them their names here.
+
+        What a failure leaves are temporary files, which the next owner of the folder removes.
+
+        Raises:
+            TailerdError: As of `write`, or of who writes.
+        """
+        try:
+            await self._let_in(delivery.start, delivery.end)
+            place = replace(self._place, attempt=secrets.token_hex(_ATTEMPT_BYTES))
+            found = await delivery.run(FilesWriter(folder=place, start=delivery.start))
+            if not isinstance(found, list):
+                raise BugError(f"Files were written, and {found!r} is no list of them.")
+            await in_thread(self._publish, delivery.start, delivery.end, found, place.attempt)
+        except OSError as error:
+            raise self._place.unwritable(error) from error
+
+    async def _let_in(self, start: Offset, end: Offset) -> None:
+        if end.table_id != start.table_id:
+            # Before the offset is saved: whoever has it, is let in.
+            await in_thread(self._claim_too, end.table_id)
 
     @property
     def value_format(self) -> str:
@@ -167,35 +192,14 @@ class FileSink:
     async def aclose(self) -> None:
         """Do nothing: no file stays open between deliveries."""
 
-    async def _write_parts(self, delivery: Delivery, parts: list[Part]) -> int:
-        rows = 0
-        async for batch in delivery.batches:
-            if batch.num_rows == 0:
-                continue
-            if not parts or not parts[-1].fits(batch):
-                if parts:
-                    await in_thread(parts[-1].finish)
-                parts.append(await in_thread(self._open, delivery.start, len(parts)))
-            await in_thread(parts[-1].add, batch)
-            rows += batch.num_rows
-        if parts:
-            await in_thread(parts[-1].finish)
-        return rows
-
-    def _open(self, start: Offset, number: int) -> Part:
-        path = self._folder / f"{_prefix(start)}-{number:05d}.{self._config.format}"
-        temporary, mode = self._owner.temporary(path), self._config.file_mode()
-        limit = self._config.max_bytes_per_file
-        if self._config.format == "parquet":
-            return ParquetPart(path, temporary, max_bytes=limit, mode=mode)
-        return JsonLinesPart(path, temporary, encode=self._encode, max_bytes=limit, mode=mode)
-
-    def _publish(self, delivery: Delivery, parts: list[Part]) -> None:
-        if not parts:
+    def _publish(
+        self, start: Offset, end: Offset, paths: Sequence[Path], attempt: str = ""
+    ) -> None:
+        if not paths:
             return
-        self._owner.record(delivery.start, delivery.end)
-        for part in parts:
-            self._owner.publish(part.path)
+        self._owner.record(start, end)
+        for path in paths:
+            self._owner.publish(path, attempt)
         sync_folder(self._folder)
 
     def _probe(self) -> None:
@@ -208,7 +212,7 @@ class FileSink:
                 remedy="Give the sink another folder.",
             )
         if not os.access(place, os.W_OK | os.X_OK):
-            raise self._unwritable(PermissionError(0, "this user may not write there"))
+            raise self._place.unwritable(PermissionError(0, "this user may not write there"))
 
     def _resume(self, offset: Offset) -> None:
         try:
@@ -229,7 +233,7 @@ class FileSink:
             cut_rows(_last_delivery(kept), _cut_version(offset), self._owner)
             sync_folder(self._folder)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._place.unwritable(error) from error
 
     def _own(self, offset: Offset) -> None:
         """Claim the folder for a pipeline that goes on at `offset`; later calls only check."""
@@ -248,13 +252,13 @@ class FileSink:
         try:
             self._owner.agree_to_begin(self._newest_file())
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._place.unwritable(error) from error
 
     def _accept(self, offset: Offset) -> None:
         try:
             self._owner.accept(offset)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._place.unwritable(error) from error
 
     def _newest_file(self) -> Offset | None:
         """Return where the newest file of changes begins; None where there is none."""
@@ -277,12 +281,12 @@ class FileSink:
                 marker = self._folder / _MARKER
                 # Last: until all is moved, the folder is the old table's.
                 set_aside(self._folder, [*own, *([marker] if marker.exists() else [])], gap)
-            record = self._folder / f"{_prefix(gap.end)}{_GAP}"
+            record = self._folder / f"{prefix(gap.end)}{_GAP}"
             write_gap_record(record, gap, self._owner, self._config.file_mode())
             # Until the offset behind the gap is saved, a restart meets the gap again.
             self._owner.record(gap.start, gap.end)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._place.unwritable(error) from error
 
     def _check_table(self, table_id: str) -> None:
         """Make sure that the folder is this table's: its file names would mix with another's."""
@@ -325,34 +329,13 @@ class FileSink:
             close_durably(file)
         self._owner.publish(marker)
 
-    def _unwritable(self, error: Exception) -> SinkError:
-        # Arrow reports failing writes with errno, but as its own text.
-        reason = getattr(error, "strerror", None) or str(error)
-        return SinkError(
-            f"The sink folder {self._folder} cannot be written: {reason}.",
-            remedy="Free space, or give this user the right to write there.",
-        )
-
-
-def _discard(parts: list[Part]) -> None:
-    for part in parts:
-        part.discard()
-
-
-def _prefix(offset: Offset) -> str:
-    return f"{offset.version:020d}-{_rank(offset)}-{offset.position:020d}"
-
-
-def _rank(offset: Offset) -> int:
-    return 0 if offset.phase is Phase.SNAPSHOT else 1
-
 
 def _is_own(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
+    return NAME.fullmatch(name) is not None
 
 
 def _is_at_or_after(name: str, offset: Offset) -> bool:
-    match = _NAME.fullmatch(name)
+    match = NAME.fullmatch(name)
     if match is None:
         return False
     order = tuple(map(int, match.groups()[:3]))

@@ -41,5 +41,6 @@ not compatible or the registry is down.
 Rights needed. Write and Describe on the topics, Read on the offsets topic, Write and Describe on
 the transactional id.
 
-On Spark executors write, and ids have a random end: `tailerd.spark.kafka`.
+On Spark executors write (`remote_writer`): exactly once they join the transaction that the daemon
+began, and the daemon commits it with the offset.
 """

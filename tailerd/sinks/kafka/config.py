@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -18,9 +16,8 @@ from pydantic import (
 
 from tailerd.config import SinkConfig, SizeBytes
 from tailerd.config.values import Seconds, parse_address
-from tailerd.errors import ConfigError
 from tailerd.registry import FORMATS_WITH_SCHEMAS, VALUE_FORMATS, value_format_names
-from tailerd.sinks.kafka.producer_options import SECRETS, OptionValue, checked_options, revealed
+from tailerd.sinks.kafka.producer_options import OptionValue, checked_options
 from tailerd.sinks.kafka.schema_registry.config import SchemaRegistryConfig
 from tailerd.sinks.topics.templates import (
     HEADER_PLACEHOLDERS,
@@ -233,7 +230,7 @@ class KafkaSinkConfig(SinkConfig):
         min_length=1,
         description="Identity of this pipeline for exactly-once, the same in every run; a second"
         " process with it shuts out the first. Default: tailerd-<name>-<table>-<topic>-<digest>,"
-        " and on the Spark engine tailerd-spark-kafka-..., so rights need the prefix tailerd-.",
+        " so rights need the prefix tailerd-.",
         examples=["tailerd-orders"],
     )
     create_topic: CreateTopicConfig | None = Field(
@@ -404,46 +401,10 @@ class KafkaSinkConfig(SinkConfig):
         """Return the topic of offsets, where they are kept in Kafka."""
         return f"the topic {self.offsets_topic}" if self.keeps_offsets else ""
 
-    @classmethod
-    def check_together(cls, sinks: Mapping[str, SinkConfig]) -> None:
-        """Refuse rows that go to the offsets or dead letters of tables in one transaction."""
-        kafka = {name: each for name, each in sinks.items() if isinstance(each, cls)}
-        for table, topic in mixed_topics(kafka).items():
-            raise mixed_error(table, topic)
-
-    def missing_on(self, engine: str) -> str:
-        """Return an option that is set and that an engine does not have."""
-        unable = {
-            "transaction_topic": self.transaction_topic is not None,
-            "heartbeat_interval": self.heartbeat_interval is not None,
-            "offsets: kafka": self.offsets == "kafka" and not self.is_exactly_once,
-        }
-        return next((name for name, is_set in unable.items() if is_set and engine == "spark"), "")
-
     @property
     def has_event_ids(self) -> bool:
         """Tell whether records say their ids in a header."""
         return not self.is_exactly_once if self.event_ids is None else self.event_ids
-
-    @property
-    def sharing_key(self) -> str:
-        """Return what is equal for tables that may share a query: brokers, delivery, producer.
-
-        Passwords are not: who changes one stays who he is. All other options of the producer are,
-        as there is one for all, and no table's may be left out.
-        """
-        options = revealed(self.producer)
-        return json.dumps(
-            [
-                self.bootstrap_servers,
-                self.delivery,
-                self.transactional_id,
-                self.offsets_topic,
-                self.batching,
-                self.max_in_flight_bytes,
-                sorted((name, options[name]) for name in options if name not in SECRETS),
-            ]
-        )
 
     @property
     def data_format(self) -> str:
@@ -523,49 +484,3 @@ class KafkaSinkConfig(SinkConfig):
     def guarantee(self) -> str:
         """Return what `delivery` says."""
         return self.delivery
-
-
-def mixed_topics(sinks: Mapping[str, KafkaSinkConfig]) -> dict[str, str]:
-    """Return the tables whose rows go where the producer they share writes itself, with the topic.
-
-    Exactly once, that are the topics of offsets and of dead letters: in a transaction each
-    partition has one writer.
-    """
-    together: defaultdict[str, dict[str, KafkaSinkConfig]] = defaultdict(dict)
-    for table, config in sinks.items():
-        if config.is_exactly_once:
-            together[config.sharing_key][table] = config
-    return {
-        table: topic
-        for some in together.values()
-        for reserved in (_reserved(some),)
-        for table, config in some.items()
-        if (topic := _mixed(config, table, reserved))
-    }
-
-
-def mixed_error(table: str, topic: str) -> ConfigError:
-    """Return what to say of one of those tables."""
-    return ConfigError(
-        f"Rows of {table} go to the topic {topic}, which is the topic of offsets or of dead"
-        " letters.",
-        remedy="Name another topic for one of them.",
-    )
-
-
-def _reserved(sinks: Mapping[str, KafkaSinkConfig]) -> set[str]:
-    letters = {
-        config.topic_of(config.dead_letter_topic, table)
-        for table, config in sinks.items()
-        if config.dead_letter_topic is not None
-    }
-    return letters | {config.offsets_topic for config in sinks.values()}
-
-
-def _mixed(config: KafkaSinkConfig, table: str, reserved: set[str]) -> str:
-    template = TopicTemplate.parse(config.topic)
-    if template.column is None:
-        # Most are like this, and thousands of tables may have as many topics.
-        topic = filled_text(config.topic, dict.fromkeys(TABLE_NAMES, table))
-        return topic if topic in reserved else ""
-    return next((topic for topic in sorted(reserved) if template.gives(table, topic)), "")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
-from kafka.errors import InvalidTimestampError, KafkaError
+from kafka import KafkaProducer
+from kafka.errors import InvalidTimestampError, KafkaError, ProducerFencedError
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
@@ -20,6 +23,7 @@ from tailerd.errors import (
     BugError,
     ConfigError,
     IncompatibleSchemaError,
+    SinkFencedError,
     SinkRefusedError,
     TailerdError,
     TopicRecreatedError,
@@ -48,14 +52,18 @@ from tailerd.sinks.kafka.routing import (
     Destination,
     Router,
     TopicShape,
-    plain_topic,
     too_far_ahead,
 )
-from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, Topics
-from tailerd.sinks.kafka.transactions import Claim, Transactions
+from tailerd.sinks.kafka.shared_transaction import (
+    SharedTransaction,
+    continue_from,
+    lead,
+    written,
+)
+from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, TopicFacts, Topics
+from tailerd.sinks.kafka.transactions import Claim, Transactions, claim_again
 from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord
 from tailerd.sinks.topics.dead_letters import TOO_LARGE
-from tailerd.sinks.topics.templates import TopicTemplate
 
 _CLOSE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -73,18 +81,17 @@ class Session:
         connection: Connection,
         topics: Topics,
         schemas: TableSchemas,
-        before: Claim | None = None,
+        client: KafkaProducer,
+        transactions: Transactions | None = None,
     ) -> None:
-        """Open a producer; for exactly-once, shut out others with its transactional id.
+        """Take an open producer.
 
         Args:
             config: The sink's section.
             pipeline: The one that writes.
             connection, topics, schemas: The sink's.
-            before: How this process held the transactional id in a session that failed.
-
-        Raises:
-            TailerdError: The brokers cannot be reached, or refuse.
+            client: The producer.
+            transactions: Its own; None where it has none, or another process ends them.
         """
         self._config, self._pipeline = config, pipeline
         self._table = pipeline.table
@@ -99,22 +106,55 @@ class Session:
         # Time and version of the commit of this delivery that is dated latest.
         self._latest = (0, 0)
         self._used, self._looked = set[str](), time.monotonic()
-        identity = _transactional_id(config, pipeline)
-        self._client = connection.producer(identity)
-        self._transactions: Transactions | None = None
-        try:
-            if identity is not None:
-                self._transactions = Transactions(
-                    self._client, transactional_id=identity, connection=connection
-                )
-                self._transactions.claim(before)
-        except BaseException:
-            close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=False)
-            raise
+        self._client, self._transactions = client, transactions
+        # Whether another process may be writing in a transaction of this one.
+        self._is_shared = False
         self._producer: Producer = (
             BatchProducer(self._client, compression=Compression(connection.compression))
             if config.batching == "batches"
             else RecordProducer(self._client)
+        )
+
+    @classmethod
+    def open(
+        cls,
+        config: KafkaSinkConfig,
+        pipeline: PipelineIdentity,
+        *,
+        connection: Connection,
+        topics: Topics,
+        schemas: TableSchemas,
+        before: Claim | None = None,
+    ) -> Self:
+        """Open a producer; for exactly-once, shut out others with its transactional id.
+
+        Args:
+            config, pipeline, connection, topics, schemas: As above.
+            before: How this process held the transactional id in a session that failed.
+
+        Raises:
+            TailerdError: The brokers cannot be reached, or refuse.
+        """
+        identity = transactional_id(config, pipeline)
+        client = connection.producer(identity)
+        transactions: Transactions | None = None
+        try:
+            if identity is not None:
+                transactions = Transactions(
+                    client, transactional_id=identity, connection=connection
+                )
+                transactions.claim(before)
+        except BaseException:
+            close_producer(client, seconds=_CLOSE_SECONDS, is_clean=False)
+            raise
+        return cls(
+            config,
+            pipeline,
+            connection=connection,
+            topics=topics,
+            schemas=schemas,
+            client=client,
+            transactions=transactions,
         )
 
     def prepare(self, table_id: str) -> None:
@@ -136,14 +176,14 @@ class Session:
                 self._used.add(topic)
         if self._config.keeps_offsets:
             check_offset_topic(found[self._config.offsets_topic])
-        self._describe(table_id)
+        self.describe(table_id)
+
+    def describe(self, table_id: str) -> None:
+        """Make records that say which table they are of."""
         config = self._config
-        if config.transaction_topic is not None:
+        if config.transaction_topic is not None and self._markers is None:
             topic = config.topic_of(config.transaction_topic, self._table)
             self._markers = CommitMarkers(topic, self._table)
-
-    def _describe(self, table_id: str) -> None:
-        """Make records that say which table they are of."""
         self._table_id = table_id
         self._records = self._schemas.of_table(table_id)
 
@@ -199,7 +239,7 @@ class Session:
             raise BugError("The Kafka sink was written to before it was resumed.")
         if start.table_id != self._table_id:
             # REPLACE gave the table another one. The same as after a start over at this offset.
-            self._describe(start.table_id)
+            self.describe(start.table_id)
         now_us = time.time_ns() // 1000
         destination, records = self._records.records(batch, now_us=now_us)
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
@@ -213,17 +253,73 @@ class Session:
             for ready in self._coalescer.add(Versioned(outgoing=piece, versions=batch.version)):
                 self._send(ready)
 
-    def finish(self, end: Offset, saved: SavedOffset) -> None:
-        """End the delivery: everything acknowledged, the offset kept, the transaction committed.
+    def send_rest(self, end: Offset) -> None:
+        """Hand over what was held back of a delivery.
 
         Raises:
-            TailerdError: Nothing of it counts, unless the saved offset says so.
+            TailerdError: As `send`.
         """
         for ready in self._coalescer.rest():
             self._send(ready)
         if self._markers is not None:
             for marker in self._markers.end(end):
                 self._send_marker(marker)
+
+    def share(self) -> SharedTransaction | None:
+        """Begin a delivery that another process writes; return the transaction it joins, if any.
+
+        Raises:
+            TailerdError: The brokers cannot be reached, or refuse.
+        """
+        self._topics.renew(MAX_AGE_SECONDS)
+        if self._transactions is None:
+            return None
+        self._transactions.begin()
+        # What others wrote must be undone at once if it does not count: readers wait for its end.
+        lead(self._client)
+        self._is_shared = True
+        return self._transactions.shared()
+
+    def take_over(self, written: WrittenRecords) -> None:
+        """Go on with a delivery behind the records that another process wrote.
+
+        Everything of them is acknowledged.
+        """
+        self._topics.learn(written.facts)
+        self._used.update(each.name for each in written.facts)
+        self._set_aside.update(written.set_aside)
+        self._is_shared = False
+        if self._transactions is not None:
+            self._transactions.take_over(written.seconds)
+            continue_from(self._client, written.sequences)
+
+    def explained(self, error: TailerdError) -> TailerdError:
+        """Return why another process failed, telling a transaction out of time from a lost one."""
+        if isinstance(error, SinkFencedError):
+            return self._explained(ProducerFencedError())
+        return error
+
+    def written(self, seconds: float) -> WrittenRecords:
+        """Wait until everything is acknowledged; return what the session that shared it needs.
+
+        Raises:
+            TailerdError: Some of it is not.
+        """
+        self._acknowledged()
+        self._delivery = None
+        return WrittenRecords(
+            seconds=seconds,
+            facts=self._topics.asked,
+            set_aside=dict(self._set_aside),
+            sequences=written(self._client) if self._client.config["transactional_id"] else {},
+        )
+
+    def finish(self, saved: SavedOffset) -> None:
+        """End the delivery: everything acknowledged, the offset kept, the transaction committed.
+
+        Raises:
+            TailerdError: Nothing of it counts, unless the saved offset says so.
+        """
         if self._transactions is None:
             # The offset must not be there before the rows are.
             self._acknowledged()
@@ -277,7 +373,10 @@ class Session:
         if not is_clean and self._transactions is not None:
             self._transactions.abort()
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
-        return held
+        name = transactional_id(self._config, self._pipeline)
+        if name is None or held is None or not self._is_shared:
+            return held
+        return claim_again(self._connection, name, held)
 
     def _routed(
         self, batch: ChangeBatch, records: Records, now_ms: int, destination: Destination
@@ -380,7 +479,25 @@ class Session:
         return mapped(error, doing, secrets=self._connection.secrets)
 
 
-def _transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRecords:
+    """What a process wrote of a delivery that another one ends. Picklable.
+
+    Attributes:
+        facts: What brokers said about topics there.
+        set_aside: Topic and reason -> records that are there instead.
+        sequences: Of a transaction: the partitions it wrote, each with its next number.
+        seconds: How long it took.
+    """
+
+    seconds: float
+    facts: tuple[TopicFacts, ...]
+    set_aside: Mapping[tuple[str, str], int]
+    sequences: Mapping[tuple[str, int], int]
+
+
+def transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str | None:
+    """Return the id of a pipeline's transactions; None where it has none."""
     if not config.is_exactly_once:
         return None
     return config.transactional_id or pipeline.transactional_id
@@ -412,15 +529,6 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
             None if create is None else create.replication_factor
         )
     return wanted
-
-
-def writes_into(config: KafkaSinkConfig, table: str, topic: str) -> bool:
-    """Tell whether a table may write a topic."""
-    if topic in wanted_topics(config, table):
-        return True
-    template = TopicTemplate.parse(config.topic)
-    plain = plain_topic(config, topic)
-    return (template.column is not None or plain != topic) and template.gives(table, plain)
 
 
 def new_topic(config: KafkaSinkConfig) -> NewTopic | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kafka import KafkaProducer, TopicPartition
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionState
 
-from tailerd.sinks.kafka.transactions import keep_requests
+from tailerd.sinks.kafka.sender_requests import keep_requests
 
 Sequences = Mapping[tuple[str, int], int]
 """Topic and partition -> number of the next record in it; 0 where there is none."""
@@ -58,11 +58,15 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
     """Write into a transaction from now on. Nothing may be in flight.
 
     Args:
-        producer: One with the transactional id that was not initialised.
-        transaction: Of this id.
+        producer: One with a transactional id, whichever, that was not initialised.
+        transaction: Of any id.
     """
     manager = producer._transaction_manager
     with manager._lock:
+        if manager.transactional_id != transaction.transactional_id:
+            manager.transactional_id = transaction.transactional_id
+            # Each id has its own.
+            manager._transaction_coordinator = None
         manager.set_producer_id_and_epoch(
             ProducerIdAndEpoch(transaction.producer_id, transaction.epoch)
         )
@@ -84,6 +88,17 @@ def continue_from(producer: KafkaProducer, sequences: Sequences) -> None:
     manager = producer._transaction_manager
     for (topic, partition), sequence in sequences.items():
         manager.set_sequence_number(TopicPartition(topic, partition), sequence)
+
+
+def known_sequences(producer: KafkaProducer) -> dict[tuple[str, int], int]:
+    """Return how far each partition is that this producer, or whom it continued from, wrote.
+
+    Nothing is in flight.
+    """
+    manager = producer._transaction_manager
+    with manager._lock:
+        numbers = manager._sequence_numbers
+        return {(place.topic, place.partition): next_one for place, next_one in numbers.items()}
 
 
 def written(producer: KafkaProducer) -> dict[tuple[str, int], int]:

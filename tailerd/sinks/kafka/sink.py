@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -21,14 +21,15 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
-from tailerd.errors import SinkError, TailerdError
-from tailerd.sinks.base import Delivery
+from tailerd.errors import BugError, SinkError, SinkFencedError, TailerdError
+from tailerd.sinks.base import Delivery, RemoteDelivery
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
-from tailerd.sinks.kafka.session import Session, wanted_topics
+from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.session import Session, WrittenRecords, wanted_topics
 from tailerd.sinks.kafka.topics import PROBLEM_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
@@ -171,6 +172,24 @@ class KafkaSink:
         Raises:
             TailerdError: The delivery does not count; it is written again after `resume`.
         """
+        rows = 0
+
+        async def deliver(session: Session) -> None:
+            nonlocal rows
+            rows = await self._deliver(session, delivery)
+
+        await self._delivered(deliver, delivery.end)
+        return rows
+
+    async def write_remotely(self, delivery: RemoteDelivery) -> None:
+        """Have all rows delivered by another process, then keep the offset as `write` does.
+
+        Raises:
+            TailerdError: As `write`, or of who reads.
+        """
+        await self._delivered(lambda s: self._deliver_remotely(s, delivery), delivery.end)
+
+    async def _delivered(self, deliver: Callable[[Session], Awaitable[None]], end: Offset) -> None:
         async with self._busy:
             session = self._session
             if session is None:
@@ -179,13 +198,13 @@ class KafkaSink:
                     f"The connection to Kafka at {self._connection.address} was lost."
                 )
             try:
-                rows = await self._deliver(session, delivery)
+                await deliver(session)
             except BaseException as error:
                 # Also when cancelled: what is on its way must not come behind a repetition.
                 await self._drop()
                 await self._tell_problem(error)
                 raise
-        self._next_version = delivery.end.version
+        self._next_version = end.version
         for topic, code, records in session.take_set_aside():
             self._telemetry.emit(
                 events.DeadLettersStored(
@@ -196,7 +215,6 @@ class KafkaSink:
                     records=records,
                 )
             )
-        return rows
 
     async def note_gap(self, gap: Gap) -> None:
         """Tell a gap in the transaction topic, if there is one; readers of rows expect only rows.
@@ -295,8 +313,29 @@ class KafkaSink:
             if batch.num_rows:
                 await self._worker.run(session.send, delivery.start, batch, on_cancel=abandon)
                 rows += batch.num_rows
-        await self._worker.run(session.finish, delivery.end, delivery.saved, on_cancel=abandon)
+        await self._worker.run(session.send_rest, delivery.end, on_cancel=abandon)
+        await self._worker.run(session.finish, delivery.saved, on_cancel=abandon)
         return rows
+
+    async def _deliver_remotely(self, session: Session, delivery: RemoteDelivery) -> None:
+        abandon = session.begin().abandon
+        transaction = await self._worker.run(session.share)
+        writer = RecordsWriter(
+            config=self._config,
+            pipeline=await self._worker.run(self._identity, self._table),
+            start=delivery.start,
+            end=delivery.end,
+            facts=self._topics.known,
+            transaction=transaction,
+        )
+        try:
+            found = await delivery.run(writer)
+        except SinkFencedError as error:
+            raise await self._worker.run(session.explained, error) from error
+        if not isinstance(found, WrittenRecords):
+            raise BugError(f"Records were written, and {found!r} does not say which.")
+        await self._worker.run(session.take_over, found)
+        await self._worker.run(session.finish, delivery.saved, on_cancel=abandon)
 
     async def _tell_problem(self, error: BaseException) -> None:
         """Raise an error that says why, where the client only says that its time is over."""
@@ -330,7 +369,7 @@ class KafkaSink:
 
     def _new_session(self, before: Claim | None) -> Session:
         identity = self._identity(self._table)
-        return Session(
+        return Session.open(
             self._config,
             identity,
             connection=self._connection,

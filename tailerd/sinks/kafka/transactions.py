@@ -17,8 +17,11 @@ from tailerd.errors import SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.kafka.connection import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     Connection,
+    close_producer,
 )
 from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.sender_requests import keep_requests
+from tailerd.sinks.kafka.shared_transaction import SharedTransaction, known_sequences
 
 _ABORT_SECONDS = 5.0
 _COMMIT_SECONDS = 30.0
@@ -63,22 +66,16 @@ class Transactions:
         *,
         transactional_id: str,
         connection: Connection,
-        slow_hint: str = _HINT,
-        is_timed: bool = True,
     ) -> None:
         """Prepare; nothing is claimed.
 
         Args:
             producer: Has the id.
             transactional_id, connection: Its.
-            slow_hint: What helps where a transaction takes too long.
-            is_timed: Whether it ends here before its time is over; else the brokers end it.
         """
         self._producer = producer
         self._id = transactional_id
         self._connection = connection
-        self._slow_hint = slow_hint
-        self._is_timed = is_timed
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._limit_seconds = limit_ms / 1000
         self._began: float | None = None
@@ -100,6 +97,16 @@ class Transactions:
             producer_id=own.producer_id,
             epoch=own.epoch,
             is_overdue=self._age_seconds() >= self._limit_seconds,
+        )
+
+    def shared(self) -> SharedTransaction:
+        """Return what another process needs to write into the transaction that is open."""
+        held = self.held
+        return SharedTransaction(
+            transactional_id=self._id,
+            producer_id=held.producer_id,
+            epoch=held.epoch,
+            sequences=known_sequences(self._producer),
         )
 
     def claim(self, before: Claim | None) -> None:
@@ -133,12 +140,17 @@ class Transactions:
         Raises:
             SinkTooSlowError: There is not; it says what to change.
         """
-        if self._is_timed and self._age_seconds() > self._limit_seconds * _USABLE:
+        if self._age_seconds() > self._limit_seconds * _USABLE:
             raise SinkTooSlowError(
                 f"A delivery takes longer than {self._limit_seconds * _USABLE:.0f} s, so the"
                 " brokers would end its transaction before it is committed.",
-                remedy=self._slow_hint,
+                remedy=_HINT,
             )
+
+    def take_over(self, seconds: float) -> None:
+        """Count the time of a transaction that another process wrote for so many seconds."""
+        if self._began is not None:
+            self._began = time.monotonic() - seconds
 
     def commit(self) -> None:
         """Make everything since `begin` visible.
@@ -187,7 +199,7 @@ class Transactions:
         return SinkTooSlowError(
             f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
             " ended it.",
-            remedy=self._slow_hint,
+            remedy=_HINT,
         )
 
     def _age_seconds(self) -> float:
@@ -203,21 +215,29 @@ class Transactions:
             return None
 
 
-def keep_requests(producer: KafkaProducer, backoff_seconds: float) -> None:
-    """Let the producer try again what it cannot send because a coordinator is gone.
+def claim_again(connection: Connection, transactional_id: str, held: Claim) -> Claim | None:
+    """Shut out other processes that wrote into a transaction, when its own producer is closed.
 
-    Its sender takes False from `await_ready` as "not yet", asks for the new coordinator and keeps
-    the request. But `await_ready` raises instead, and then the request is dropped: the transaction
-    hangs until its records expire, with the sender at full speed.
+    They end later than the delivery fails. An end of the transaction alone would let one that joins
+    it behind that open another, with the same epoch, which nobody would end in time.
+
+    Returns:
+        How this process holds the id now; None where that is not known.
     """
-    client = producer._sender._client
-    await_ready = client.await_ready
-
-    def is_ready(node_id: object, timeout_ms: float = 30_000) -> bool:
-        try:
-            return bool(await_ready(node_id, timeout_ms=timeout_ms))
-        except KafkaError:
-            time.sleep(backoff_seconds)
-            return False
-
-    client.await_ready = is_ready
+    try:
+        client = connection.producer(transactional_id)
+    except TailerdError:
+        # The next claim, or the brokers when the time is over, does it.
+        return held
+    try:
+        again = Transactions(client, transactional_id=transactional_id, connection=connection)
+        again.claim(held)
+        return again.held
+    except SinkFencedError:
+        # Another process has the id, and has undone it. Who claims next with `held` hears that.
+        return held
+    except TailerdError:
+        # It may have succeeded, and then the epoch is another one.
+        return None
+    finally:
+        close_producer(client, seconds=_ABORT_SECONDS, is_clean=False)

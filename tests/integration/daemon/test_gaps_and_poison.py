@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.cli import run
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
@@ -59,6 +60,27 @@ def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int])
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(("on_gap", "ids"), [("snapshot", [1, 1, 2, 3, 4]), ("latest", [1, 4])])
+def test_a_gap_is_crossed_on_both_engines(
+    tmp_path: Path, engine: str, on_gap: str, ids: list[int]
+) -> None:
+    builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
+    options = {"on_gap": on_gap, "engine": engine}
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
+    once = ["run", "--config", str(config), "--once"]
+    assert run(once) == 0
+    builder.append([{"id": 2}])
+    builder.append([{"id": 3}])
+    clean_up(builder, 3)
+    assert run(once) == 0
+    builder.append([{"id": 4}])
+    assert run(once) == 0
+    assert sorted(delivered_ids(out)) == ids
+    (record,) = out.glob("*.gap.json")
+    assert json.loads(record.read_text())["from"]["version"] == 2
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("table_id", ["", "another"], ids=["restored from a copy", "made anew"])
 def test_another_history_begins_anew_beside_what_it_replaces(tmp_path: Path, table_id: str) -> None:
     table_of(tmp_path / "t", 1, 2)
@@ -88,7 +110,9 @@ def test_a_table_made_anew_is_an_error_by_default(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("damage", ["missing", "cut off"])
-def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_commit_is_left_out_and_recorded_on_both_engines(
+    tmp_path: Path, engine: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     builder, out = table_of(tmp_path / "t", 1, 2), tmp_path / "out"
     before = set((tmp_path / "t").glob("*.parquet"))
     builder.append([{"id": 3}])
@@ -98,10 +122,11 @@ def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) 
     else:
         bad.write_bytes(bad.read_bytes()[:-40])
     builder.append([{"id": 4}])
-    options = {"from": "0", "on_corrupt_commit": "skip-and-record"}
+    options = {"from": "0", "on_corrupt_commit": "skip-and-record", "engine": engine}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
-    done = run_to_end("run", "--config", config, "--once", "--log-format", "json")
-    assert done.returncode == 0, done.stderr
+    status = run(["run", "--config", str(config), "--once", "--log-format", "json"])
+    said = capsys.readouterr().err
+    assert status == 0, said
     assert delivered_ids(out) == [1, 2, 4]
     (record,) = map(
         json.loads, (tmp_path / "state/corrupt_commits/orders.jsonl").read_text().splitlines()
@@ -109,4 +134,4 @@ def test_a_damaged_commit_is_left_out_and_recorded(tmp_path: Path, damage: str) 
     assert record["version"] == 3
     assert record["error_code"] in {"missing_data_file", "unreadable_data_file"}
     assert bad.name in record["message"]
-    assert "Corrupt commit recorded" in done.stderr
+    assert "Corrupt commit recorded" in said

@@ -12,7 +12,6 @@ from tailerd.cli import run
 from tests.contracts.test_sink import file_rows
 from tests.integration.daemon.running import delivered_ids, file_table, write_config
 from tests.tables.builder import TableBuilder
-from tests.unit.spark.test_query_checkpoint import checkpoint
 
 Captured = pytest.CaptureFixture[str]
 
@@ -91,7 +90,7 @@ def test_offsets_shows_all_or_one(table: TableBuilder, tmp_path: Path, capsys: C
     assert tailerd("offsets", "--config", config) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:4] for line in lines] == [
-        *(["table", "engine", "next", "kept"], ["orders", "arrow", "version", "4"]),
+        *(["table", "engine", "next"], ["orders", "arrow", "version", "4"]),
         ["spark", "spark", "nothing", "saved"],
     ]
     assert tailerd("offsets", "orders", "--config", config, "--json") == 0
@@ -108,13 +107,15 @@ def write_only(config: Path, name: str) -> Path:
     return only
 
 
-def test_the_offset_of_a_spark_checkpoint_is_read(
-    table: TableBuilder, tmp_path: Path, capsys: Captured
-) -> None:
-    config = write_config(
-        tmp_path, orders={**file_table(tmp_path / "t", tmp_path / "out"), "engine": "spark"}
-    )
-    checkpoint = tmp_path / "state/spark/orders"
+def stream_table(folder: Path) -> dict[str, object]:
+    """A table with a sink of Spark's own."""
+    sink = {"kind": "stream", "format": "json", "options": {"path": str(folder / "out")}}
+    return {"path": str(folder / "t"), "engine": "spark", "sink": sink}
+
+
+def checkpoint_of_a_query(folder: Path) -> None:
+    """As Spark leaves it: of three micro-batches the last is planned and not done."""
+    checkpoint = folder / "state/spark/orders"
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
     offset = {"format": 1, "table_id": "t", "version": 7, "phase": "follow", "position": 2}
@@ -124,6 +125,13 @@ def test_the_offset_of_a_spark_checkpoint_is_read(
     (checkpoint / "commits" / "9").write_text("v1\n{}")
     (checkpoint / "commits" / "10").write_text("v1\n{}")
     (checkpoint / "commits" / ".10.crc").write_text("")
+
+
+def test_the_offset_in_the_checkpoint_of_sparks_own_sink_is_read(
+    table: TableBuilder, tmp_path: Path, capsys: Captured
+) -> None:
+    config = write_config(tmp_path, orders=stream_table(tmp_path))
+    checkpoint_of_a_query(tmp_path)
     assert tailerd("offsets", "--config", config) == 0
     assert "version 10, after its first 2 files" in capsys.readouterr().out
 
@@ -132,15 +140,21 @@ def test_the_offset_of_a_spark_checkpoint_is_read(
     ("to", "version", "ids"),
     [("1", 1, [0, 1, 2]), ("snapshot", 3, [0, 1, 2]), ("latest", 4, []), ("3", 3, [2])],
 )
-def test_reset_moves_a_pipeline_and_its_files_follow(
-    table: TableBuilder, tmp_path: Path, capsys: Captured, to: str, version: int, ids: list[int]
+def test_reset_moves_a_pipeline_and_its_files_follow_on_both_engines(
+    table: TableBuilder,
+    tmp_path: Path,
+    capsys: Captured,
+    engine: str,
+    to: str,
+    version: int,
+    ids: list[int],
 ) -> None:
-    options = {"from": "latest", "max_files_per_batch": 1}
+    options = {"from": "latest", "max_files_per_batch": 1, "engine": engine}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out", **options))
     assert tailerd("offsets", "reset", "orders", "--to", to, "--config", config) == 0
     assert tailerd("offsets", "orders", "--config", config, "--json") == 0
     shown = json.loads(capsys.readouterr().out.splitlines()[1])
-    assert shown["offset"]["version"] == version
+    assert (shown["offset"]["version"], shown["engine"]) == (version, engine)
     for _ in range(2):
         assert tailerd("run", "--config", config, "--once") == 0
         assert sorted(delivered_ids(tmp_path / "out")) == ids
@@ -187,31 +201,17 @@ def test_what_cannot_be_shown_or_reset_says_why(
     assert not (tmp_path / "state/offsets/orders.json").exists()
 
 
-def test_the_offset_of_a_spark_table_is_not_reset_behind_sparks_back(
+def test_the_offset_of_sparks_own_sink_is_not_reset_behind_sparks_back(
     table: TableBuilder, tmp_path: Path, capsys: Captured
 ) -> None:
-    sink = {"kind": "file", "path": str(tmp_path / "out"), "format": "parquet"}
-    orders: dict[str, object] = {"path": str(tmp_path / "t"), "engine": "spark", "sink": sink}
-    config = write_config(tmp_path, orders=orders)
+    config = write_config(tmp_path, orders=stream_table(tmp_path))
     reset = ("offsets", "reset", "orders", "--to", "latest", "--config", config)
     # Without a checkpoint there is nothing behind which it could be done.
     assert tailerd(*reset) == 0
-    checkpoint(tmp_path / "state/spark")
+    checkpoint_of_a_query(tmp_path)
     capsys.readouterr()
     assert tailerd(*reset) == 2
     assert "state/spark/orders" in capsys.readouterr().err
-
-
-def test_a_spark_table_that_shares_a_query_is_reset(
-    table: TableBuilder, tmp_path: Path, capsys: Captured
-) -> None:
-    orders = {**file_table(tmp_path / "t", tmp_path / "out"), "engine": "spark"}
-    config = write_config(tmp_path, orders=orders)
-    assert tailerd("offsets", "reset", "orders", "--to", "1", "--config", config) == 0
-    assert tailerd("offsets", "--config", config) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == [
-        *("orders", "spark", "version", "1")
-    ]
 
 
 def test_a_demo_table_is_made_once_and_delivered(tmp_path: Path, capsys: Captured) -> None:

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +75,13 @@ class Row:
 
 
 def delivered(out: Path) -> list[Row]:
+    """The rows that are there; a daemon that starts takes back files while they are read."""
+    while True:
+        with suppress(FileNotFoundError):
+            return _delivered(out)
+
+
+def _delivered(out: Path) -> list[Row]:
     """All rows in the order in which a reader finds them."""
     found: list[Row] = []
     for path in sorted((*out.glob("*.jsonl"), *out.glob("*.parquet"))):

@@ -1,25 +1,31 @@
-"""A transaction that several processes write into, and a driver that dies at each of its steps."""
+"""A transaction that another process writes into, and a daemon that dies at each of its steps."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kafka.errors import KafkaError
 
-from tailerd.errors import SinkFencedError
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
+from tailerd.sinks.base import RowWriter
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.connection import Connection
-from tailerd.spark.delivered_batch import DeliveredBatch
-from tailerd.spark.kafka.batch_transaction import BatchTransaction
+from tailerd.sinks.kafka.sink import KafkaSink
+from tests.contracts.test_sink import batch, delivery, offset
 from tests.integration.kafka import transaction_program
+from tests.integration.kafka.transaction_program import config, ids_of
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
+from tests.remote_deliveries import remote_delivery, with_run, written_by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -42,12 +48,9 @@ def run(broker: Broker, *arguments: str, die_after: float = 0.0) -> str:
     return process.stdout.strip() or "died"
 
 
-def keys_of(batch: int) -> Counter[bytes | None]:
-    return Counter(
-        b"%d-%d-%d" % (batch, writer, number)
-        for writer in range(transaction_program.WRITERS)
-        for number in range(transaction_program.RECORDS)
-    )
+def found_in(broker: Broker, topic: str) -> Counter[int]:
+    """Return the ids that readers of committed records see."""
+    return Counter(json.loads(each.value or b"")["id"] for each in read_topic(broker.plain, topic))
 
 
 @pytest.mark.full
@@ -55,107 +58,141 @@ def keys_of(batch: int) -> Counter[bytes | None]:
     ("die_at", "then"),
     [("produced", "written"), ("recorded", "written"), ("committed", "repeated")],
 )
-def test_a_micro_batch_counts_once_wherever_its_driver_dies(
+def test_a_delivery_counts_once_wherever_its_daemon_dies(
     kafka_broker: Broker, topics: Topics, die_at: str, then: str
 ) -> None:
     topic, offsets = topics.create(partitions=2), topics.create(config=COMPACTED)
     assert run(kafka_broker, topic, offsets, "0", die_at) == "died"
     assert run(kafka_broker, topic, offsets, "0", "never") == then
     assert run(kafka_broker, topic, offsets, "1", "never") == "written"
-
-    found = Counter(record.key for record in read_topic(kafka_broker.plain, topic))
-    assert found == keys_of(0) + keys_of(1)
+    assert found_in(kafka_broker, topic) == Counter([*ids_of(0), *ids_of(1)])
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("die_after", [0.0, 0.003, 0.02])
-def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_driver(
+def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_daemon(
     kafka_broker: Broker, topics: Topics, die_after: float
 ) -> None:
     topic, offsets = topics.create(partitions=2), topics.create(config=COMPACTED)
     died = run(kafka_broker, topic, offsets, "0", "committing", die_after=die_after)
     then = run(kafka_broker, topic, offsets, "0", "never")
-
     assert (died, then) in {("died", "written"), ("died", "repeated")}
-    assert Counter(record.key for record in read_topic(kafka_broker.plain, topic)) == keys_of(0)
+    assert found_in(kafka_broker, topic) == Counter(ids_of(0))
 
 
-class Driver:
-    """What the drivers of one transactional id do, in this process."""
+class Place:
+    """A topic, and the sinks of daemons that deliver there under one transactional id."""
 
     def __init__(self, broker: Broker, topics: Topics) -> None:
-        self.topic = topics.create(partitions=transaction_program.WRITERS)
+        self.topic = topics.create(partitions=2)
         self._offsets = topics.create(config=COMPACTED)
         self._broker = broker
-        self.config = KafkaSinkConfig(
-            kind="kafka",
-            bootstrap_servers=[broker.plain],
-            topic=self.topic,
-            delivery="exactly-once",
-        )
+        self._sinks: list[KafkaSink] = []
 
-    def session(self) -> BatchTransaction:
-        return BatchTransaction(
-            Connection(self.config),
-            f"late-{self.topic}",
-            key="spark/late",
-            topic=self._offsets,
-            max_bytes=1 << 20,
-        )
+    async def sink(self, **fields: Any) -> KafkaSink:
+        """Return the sink of a daemon that shut out those before it."""
+        section = config(self._broker.plain, self.topic, self._offsets, **fields)
+        made = KafkaSink(section, table="orders")
+        self._sinks.append(made)
+        await made.fence()
+        await made.resume(offset(0))
+        return made
 
-    def found(self) -> Counter[bytes | None]:
-        return Counter(record.key for record in read_topic(self._broker.plain, self.topic))
+    async def other(self) -> KafkaSink:
+        """Return a sink that is in no transaction."""
+        section = {"kind": "kafka", "bootstrap_servers": self._broker.plain, "topic": self.topic}
+        made = KafkaSink(KafkaSinkConfig.model_validate(section), table="other")
+        self._sinks.append(made)
+        await made.resume(offset(0))
+        return made
+
+    def found(self) -> Counter[int]:
+        return found_in(self._broker, self.topic)
+
+    async def aclose(self) -> None:
+        for each in self._sinks:
+            await each.aclose()
+
+
+@pytest.fixture
+async def place(kafka_broker: Broker, topics: Topics) -> AsyncIterator[Place]:
+    made = Place(kafka_broker, topics)
+    yield made
+    await made.aclose()
 
 
 @pytest.mark.parametrize("has_written", [False, True])
-def test_a_task_that_outlives_its_batch_is_shut_out_and_nobody_waits_for_it(
-    kafka_broker: Broker, topics: Topics, has_written: bool
+async def test_a_task_that_outlives_its_delivery_is_shut_out_and_nobody_waits_for_it(
+    place: Place, has_written: bool
 ) -> None:
-    driver = Driver(kafka_broker, topics)
-    failed = driver.session()
-    failed.claim(None)
-    shared = failed.begin()
-    in_time = transaction_program.joined(driver.config, shared)
-    transaction_program.write(in_time, driver.topic, 0, 0)
-    late = transaction_program.joined(driver.config, shared)
-    if has_written:
-        transaction_program.write(late, driver.topic, 0, 1)
-    held = failed.close(is_clean=False)
+    sink = await place.sink()
+    late: list[RowWriter] = []
 
-    with pytest.raises(KafkaError):
-        transaction_program.write(late, driver.topic, 0, 1)
+    async def fails(writer: RowWriter) -> object:
+        late.append(writer)
+        if has_written:
+            await written_by(batch(0, range(50)))(writer)
+        raise SinkError("The job was lost.")
+
+    with pytest.raises(SinkError, match="The job was lost"):
+        await sink.write_remotely(with_run(remote_delivery(0), fails))
+    with pytest.raises(TailerdError):
+        await written_by(batch(0, range(50, 100)))(late[0])
     # Another producer's records behind those: committed readers stop where something is open.
-    other = transaction_program.alone(driver.config)
-    for writer in range(transaction_program.WRITERS):
-        transaction_program.write(other, driver.topic, 7, writer)
-    assert driver.found() == keys_of(7)
+    other = await place.other()
+    await other.write(delivery(7, batch(7, range(700, 800))))
+    assert place.found() == Counter(range(700, 800))
 
-    again = driver.session()
-    again.claim(held)
-    reports = [
-        transaction_program.report(driver.config, again.begin(), 0, writer)
-        for writer in range(transaction_program.WRITERS)
-    ]
-    again.commit(DeliveredBatch(checkpoint="one", batch_id=0, end=""), reports, [])
-    again.close(is_clean=True)
-    assert driver.found() == keys_of(7) + keys_of(0)
-    for each in (in_time, late, other):
-        each.close()
+    await sink.fence()
+    await sink.resume(offset(0))
+    await sink.write_remotely(remote_delivery(0, batch(0, range(100))))
+    assert place.found() == Counter([*range(700, 800), *range(100)])
 
 
-def test_a_failed_batch_does_not_shut_out_whoever_took_over(
-    kafka_broker: Broker, topics: Topics
+async def test_a_failed_delivery_does_not_shut_out_whoever_took_over(place: Place) -> None:
+    older = await place.sink()
+    newer: list[KafkaSink] = []
+
+    async def is_overtaken(writer: RowWriter) -> object:
+        newer.append(await place.sink())
+        return await written_by(batch(0, range(10)))(writer)
+
+    with pytest.raises(TailerdError):
+        await older.write_remotely(with_run(remote_delivery(0), is_overtaken))
+    with pytest.raises(SinkFencedError):
+        await older.fence()
+    await newer[0].write_remotely(remote_delivery(0, batch(0, range(10))))
+    assert place.found() == Counter(range(10))
+
+
+@pytest.mark.full
+async def test_a_delivery_whose_time_is_over_says_so_and_is_written_again(place: Place) -> None:
+    sink = await place.sink(producer={"transaction_timeout_ms": 1000})
+
+    async def is_slow(writer: RowWriter) -> object:
+        def rows() -> Iterator[ChangeBatch]:
+            yield batch(0, range(5))
+            time.sleep(1.5)
+            yield batch(0, range(5, 10))
+
+        return writer(rows())
+
+    with pytest.raises(SinkTooSlowError, match="transaction_timeout_ms"):
+        await sink.write_remotely(with_run(remote_delivery(0), is_slow))
+    assert place.found() == Counter()
+    again = await place.sink()
+    await again.write_remotely(remote_delivery(0, batch(0, range(10))))
+    assert place.found() == Counter(range(10))
+
+
+async def test_the_daemon_writes_into_partitions_that_another_process_wrote_before(
+    place: Place,
 ) -> None:
-    driver = Driver(kafka_broker, topics)
-    older, newer = driver.session(), driver.session()
-    older.claim(None)
-    older.begin()
-    newer.claim(None)
-    shared = newer.begin()
-    held = older.close(is_clean=False)
-
-    reports = [transaction_program.report(driver.config, shared, 0, 0)]
-    newer.commit(DeliveredBatch(checkpoint="one", batch_id=0, end=""), reports, [])
-    newer.close(is_clean=True)
-    with pytest.raises(SinkFencedError, match="Spark gave up"):
-        driver.session().claim(held)
+    sink = await place.sink()
+    for version in range(6):
+        rows = batch(version, ids_of(version))
+        if version % 2:
+            await sink.write(delivery(version, rows))
+        else:
+            await sink.write_remotely(remote_delivery(version, rows))
+    assert place.found() == Counter(range(6 * transaction_program.ROWS))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import statistics
 import time
@@ -51,16 +49,16 @@ def parquet_ids(out: Path) -> list[int]:
 @pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.slow
-def test_tables_on_spark_are_woken_by_the_queue_whether_they_share_a_query_or_not(
+def test_tables_on_spark_are_woken_by_the_queue_and_cost_no_request_before(
     s3_moto: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notified = NotifiedBucket(s3_moto)
     out = tmp_path / "out"
-    shared = LivingTable(tmp_path / "shared", notified, "lake/shared")
-    own = LivingTable(tmp_path / "own", notified, "lake/own")
+    lines = LivingTable(tmp_path / "lines", notified, "lake/lines")
+    parquet = LivingTable(tmp_path / "parquet", notified, "lake/parquet")
     follows = {
-        "shared": Followed(table=shared, delivered=lambda: delivered_ids(out / "shared")),
-        "own": Followed(table=own, delivered=lambda: parquet_ids(out / "own")),
+        "lines": Followed(table=lines, delivered=lambda: delivered_ids(out / "lines")),
+        "parquet": Followed(table=parquet, delivered=lambda: parquet_ids(out / "parquet")),
     }
     with FaultProxy(s3_moto.port) as proxy:
         config = _config(tmp_path, follows, proxy.endpoint)
@@ -77,9 +75,6 @@ def test_tables_on_spark_are_woken_by_the_queue_whether_they_share_a_query_or_no
                 with capsys.disabled():
                     print(f"\n{name}: delivered after {statistics.median(waits):.2f} s, woken")
             eventually(lambda: notified.left() == 0)
-            _kill_source(tmp_path / "state")
-            follows["shared"].seconds_to_deliver()
-            eventually(lambda: notified.left() == 0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     assert '"level":"error"' not in log_of(config).replace(" ", "")
@@ -95,15 +90,8 @@ def _config(folder: Path, follows: dict[str, Followed], endpoint: str) -> Path:
         folder, server, places, endpoint=endpoint, engine="spark", notifications=queue
     )
     config = yaml.safe_load(path.read_text())
-    del config["tables"]["shared"]["poll_interval"]
-    config["tables"]["own"]["poll_interval"] = "1h"
-    # Which has a schema of its own, and so a query.
-    config["tables"]["own"]["sink"]["format"] = "parquet"
+    del config["tables"]["lines"]["poll_interval"]
+    config["tables"]["parquet"]["poll_interval"] = "1h"
+    config["tables"]["parquet"]["sink"]["format"] = "parquet"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path
-
-
-def _kill_source(state: Path) -> None:
-    """Kill the process on the driver that follows the group's tables."""
-    [report] = state.glob("spark/_groups/*/report.json")
-    os.kill(json.loads(report.read_text())["pid"], signal.SIGKILL)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tailerd.cli import run
 from tailerd.clock import SystemClock
 from tailerd.config import load_config
 from tailerd.daemon import Daemon
@@ -74,6 +75,23 @@ def test_killed_again_and_again_it_goes_on_without_a_disk(
     done = run_to_end("run", "--config", config, "--once")
     assert done.returncode == 0, done.stderr
     assert delivered_ids(tmp_path / "out") == living.ids
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.full
+def test_a_state_in_a_bucket_serves_both_engines_and_resets(
+    living: LivingTable, tmp_path: Path, engine: str
+) -> None:
+    config = config_of(tmp_path, living)
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert run(["run", "--config", str(config), "--once", "--engine", engine]) == 0
+        assert delivered_ids(out) == living.ids
+        living.append()
+    reset = ["offsets", "reset", "orders", "--to", "1", "--config", str(config)]
+    assert run(reset) == 0
+    assert run(["run", "--config", str(config), "--once", "--engine", engine]) == 0
+    assert delivered_ids(out) == living.ids
     assert not (tmp_path / "state").exists()
 
 

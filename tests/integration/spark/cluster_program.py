@@ -27,7 +27,7 @@ def main(table: str, out: str) -> None:
     tailerd.spark.register(spark)
     changes = spark.read.format("tailerd").load(table)
     stream = spark.readStream.format("tailerd").option("maxFilesPerTrigger", 2).load(table)
-    writer = stream.writeStream.format("tailerd").option("path", f"{out}/rows")
+    writer = stream.writeStream.format("json").option("path", f"{out}/rows")
     query = writer.option("checkpointLocation", f"{out}/checkpoint").trigger(availableNow=True)
     query.start().awaitTermination()
     places = spark.sparkContext.parallelize(range(8), 8).map(_place).collect()

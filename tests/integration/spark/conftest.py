@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Stream:
-    """A streaming query into the JSON-lines sink, restarted at will from one checkpoint."""
+    """A streaming query into JSON lines, a file for each micro-batch, restarted at will."""
 
     def __init__(self, spark: SparkSession, table: Path, folder: Path, **options: str) -> None:
         self._spark = spark
@@ -42,13 +42,21 @@ class Stream:
         )
 
     def start(self, **trigger: Any) -> StreamingQuery:
+        self.out.mkdir(exist_ok=True)
         writer = (
             self.changes()
-            .writeStream.format("tailerd")
-            .option("path", str(self.out))
+            .writeStream.foreachBatch(self._write)
             .option("checkpointLocation", str(self._checkpoint))
         )
         return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def _write(self, rows: DataFrame, batch_id: int) -> None:
+        """Write a batch whole, in place of what an earlier try left."""
+        lines = [json.dumps(row.asDict(), default=str) for row in rows.collect()]
+        if lines:
+            written = self.out / f".{batch_id}.tmp"
+            written.write_text("".join(f"{line}\n" for line in lines))
+            written.rename(self.out / f"{batch_id:010}.jsonl")
 
     def run_to_head(self) -> StreamingQuery:
         query = self.start(availableNow=True)
@@ -65,8 +73,6 @@ class Stream:
 
     def batches(self) -> list[set[int]]:
         """The versions in each micro-batch that had rows."""
-        found: dict[str, set[int]] = {}
-        for file in self.files():
-            versions = found.setdefault(file.name.split("-")[1], set())
-            versions.update(json.loads(line)["_commit_version"] for line in file.open())
-        return list(found.values())
+        return [
+            {json.loads(line)["_commit_version"] for line in file.open()} for file in self.files()
+        ]

@@ -52,7 +52,7 @@ def test_a_program_submitted_with_the_package_runs_on_every_worker(
     assert answer["rows"] == [10, 11, 20, 21, 30, 31, 40, 41]
     assert len({folder for folder, _ in answer["places"]}) == 2, answer
     assert all("tailerd.zip" in package for _, package in answer["places"]), answer
-    rows = [json.loads(line) for f in (tmp_path / "out/rows").iterdir() for line in f.open()]
+    rows = [json.loads(line) for f in (tmp_path / "out/rows").glob("*.json") for line in f.open()]
     assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
 
 

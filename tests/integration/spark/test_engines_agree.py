@@ -10,22 +10,34 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tailerd.changefeed.change_batch import (
+    CHANGE_COLUMNS,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ChangeBatch,
+)
+from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TailerdError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import batch_range, tasks_between
-from tailerd.spark.change_rows import change_batches
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.query_errors import error_of
+from tests.spark_rows import variants_marked
 
 pytestmark = [pytest.mark.spark, pytest.mark.golden, pytest.mark.slow]
 
@@ -130,6 +142,25 @@ def _of_spark(spark: SparkSession, folder: Path, options: dict[str, str]) -> Row
         for changes in change_batches(batch):
             rows.update(_lines(JsonEncoder().encode_lines(changes)))
     return rows
+
+
+def change_batches(batch: pa.RecordBatch) -> Iterator[ChangeBatch]:
+    """Cut a batch where the commit changes, in the order of its rows."""
+    if batch.num_rows == 0:
+        return
+    versions = batch.column(COMMIT_VERSION).to_numpy(zero_copy_only=False)
+    micros = batch.column(COMMIT_TIMESTAMP).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    rows = variants_marked(batch.drop_columns(list(CHANGE_COLUMNS)))
+    cuts = np.flatnonzero(np.diff(versions)) + 1
+    for start, stop in zip([0, *cuts], [*cuts, batch.num_rows], strict=True):
+        count = int(stop - start)
+        yield ChangeBatch(
+            rows=rows.slice(start, count),
+            change_type=batch.column(CHANGE_TYPE).slice(start, count),
+            version=Version(int(versions[start])),
+            timestamp_us=int(micros[start]),
+            change_source=ChangeSourceKind.NONE,
+        )
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tailerd.errors import EngineError, MissingDataFileError, SinkError, TailerdError
-from tailerd.spark.arrow_functions import map_batches
+from tailerd.errors import EngineError, SinkError, TailerdError
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.worker_edge import errors_travel
 from tests.errors_tree import CLASSES, with_all_fields
@@ -34,18 +31,6 @@ def test_every_error_comes_back_from_a_task(spark: SparkSession) -> None:
         with pytest.raises(PySparkException) as raised:
             spark.sparkContext.parallelize([1], 1).map(errors_travel(work)).collect()
         assert described(error_of(str(raised.value))) == described(error)
-
-
-def test_an_error_comes_back_from_a_function_over_batches(spark: SparkSession) -> None:
-    error = with_all_fields(MissingDataFileError)
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        raise error
-
-    with pytest.raises(PySparkException) as raised:
-        map_batches(spark.range(10).coalesce(1), work, "id long").collect()
-    assert described(error_of(str(raised.value))) == described(error)
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

@@ -1,7 +1,7 @@
-"""`kill -9` on a cluster in the middle of micro-batches, while a writer commits.
+"""`kill -9` on a cluster in the middle of deliveries, while a writer commits.
 
-Three kills in every run (a Python worker, an executor, the driver), `--kills 30` on demand, which
-adds the driver's Java and the process of the source. Each change is in exactly one file afterwards.
+Three kills in every run (a Python worker, an executor, the daemon), `--kills 30` on demand, which
+adds the daemon's Java. Each change is in exactly one file afterwards.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tests.tables.builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-KINDS = ("worker", "executor", "driver", "java", "source")
+KINDS = ("worker", "executor", "driver", "java")
 DEFAULT_KILLS = 3
 PACE_SECONDS = 0.1
 MOST_BEHIND = 60
-"""Commits the writer is ahead at most: some micro-batches, however long a restart takes."""
+"""Commits the writer is ahead at most: some deliveries, however long a restart takes."""
 MEAN_LIFE_SECONDS = 1.0
 PATIENCE_SECONDS = 240.0
 
 
 class Killed:
-    """A supervised query on a cluster, of which something dies now and then."""
+    """A daemon on a cluster, of which something dies now and then."""
 
     def __init__(self, cluster: Cluster, folder: Path, table: Path) -> None:
         self._cluster = cluster
@@ -73,10 +73,6 @@ class Killed:
                 return self._cluster.executors()
             case "java":
                 return pids_below(driver, "java")
-            case "source":
-                return [
-                    pid for java in pids_below(driver, "java") for pid in pids_below(java, "python")
-                ]
             case _:
                 return [driver]
 
@@ -113,7 +109,7 @@ def eventually(look: Callable[[], Any]) -> Any:
 
 @contextmanager
 def written_to(table: BusyTable, source: random.Random, killed: Killed) -> Iterator[None]:
-    """Commit all the time, a file or several, while the query is not too far behind."""
+    """Commit all the time, a file or several, while the daemon is not too far behind."""
     ends = threading.Event()
 
     def write() -> None:
@@ -144,7 +140,7 @@ def test_whatever_is_killed_under_load_every_change_is_there_once(
     try:
         with written_to(table, random.Random(f"{seed}/writer"), killed):
             for number in range(kills):
-                # Something was delivered since the last death; the next micro-batch runs by now.
+                # Something was delivered since the last death; the next delivery runs by now.
                 eventually(partial(killed.has_more_files, killed.files()))
                 time.sleep(chances.expovariate(1 / MEAN_LIFE_SECONDS))
                 print(f"{number + 1}: {KINDS[number % len(KINDS)]}, before {killed.version}")

@@ -1,4 +1,8 @@
-"""Supervised queries as `tailerd run` starts them: every sink, one bad table, stop and resume."""
+"""Tables on Spark as `tailerd run` has them: every sink, one bad table, stop and resume.
+
+Those with a sink of Spark's own have a query each, all others are deliveries of the daemon: what is
+promised of one is promised of the other, so most tests have one of each.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,11 @@ class Supervised:
     ) -> None:
         require_java()
         config = folder / "config.json"
-        settings = {"state": str(folder / "state"), "spark": spark or {"master": "local[2]"}}
+        settings = {
+            "state": str(folder / "state"),
+            "spark": spark or {"master": "local[2]"},
+            "http": {"listen": None},
+        }
         config.write_text(json.dumps({**settings, "shutdown_timeout": "20s", "tables": tables}))
         module = "tests.integration.spark.supervised"
         self.process = subprocess.Popen(
@@ -104,6 +112,32 @@ def _json_rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.open()]
 
 
+def _streamed_rows(folder: Path) -> list[dict[str, Any]]:
+    """What readers of Spark's file sink see: the files of batches that ended, commit by commit."""
+    log = [file for file in (folder / "_spark_metadata").glob("[!.]*") if file.suffix != ".tmp"]
+    lines = [line for file in log for line in file.read_text().splitlines() if line[0] == "{"]
+    names = {Path(json.loads(line)["path"]).name for line in lines}
+    rows = [json.loads(line) for name in names for line in (folder / name).open()]
+    return sorted(rows, key=lambda row: int(row["_commit_version"]))
+
+
+def _both_ways(folder: Path, **table: Any) -> dict[str, Any]:
+    """A table as two: into files of ours, and through a query into files of Spark's own sink."""
+    options = {"path": str(folder / "streamed")}
+    sinks: dict[str, dict[str, Any]] = {
+        "ours": {"kind": "file", "path": str(folder / "ours")},
+        "streamed": {"kind": "stream", "format": "json", "options": options},
+    }
+    return {name: {**table, "sink": sink} for name, sink in sinks.items()}
+
+
+BOTH = ("ours", "streamed")
+
+
+def _rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    return _json_rows(folder / name) if name == "ours" else _streamed_rows(folder / name)
+
+
 @pytest.mark.full
 def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
@@ -111,21 +145,15 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
     checkpoint = tmp_path / "state/spark/damaged"
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").touch()
+    stream = {"kind": "stream", "format": "parquet"}
     run = Supervised(
         tmp_path,
         {
             "shown": {**source, "from": "1", "sink": {"kind": "console"}},
             "missing": {**source, "path": str(tmp_path / "no"), "sink": {"kind": "console"}},
-            "damaged": {**source, "sink": {"kind": "console"}},
+            "damaged": {**source, "sink": {**stream, "options": {"path": str(tmp_path / "d")}}},
             "kept": {**source, "sink": {"kind": "file", "path": str(tmp_path / "kept")}},
-            "streamed": {
-                **source,
-                "sink": {
-                    "kind": "stream",
-                    "format": "parquet",
-                    "options": {"path": str(tmp_path / "streamed")},
-                },
-            },
+            "streamed": {**source, "sink": {**stream, "options": {"path": str(tmp_path / "s")}}},
         },
         "--once",
     )
@@ -139,7 +167,7 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
         (21, 2),
     ]
     assert sorted(row["id"] for row in _json_rows(tmp_path / "kept")) == [0, 1, 10, 11, 20, 21]
-    assert pq.read_table(tmp_path / "streamed").num_rows == 6
+    assert pq.read_table(tmp_path / "s").num_rows == 6
     assert [e["error_code"] for e in run.of("PipelineFailed", "missing")] == ["not_a_table"]
     [failed] = run.of("PipelineFailed", "damaged")
     assert f"`rm -r {checkpoint}`" in failed["error"]
@@ -152,53 +180,32 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
 
 
 @pytest.mark.full
-def test_a_stopped_daemon_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_stopped_daemon_goes_on_where_it_was(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
-    sink = {"kind": "file", "path": str(tmp_path / "out")}
-    tables = {"orders": {"path": str(table.folder), "from": "snapshot", "sink": sink}}
+    source = {"path": str(table.folder), "from": "snapshot"}
+    tables = _both_ways(tmp_path, **source)
     run = Supervised(tmp_path, tables)
-    run.until(lambda: run.delivered("orders") == 6)
+    run.until(lambda: all(run.delivered(name) == 6 for name in BOTH))
     table.append([{"id": 30, "name": "live"}])
-    run.until(lambda: run.delivered("orders") == 7)
+    run.until(lambda: all(run.delivered(name) == 7 for name in BOTH))
     asked = time.monotonic()
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
     assert time.monotonic() - asked < 20
-    assert [e["is_complete"] for e in run.of("PipelineStopped", "orders")] == [False]
     assert not run.noise
 
     table.append([{"id": 40, "name": "while it was down"}])
     again = Supervised(tmp_path, tables, "--once")
     assert again.ended() == 0, again.said()
-    assert again.delivered("orders") == 1
-    # Told before the query starts: cleanup waits for it, also where there is nothing to deliver.
-    assert [(e["version"], e["is_resumed"]) for e in again.of("OffsetChosen", "orders")] == [
-        (4, True)
-    ]
-    assert not run.of("OffsetChosen", "orders")
-    ids = [row["id"] for row in _json_rows(tmp_path / "out")]
-    assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30, 40])
-
-
-@pytest.mark.full
-def test_a_new_column_restarts_the_query_with_the_new_schema(tmp_path: Path) -> None:
-    table = _table(tmp_path / "orders", commits=1)
-    sink = {"kind": "file", "path": str(tmp_path / "out")}
-    run = Supervised(tmp_path, {"orders": {"path": str(table.folder), "from": "0", "sink": sink}})
-    run.until(lambda: run.delivered("orders") == 2)
-    table.change_metadata(fields=[("id", "long"), ("name", "string"), ("note", "string")])
-    table.append([{"id": 20, "name": "x", "note": "new"}])
-    run.until(lambda: run.delivered("orders") == 3)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.ended() == 0, run.said()
-    assert [e["version"] for e in run.of("SchemaAdopted", "orders")] == [2]
-    assert not run.of("RetryScheduled", "orders")
-    assert not run.of("PipelineFailed", "orders")
-    saved_at = [n for n, e in enumerate(run.events) if e["event"] == "OffsetSaved"]
-    adopted_at = next(n for n, e in enumerate(run.events) if e["event"] == "SchemaAdopted")
-    assert all(n > adopted_at for n in saved_at if run.events[n]["version"] == 3)
-    rows = _json_rows(tmp_path / "out")
-    assert [(row["id"], row.get("note")) for row in rows] == [(0, None), (1, None), (20, "new")]
+    for name in BOTH:
+        assert [e["is_complete"] for e in run.of("PipelineStopped", name)] == [False]
+        assert again.delivered(name) == 1
+        # Told before anything is read: cleanup waits for it, also where nothing is to deliver.
+        assert [(e["version"], e["is_resumed"]) for e in again.of("OffsetChosen", name)] == [
+            (4, True)
+        ]
+        ids = [row["id"] for row in _rows(tmp_path, name)]
+        assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30, 40])
 
 
 @pytest.mark.full
@@ -210,20 +217,23 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
         mapping="name",
     )
     table.append([{"id": 0, "name": "a", "price": 1}])
-    sink = {"kind": "file", "path": str(tmp_path / "out")}
-    tables = {"orders": {"path": str(table.folder), "from": "0", "sink": sink}}
-    run = Supervised(tmp_path, tables)
-    run.until(lambda: run.delivered("orders") == 1)
+    source = {"path": str(table.folder), "from": "0"}
+    run = Supervised(tmp_path, _both_ways(tmp_path, **source))
+
+    def until(rows: int) -> None:
+        run.until(lambda: all(run.delivered(name) == rows for name in BOTH))
+
+    until(1)
     table.append([{"id": 1, "name": "b", "price": 2}])
     table.rename_column("name", "label")
     table.append([{"id": 2, "label": "c", "price": 3}])
-    run.until(lambda: run.delivered("orders") == 3)
+    until(3)
     table.field_named("price")["type"] = "long"
     table.change_metadata()
     table.append([{"id": 3, "label": "d", "price": 2**40}])
     table.change_metadata(fields=[item for item in table.fields if item["name"] != "label"])
     table.append([{"id": 4, "price": 5}])
-    run.until(lambda: run.delivered("orders") == 5)
+    until(5)
     removed = [table.remove({"add": action}) for action in table.state().adds.values()]
     table.fields = [field("id", "string"), field("day", "string")]
     table.mapping = "none"
@@ -233,15 +243,21 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
     # As CREATE OR REPLACE TABLE does it: with another id within the log.
     replaced = table.metadata(id="00000000-0000-4000-8000-000000000007")
     table.commit(replaced, *removed, *files)
-    run.until(lambda: run.delivered("orders") == 12)
-    assert "000000000007" in run.of("OffsetSaved", "orders")[-1]["offset"]
+    until(12)
+    run.until(lambda: all("00000007" in str(run.of("OffsetSaved", n)[-1]) for n in BOTH))
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
     assert not run.noise
-    assert not run.of("PipelineFailed", "orders")
-    assert not run.of("RetryScheduled", "orders")
+    # A query has one schema: another takes over where that changes.
+    assert run.of("SchemaAdopted", "streamed")
+    assert not run.of("SchemaAdopted", "ours")
+    for name in BOTH:
+        assert not run.of("PipelineFailed", name)
+        assert not run.of("RetryScheduled", name)
+        _has_every_row_once(_rows(tmp_path, name))
 
-    rows = _json_rows(tmp_path / "out")
+
+def _has_every_row_once(rows: list[dict[str, Any]]) -> None:
     bare = [{k: v for k, v in row.items() if v is not None and k[0] != "_"} for row in rows]
     assert bare[:5] == [
         {"id": 0, "name": "a", "price": 1},
@@ -250,40 +266,39 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
         {"id": 3, "label": "d", "price": 2**40},
         {"id": 4, "price": 5},
     ]
-    assert sorted((row["id"], row["price"]) for row in bare[5:10]) == [
+    replaced = list(zip(rows[5:], bare[5:], strict=True))
+    gone = [row for change, row in replaced if change["_change_type"] == "delete"]
+    assert sorted((row["id"], row["price"]) for row in gone) == [
         (0, 1),
         (1, 2),
         (2, 3),
         (3, 2**40),
         (4, 5),
     ]
-    assert [row["_change_type"] for row in rows[5:]] == ["delete"] * 5 + ["insert"] * 2
-    assert sorted(row["id"] for row in bare[10:]) == ["x", "y"]
+    come = [row["id"] for change, row in replaced if change["_change_type"] == "insert"]
+    assert sorted(come) == ["x", "y"]
 
 
 @pytest.mark.full
-def test_a_java_process_that_is_killed_is_replaced_and_the_queries_go_on(tmp_path: Path) -> None:
+def test_a_java_process_that_is_killed_is_replaced_and_all_tables_go_on(tmp_path: Path) -> None:
     table = _table(tmp_path / "orders")
-    sink = {"kind": "file", "path": str(tmp_path / "out")}
-    other = {"kind": "file", "path": str(tmp_path / "other")}
     source = {"path": str(table.folder), "from": "snapshot"}
-    run = Supervised(
-        tmp_path, {"orders": {**source, "sink": sink}, "again": {**source, "sink": other}}
-    )
-    run.until(lambda: run.delivered("orders") == run.delivered("again") == 6)
+    run = Supervised(tmp_path, _both_ways(tmp_path, **source))
+    run.until(lambda: all(run.delivered(name) == 6 for name in BOTH))
     (java,) = pids_below(run.process.pid, "java")
     os.kill(java, signal.SIGKILL)
     table.append([{"id": 30, "name": "while it was down"}])
-    run.until(lambda: run.delivered("orders") == run.delivered("again") == 7, 300)
+    run.until(lambda: all(run.delivered(name) == 7 for name in BOTH), 300)
     (second,) = pids_below(run.process.pid, "java")
     assert second != java
     run.process.send_signal(signal.SIGTERM)
     assert run.ended() == 0, run.said()
 
-    for name in ("out", "other"):
-        ids = [row["id"] for row in _json_rows(tmp_path / name)]
+    for name in BOTH:
+        ids = [row["id"] for row in _rows(tmp_path, name)]
         assert (sorted(ids[:6]), ids[6:]) == ([0, 1, 10, 11, 20, 21], [30])
-    retries = [*run.of("RetryScheduled", "orders"), *run.of("RetryScheduled", "again")]
-    assert {e["error_code"] for e in retries} == {"engine"}
-    assert any("ended by signal 9" in e["error"] for e in retries), run.said()
-    assert not run.of("PipelineFailed", "orders")
+        retries = run.of("RetryScheduled", name)
+        assert {e["error_code"] for e in retries} == {"engine"}
+        assert not run.of("PipelineFailed", name)
+    said = [e["error"] for name in BOTH for e in run.of("RetryScheduled", name)]
+    assert any("ended by signal 9" in each for each in said), run.said()

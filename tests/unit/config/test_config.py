@@ -22,6 +22,7 @@ tables:
     path: /data/orders
     sink: {kind: file, path: /data/out}
 """
+STREAMED = MINIMAL.replace("kind: file, path: /data/out", "kind: stream, format: json")
 
 
 @pytest.fixture
@@ -148,11 +149,6 @@ REFUSED = {
     "no sink": ("tables: {o: {path: x}}", ["tables.o.sink is missing"]),
     "sink without kind": ("tables: {o: {path: x, sink: {}}}", ["tables.o.sink.kind", "console"]),
     "unknown sink": ("tables: {o: {path: x, sink: {kind: fil}}}", ["'fil'", "`file`"]),
-    "heartbeats on Spark": (
-        "tables: {o: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1'],"
-        " heartbeat_interval: 1s}}}",
-        ["heartbeat_interval", "spark engine does not have", "set tables.o.engine to arrow."],
-    ),
     "stream on Arrow": (
         "engine: arrow\ntables: {o: {path: x, sink: {kind: stream, format: json}}}",
         ["'stream'", "arrow engine cannot", "Set tables.o.engine to spark."],
@@ -161,13 +157,21 @@ REFUSED = {
         "tables: {o: {path: 'gs://b/t', sink: {kind: console}}}",
         ["gs://", "not in this"],
     ),
-    "net on Spark": (
-        MINIMAL + "    changes: net",
-        ["tables.orders.changes asks", "Spark engine does not", "tables.orders.engine to arrow"],
+    "net in a stream": (
+        STREAMED + "    changes: net",
+        ["tables.orders.changes asks", "Spark's own sinks are not given", "leave changes out"],
     ),
-    "net above versions on Spark": (
-        MINIMAL + "    net: {above_versions: 9}",
+    "net above versions in a stream": (
+        STREAMED + "    net: {above_versions: 9}",
         ["tables.orders.net asks", "or leave net out"],
+    ),
+    "gap crossed in a stream": (
+        STREAMED + "    on_gap: latest",
+        ["tables.orders.on_gap is 'latest'", "checkpoint", "set on_gap to stop"],
+    ),
+    "commits left out of a stream": (
+        STREAMED + "    on_corrupt_commit: skip-and-record",
+        ["tables.orders.on_corrupt_commit is", "another sink", "set on_corrupt_commit to stop"],
     ),
     "net above versions of a feed": (
         "engine: arrow" + MINIMAL + "    changes: cdf\n    net: {above_versions: 9}",
@@ -181,9 +185,14 @@ REFUSED = {
         "engine: arrow" + MINIMAL + "    on_gap: net\n    on_corrupt_commit: skip-and-record",
         ["tables.orders", "on_corrupt_commit", "set it to stop"],
     ),
-    "S3 state on Spark": (
-        "state: s3://b/t" + MINIMAL,
-        ["state is s3://b/t", "tables.orders runs on Spark", "to arrow, or state to a folder"],
+    "S3 state with a stream": (
+        "state: s3://b/t" + STREAMED,
+        ["state is s3://b/t", "tables.orders has a sink of Spark's own", "state to a folder"],
+    ),
+    "S3 state with streams of a pattern": (
+        "state: s3://b/t\ndiscover: {lake: {path: s3://b/*,"
+        " template: {sink: {kind: stream, format: json}}}}",
+        ["state is s3://b/t", "discover.lake.template has a sink of Spark's own"],
     ),
     "S3 state without a prefix": (
         "engine: arrow\nstate: s3://b/" + MINIMAL,
@@ -226,6 +235,22 @@ def test_what_is_refused_names_the_field_the_value_and_the_form(load: Any, case:
     for word in words:
         assert word in message
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MINIMAL + "    changes: net",
+        MINIMAL + "    net: {above_versions: 9}",
+        MINIMAL + "    on_gap: latest\n    on_corrupt_commit: skip-and-record",
+        "state: s3://b/t" + MINIMAL,
+        "tables: {orders: {path: x, sink: {kind: kafka, topic: t, bootstrap_servers: ['b:1'],"
+        " heartbeat_interval: 1s}}}",
+    ],
+)
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
+def test_what_is_delivered_does_not_depend_on_the_engine(load: Any, engine: str, text: str) -> None:
+    assert list(load(f"engine: {engine}\n{text}").tables) == ["orders"]
 
 
 def test_a_misspelt_variable_is_no_silence(load: Any) -> None:

@@ -225,13 +225,15 @@ def test_a_wrong_pattern_is_refused_by_its_field(
 
 
 @pytest.mark.parametrize("field", ["on_gap", "on_corrupt_commit"])
-def test_a_policy_that_spark_cannot_keep_is_refused(tmp_path: Path, field: str) -> None:
+def test_a_policy_that_a_stream_of_spark_cannot_keep_is_refused(tmp_path: Path, field: str) -> None:
     value = {"on_gap": "latest", "on_corrupt_commit": "skip-and-record"}[field]
     path = tmp_path / "c.yaml"
-    path.write_text(f"tables: {{o: {{path: /t, {field}: {value}, sink: {{kind: console}}}}}}")
-    with pytest.raises(ConfigError, match=f"tables.o.{field}"):
+    text = f"discover: {{lake: {{path: /l/*, template: {{{field}: {value}, sink: {{%s}}}}}}}}"
+    path.write_text(text % "kind: stream, format: json")
+    with pytest.raises(ConfigError, match=rf"discover\.lake\.template\.{field}"):
         load_config(path)
-    assert list(load_config(path, engine="arrow").tables) == ["o"]
+    path.write_text(text % "kind: console")
+    assert list(load_config(path).discover) == ["lake"]
 
 
 def test_the_example_of_many_tables_can_be_loaded() -> None:

@@ -16,8 +16,8 @@ from tailerd.spark.arrow_schema import (
     conform_array,
     declared_schema,
     spark_schema,
-    variants_marked,
 )
+from tests.spark_rows import variants_marked
 
 _VARIANT = pa.struct([pa.field("metadata", pa.binary()), pa.field("value", pa.binary())])
 

@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.config import TableConfig
-from tailerd.config.sections import read_sink
 from tailerd.errors import BugError, StorageError
 from tailerd.spark import table_source
-from tailerd.spark.group import follower
-from tailerd.spark.group.follower import GroupFollower
-from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.members import GroupTable, Members
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.table_source import FollowedTable
 from tailerd.watchers.base import StorageEvent
@@ -62,27 +56,5 @@ async def test_a_stream_gives_what_is_there_and_then_ends(
         assert head.version == 1
         with pytest.raises(kind, match=said):
             await followed.latest(head, ReadLimit(), 0.05)
-    finally:
-        await followed.aclose()
-
-
-async def test_a_group_ends(
-    table: TableBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watchers = [_Failing(StorageError("The queue is gone."))]
-    monkeypatch.setattr(follower, "open_watchers", lambda *_, **__: watchers)
-    monkeypatch.setattr(follower, "WAIT_SECONDS", 0.05)
-    sink = read_sink("sink", {"kind": "file", "path": str(tmp_path / "out")})
-    fields = {"path": str(table.folder), "from": "0", "sink": sink}
-    config = TableConfig.model_validate(fields)
-    group = tmp_path / "group"
-    group.mkdir()
-    Members(number=1, tables=(GroupTable(name="orders", config=config),)).write(group)
-    followed = GroupFollower(group)
-    try:
-        end = await followed.latest(GroupOffset())
-        assert end.number == 1
-        with pytest.raises(StorageError, match="queue is gone"):
-            await followed.latest(end)
     finally:
         await followed.aclose()

@@ -12,13 +12,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.config import TableConfig
 from tailerd.errors import UsageError
-from tailerd.spark.options import (
-    READ_OPTIONS,
-    WRITE_OPTIONS,
-    OutputFormat,
-    ReadOptions,
-    WriteOptions,
-)
+from tailerd.spark.options import READ_OPTIONS, ReadOptions
 from tailerd.spark.queries import read_options
 
 
@@ -105,25 +99,13 @@ def test_a_wrong_option_is_one_error_that_names_it(
 def test_a_missing_path_is_named() -> None:
     with pytest.raises(UsageError, match="path is missing"):
         ReadOptions.parse({})
-    with pytest.raises(UsageError, match="path is missing"):
-        WriteOptions.parse({"output": "jsonl"})
-
-
-def test_the_sink_writes_json_lines_unless_told_otherwise() -> None:
-    assert WriteOptions.parse({"path": "/out"}).output is OutputFormat.JSONL
-    assert WriteOptions.parse({"path": "/out", "output": "Parquet"}).output is OutputFormat.PARQUET
-    with pytest.raises(UsageError, match=r"output='csv' is none of jsonl, parquet"):
-        WriteOptions.parse({"path": "/out", "output": "csv"})
 
 
 ALPHABET = string.ascii_letters
 
 
-@given(data=st.data(), name=st.sampled_from(sorted({*READ_OPTIONS, *WRITE_OPTIONS})))
+@given(data=st.data(), name=st.sampled_from(sorted(READ_OPTIONS)))
 def test_a_misspelt_option_is_answered_with_the_right_name(data: st.DataObject, name: str) -> None:
-    kind, known = (
-        (WriteOptions, WRITE_OPTIONS) if name in WRITE_OPTIONS else (ReadOptions, READ_OPTIONS)
-    )
     place = data.draw(st.integers(0, len(name) - 2))
     letter = data.draw(st.sampled_from(ALPHABET))
     wrong = data.draw(
@@ -138,9 +120,9 @@ def test_a_misspelt_option_is_answered_with_the_right_name(data: st.DataObject, 
             ]
         )
     )
-    assume(wrong.lower() not in {each.lower() for each in known})
+    assume(wrong.lower() not in {each.lower() for each in READ_OPTIONS})
     with pytest.raises(UsageError) as raised:
-        kind.parse({"path": "/data/orders", wrong: "1"})
+        ReadOptions.parse({"path": "/data/orders", wrong: "1"})
     assert f"did you mean {name}?" in str(raised.value)
 
 

@@ -1,4 +1,4 @@
-"""Packing of change tasks, and cutting of what comes back."""
+"""Packing of change tasks into what Spark's tasks read."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ import dataclasses
 import pickle
 from itertools import chain
 
-import pyarrow as pa
-import pytest
-
-from tailerd.changefeed.change_batch import with_change_columns
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.errors import SinkError
 from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema, data_file
-from tailerd.spark.change_rows import change_batches
 from tailerd.spark.partitions import (
     OPEN_COST_BYTES,
     SPLIT_BYTES,
     ChangePartition,
-    TaskShare,
     pack,
 )
 from tests.benchmarks.measuring import run_process
@@ -42,7 +35,7 @@ def _task(position: int, size_bytes: int, schema: TableSchema = _SCHEMA) -> Chan
 
 
 def _positions(partitions: list[ChangePartition]) -> list[list[int]]:
-    return [[each.task.position for each in partition.shares] for partition in partitions]
+    return [[each.position for each in partition.tasks] for partition in partitions]
 
 
 def test_no_tasks_are_no_partitions() -> None:
@@ -57,7 +50,7 @@ def test_small_files_are_read_together_in_their_order() -> None:
 def test_partitions_are_balanced_by_bytes() -> None:
     tasks = [_task(n, _MIB) for n in range(100)]
     partitions = pack(tasks, target_bytes=10 * (_MIB + OPEN_COST_BYTES))
-    assert [len(partition.shares) for partition in partitions] == [10] * 10
+    assert [len(partition.tasks) for partition in partitions] == [10] * 10
     assert list(chain(*_positions(partitions))) == list(range(100))
 
 
@@ -67,10 +60,10 @@ def test_many_tiny_files_are_spread_although_they_have_few_bytes() -> None:
 
 def test_a_large_file_is_read_in_shares_of_about_one_size() -> None:
     partitions = pack([_task(0, 1000), _task(1, 4 * SPLIT_BYTES), _task(2, 1000)])
-    large = [each for part in partitions for each in part.shares if each.task.position == 1]
-    files = [data_file(each.task) for each in large]
+    large = [each for part in partitions for each in part.tasks if each.position == 1]
+    files = [data_file(each) for each in large]
     assert [(file.share_index, file.share_count) for file in files] == [(n, 4) for n in range(4)]
-    assert all(len(partition.shares) <= 2 for partition in partitions)
+    assert all(len(partition.tasks) <= 2 for partition in partitions)
 
 
 def test_a_large_change_file_is_not_divided_between_the_images_of_an_update() -> None:
@@ -102,36 +95,7 @@ def test_what_is_loaded_is_left_out_of_the_collection_after_each_task() -> None:
 
 def test_a_partition_shares_one_schema_when_pickled() -> None:
     schema = TableSchema("x" * 100_000)
-    shares = tuple(TaskShare(task=_task(n, 1, schema)) for n in range(50))
-    data = pickle.dumps(ChangePartition(shares))
+    tasks = tuple(_task(n, 1, schema) for n in range(50))
+    data = pickle.dumps(ChangePartition(tasks))
     assert len(data) < 120_000
-    assert pickle.loads(data).shares == shares
-
-
-def test_rows_from_spark_are_cut_where_the_commit_changes() -> None:
-    schema = with_change_columns(pa.schema([("id", pa.int64())]))
-    kinds = ["insert", "delete", "insert", "insert"]
-    batch = pa.RecordBatch.from_arrays(
-        [
-            pa.array([1, 2, 3, 4]),
-            pa.array(kinds),
-            pa.array([7, 7, 8, 7]),
-            pa.array([70, 70, 80, 70], pa.timestamp("us", tz="UTC")),
-        ],
-        schema=schema,
-    )
-    cut = list(change_batches(batch))
-    assert [(each.version, each.timestamp_us, each.num_rows) for each in cut] == [
-        (7, 70, 2),
-        (8, 80, 1),
-        (7, 70, 1),
-    ]
-    assert pa.Table.from_batches([each.to_arrow() for each in cut]).equals(
-        pa.Table.from_batches([batch])
-    )
-
-
-def test_rows_that_are_no_changes_are_refused() -> None:
-    rows = pa.RecordBatch.from_pydict({"id": pa.array([1]), "_change_type": pa.array(["insert"])})
-    with pytest.raises(SinkError, match="_commit_version, _commit_timestamp"):
-        list(change_batches(rows))
+    assert pickle.loads(data).tasks == tasks

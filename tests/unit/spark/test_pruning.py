@@ -59,7 +59,7 @@ def _tasks(table: TableBuilder, *filters: Filter, **options: str) -> list[Change
     reader = _reader(table, **options)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark still applies them"
     parts = [part for part in reader.partitions() if isinstance(part, ChangePartition)]
-    return [each.task for part in parts for each in part.shares]
+    return [each for part in parts for each in part.tasks]
 
 
 @pytest.mark.parametrize(

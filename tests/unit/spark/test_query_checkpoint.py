@@ -6,18 +6,19 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.errors import EngineError, MissingVersionError, OffsetError, TableRecreatedError
+from tailerd.errors import (
+    EngineError,
+    MissingVersionError,
+    OffsetError,
+    StorageError,
+    TableRecreatedError,
+)
 from tailerd.spark.checkpoints import batch_end
-from tailerd.spark.group.group_offset import GroupOffset
-from tailerd.spark.group.group_query import start_group_query
-from tailerd.spark.group.lines_sink import LinesSink
-from tailerd.spark.query_checkpoint import check_checkpoint, with_checkpoint
+from tailerd.spark.query_checkpoint import check_checkpoint, make_private, with_checkpoint
 
 FIELDS = json.loads(Offset(table_id="t", version=Version(3)).to_json())
 
@@ -107,33 +108,6 @@ def test_a_damaged_one_is_named_with_what_mends_it(tmp_path: Path, damage: str) 
     assert not raised.value.retryable
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("offsets/2", 'v1\n{}\n{"format":1,"num', "of a group of tables is damaged"),
-        ("offsets/2", "", "offsets/2 is cut off"),
-        ("commits/1", "", "commits/1 is cut off"),
-        ("offsets/2", f"v1\n{{}}\n{json.dumps(FIELDS)}", "holds no offset of a group"),
-    ],
-)
-def test_a_damaged_one_of_a_group_is_named_before_its_query_starts(
-    tmp_path: Path, name: str, text: str, said: str
-) -> None:
-    place = checkpoint(tmp_path).rename(tmp_path / "checkpoint")
-    for number in range(3):
-        line = json.dumps(GroupOffset(number=number).fields())
-        (place / f"offsets/{number}").write_text(f"v1\n{{}}\n{line}")
-    check_checkpoint(place, GroupOffset.from_json)
-    (place / name).write_text(text)
-    sink, nobody = LinesSink(dict, tmp_path), cast("SparkSession", None)
-    with pytest.raises(OffsetError) as raised:
-        start_group_query(nobody, "lines-001", tmp_path, sink, once=True)
-    assert said in str(raised.value)
-    assert f"`rm -r {place}` and empty the sinks of its tables" in str(raised.value)
-    # Batches that were delivered since would be given again under the same numbers.
-    assert "estore" not in str(raised.value)
-
-
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n{", "v1\n{}\n3"])
 def test_an_end_that_is_cut_off_is_an_error_with_its_place(tmp_path: Path, text: str) -> None:
     place = checkpoint(tmp_path)
@@ -159,3 +133,20 @@ def test_an_error_about_an_offset_says_where_it_is_kept(
 def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
     error = EngineError("Java is gone.")
     assert with_checkpoint(error, tmp_path) is error
+
+
+def test_what_is_around_a_checkpoint_is_for_this_user_alone(tmp_path: Path) -> None:
+    place = tmp_path / "state/checkpoints/orders"
+    make_private(place)
+    assert not place.exists()
+    for folder in (place.parent, place.parent.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    place.parent.chmod(0o755)
+    make_private(place)
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_state_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(StorageError, match=r"state/checkpoints cannot be written: Not a directory"):
+        make_private(tmp_path / "state/checkpoints/orders")

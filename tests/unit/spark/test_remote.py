@@ -23,11 +23,12 @@ def test_other_masters_have(master: str) -> None:
     assert not is_local(master)
 
 
-def test_python_imports_the_sources_parts_from_the_archive_alone(tmp_path: Path) -> None:
+def test_python_imports_what_executors_need_from_the_archive_alone(tmp_path: Path) -> None:
     archive = write_archive(tmp_path)
     program = (
-        "import tailerd.spark.partitions, tailerd.spark.file_writer, tailerd.spark.stream_reader;"
-        "print(tailerd.spark.partitions.__file__, tailerd.__version__)"
+        "import tailerd.spark.place, tailerd.spark.stream_reader;"
+        "import tailerd.sinks.file.delivery_files, tailerd.sinks.kafka.remote_writer;"
+        "print(tailerd.spark.place.__file__, tailerd.__version__)"
     )
     done = subprocess.run(
         [
@@ -42,7 +43,7 @@ def test_python_imports_the_sources_parts_from_the_archive_alone(tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        str(archive / "tailerd/spark/partitions.py"),
+        str(archive / "tailerd/spark/place.py"),
         tailerd.__version__,
     ]
 

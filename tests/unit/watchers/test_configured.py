@@ -1,13 +1,14 @@
-"""Who watches which folder: the daemon, or a process of Spark that is told by it."""
+"""Which folders the daemon watches: those of all tables but the streams that Spark runs itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tailerd.config import Config
-from tailerd.pipeline.watched_folders import relayed_folders, watched_folders
+from tailerd.pipeline.watched_folders import watched_folders
 
 QUEUE = {"notifications": {"queue": "http://127.0.0.1:1/1/q"}}
+STREAM = {"kind": "stream", "format": "console"}
 
 
 def configured(top: dict[str, Any], **tables: dict[str, Any]) -> Config:
@@ -15,27 +16,28 @@ def configured(top: dict[str, Any], **tables: dict[str, Any]) -> Config:
     return Config(tables={name: {**sinks[name], **each} for name, each in tables.items()}, **top)
 
 
-def watched(config: Config) -> dict[str, bool]:
-    """Return the folders, and whether they are looked at now and then."""
-    return {each.folder: each.is_polled for each in watched_folders(config)}
+def watched(config: Config) -> dict[str, float | None]:
+    """Return the folders, and how often somebody chose that they are looked at."""
+    return {each.folder: each.poll_interval for each in watched_folders(config)}
 
 
-def test_spark_watches_its_own_tables_but_for_what_a_queue_tells_of() -> None:
+def test_tables_are_watched_whatever_delivers_them() -> None:
     tables: dict[str, dict[str, Any]] = {
         "disk": {"path": "/lake/disk"},
-        "bucket": {"path": "s3://lake/bucket"},
+        "bucket": {"path": "s3://lake/bucket", "poll_interval": "5s"},
         "arrow": {"path": "s3://lake/arrow", "engine": "arrow"},
     }
-    without = configured({}, **tables)
-    assert watched(without) == {"lake/arrow/_delta_log": True}
-    assert relayed_folders(without) == {}
-    told = configured(QUEUE, **tables)
-    assert watched(told) == {"lake/bucket/_delta_log": True, "lake/arrow/_delta_log": True}
-    assert relayed_folders(told) == {"bucket": "lake/bucket/_delta_log"}
+    folders = {
+        "/lake/disk/_delta_log": None,
+        "lake/bucket/_delta_log": 5.0,
+        "lake/arrow/_delta_log": None,
+    }
+    assert watched(configured({}, **tables)) == folders
+    assert watched(configured(QUEUE, **tables)) == folders
 
 
-def test_an_interval_of_a_table_on_spark_is_kept_once_and_by_spark() -> None:
-    chosen = {"path": "s3://lake/t", "poll_interval": "5s"}
-    assert watched(configured(QUEUE, t=chosen)) == {"lake/t/_delta_log": False}
-    kept = {**chosen, "maintenance": {"checkpoint": {"every_commits": 10}}}
-    assert watched(configured(QUEUE, t=kept)) == {"lake/t/_delta_log": True}
+def test_a_stream_of_spark_watches_its_table_itself_unless_it_is_maintained() -> None:
+    stream = {"path": "s3://lake/t", "engine": "spark", "sink": STREAM}
+    assert watched(configured(QUEUE, t=stream)) == {}
+    kept = {**stream, "maintenance": {"checkpoint": {"every_commits": 10}}}
+    assert watched(configured(QUEUE, t=kept)) == {"lake/t/_delta_log": None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -12,13 +11,12 @@ from tailerd.config.notifications import NotificationsConfig
 from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
 from tailerd.storage.s3.settings import S3Account
 from tailerd.telemetry import Telemetry
-from tailerd.watchers.opening import NOTIFIED_PACE, RELAYED_PACE, WatchedFolder, open_watchers
+from tailerd.watchers.opening import NOTIFIED_PACE, WatchedFolder, open_watchers
 
 QUEUE = NotificationsConfig(queue="http://127.0.0.1:1/1/q")
 LOCAL = WatchedFolder(folder="/lake/a/_delta_log", is_remote=False)
 REMOTE = WatchedFolder(folder="lake/b/_delta_log", is_remote=True)
 POLLED = WatchedFolder(folder="lake/c/_delta_log", is_remote=True, poll_interval=5.0)
-RELAYED = WatchedFolder(folder="lake/d/_delta_log", is_remote=True, hints="/hints/d")
 
 
 def kinds(*watched: WatchedFolder, queue: NotificationsConfig | None = QUEUE) -> list[str]:
@@ -39,17 +37,6 @@ def test_each_kind_of_place_has_its_own_watcher_and_a_floor() -> None:
     ]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
-def test_what_another_process_tells_of_is_heard_and_looked_at_as_somebody_chose() -> None:
-    assert kinds(RELAYED, queue=None) == ["RelayedWatcher", "FloorWatcher"]
-    chosen = replace(RELAYED, poll_interval=3600.0)
-    assert kinds(chosen, queue=None) == ["RelayedWatcher", "PollWatcher"]
-
-
-def test_what_is_looked_at_elsewhere_is_only_listened_for() -> None:
-    assert kinds(replace(POLLED, is_polled=False)) == ["SqsWatcher"]
-
-
 def test_nothing_is_watched_where_there_is_nothing() -> None:
     assert kinds() == []
 
@@ -59,5 +46,3 @@ def test_a_thousand_tables_that_a_queue_tells_of_cost_less_than_two_requests_a_s
     # A look as rare as this is one listing and nothing else.
     assert NOTIFIED_PACE.wide_seconds > REMOTE_LISTING_SECONDS
     assert 1000 / NOTIFIED_PACE.wide_seconds + a_queue < 2
-    # Spark's processes look besides, in case they are not told.
-    assert 1000 / NOTIFIED_PACE.wide_seconds + 1000 / RELAYED_PACE.wide_seconds + a_queue < 2

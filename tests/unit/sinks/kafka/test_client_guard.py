@@ -27,6 +27,7 @@ from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import (
+    CoordinatorType,
     ProducerIdAndEpoch,
     TransactionalRequestResult,
     TransactionManager,
@@ -90,7 +91,8 @@ def test_a_producer_joins_a_transaction_that_another_process_began() -> None:
         "_partitions_in_transaction",
     }
     states = {"_current_state", "_last_error", "_transaction_started"}
-    assert known | states <= attributes(TransactionManager, "__init__")
+    whose = {"transactional_id", "_transaction_coordinator"}
+    assert known | states | whose <= attributes(TransactionManager, "__init__")
     client = SimpleNamespace(_transaction_manager=manager)
     manager._partitions_in_transaction.add(TopicPartition("before", 0))
     join(
@@ -110,8 +112,28 @@ def test_a_producer_joins_a_transaction_that_another_process_began() -> None:
     assert written(client) == {("t", 0): 42}
 
 
+def test_a_producer_joins_a_transaction_of_another_id_at_its_own_coordinator() -> None:
+    manager = TransactionManager("before")
+    client = SimpleNamespace(_transaction_manager=manager)
+    manager._transaction_coordinator = "of before"
+
+    def joined(transactional_id: str) -> tuple[str, object]:
+        shared = SharedTransaction(
+            transactional_id=transactional_id, producer_id=7, epoch=3, sequences={}
+        )
+        join(client, shared)
+        return manager.transactional_id, manager._transaction_coordinator
+
+    assert joined("before") == ("before", "of before")
+    assert joined("after") == ("after", None)
+    assert manager.coordinator(CoordinatorType.TRANSACTION) is None
+    manager.maybe_add_partition_to_transaction(PLACE)
+    request = manager._add_partitions_to_transaction_handler()
+    assert request.transactional_id == "after"
+
+
 def test_closing_a_producer_does_not_end_its_transaction() -> None:
-    """What a task leaves open, only the driver ends."""
+    """What a task leaves open, only the daemon ends."""
     closing = inspect.getsource(KafkaProducer.close) + inspect.getsource(Sender.run)
     assert "abort_transaction" not in closing
     assert "begin_abort" not in closing

@@ -1,0 +1,170 @@
+"""The rows of one delivery on an engine's other processes: what is sent there, and what comes back.
+
+The daemon plans, as for rows that it reads itself; a process of the engine reads the runs one after
+the other and gives the rows to the sink's writer. Only counts come back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.errors import BugError
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.detect import read_tasks
+from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
+from tailerd.pipeline.delivered_commits import DeliveredCommits
+from tailerd.reading.read_ahead import read_ahead
+from tailerd.sinks.base import RowWriter
+from tailerd.storage.stores import Stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteWork:
+    """The rows of a delivery and what is done with them. Picklable.
+
+    Attributes:
+        table: Configured name.
+        runs: What to read, in order.
+        key: Columns by which readers tell rows apart; empty where nobody does.
+        limit: Size of a batch.
+        writer: Gets all rows.
+    """
+
+    table: str
+    runs: tuple[Run, ...]
+    key: tuple[str, ...]
+    limit: BatchLimit
+    writer: RowWriter
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files to read."""
+        return sum(task.size_bytes for run in self.runs for task in run.tasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteAnswer:
+    """What was done. Picklable.
+
+    Attributes:
+        rows: Rows the writer took, by `_change_type`.
+        bytes: Their Arrow bytes.
+        written: What the writer returned.
+    """
+
+    rows: Counter[str]
+    bytes: int
+    written: object
+
+
+class Place(Protocol):
+    """Where an engine does work."""
+
+    async def run(self, work: RemoteWork) -> RemoteAnswer:
+        """Do work once; when cancelled, only return once it has ended.
+
+        Raises:
+            TailerdError: Of reading or writing, or of the engine; rows may have been written.
+        """
+        ...
+
+
+def do_remote_work(work: RemoteWork, stores: Stores) -> RemoteAnswer:
+    """Read and write; blocking, in a process of the engine.
+
+    Raises:
+        TailerdError: Of reading or writing.
+        BugError: The writer did not take all rows.
+    """
+    rows: Counter[str] = Counter()
+    size = 0
+    is_complete = False
+
+    def counted() -> Generator[ChangeBatch, None, None]:
+        nonlocal size, is_complete
+        for batch in read_ahead(_batches(work, stores), lambda batch: batch.size_bytes):
+            rows.update(batch.count_changes())
+            size += batch.size_bytes
+            yield batch
+        is_complete = True
+
+    with closing(counted()) as batches:
+        written = work.writer(batches)
+    if not is_complete:
+        raise BugError(
+            f"Rows of {work.table} were written elsewhere, but only {rows.total()} were asked for,"
+            " not all there were."
+        )
+    return RemoteAnswer(rows=rows, bytes=size, written=written)
+
+
+def _batches(work: RemoteWork, stores: Stores) -> Generator[ChangeBatch, None, None]:
+    reader = RunReader(partial(read_tasks, stores=stores), work.key)
+    for run in work.runs:
+        limit = replace(work.limit, max_bytes=run.limit_bytes(work.limit.max_bytes))
+        yield from reader.read(run, limit)
+
+
+class RemoteRows:
+    """The rows between two offsets, read elsewhere; counts as `ChangeStream` does.
+
+    Attributes:
+        rows: Rows by `_change_type`.
+        bytes: Their Arrow bytes.
+        commits: What the plan says of their commits.
+    """
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        start: Offset,
+        end: Offset,
+        *,
+        table: str,
+        limit: BatchLimit,
+        key: Sequence[str],
+        place: Place,
+    ) -> None:
+        self._between = start, end
+        self._table, self._limit, self._key = table, limit, tuple(key)
+        self._place = place
+        self.commits = DeliveredCommits()
+        self._planner = RunPlanner(source, is_keyed=bool(key), on_group=self.commits.count)
+        self._runs: tuple[Run, ...] = ()
+        self.rows: Counter[str] = Counter()
+        self.bytes = 0
+
+    async def plan(self) -> bool:
+        """Find out what to read; return whether there is anything.
+
+        Raises:
+            TableError: As the source's `plan`.
+        """
+        self._runs = tuple([run async for run in self._planner.between(*self._between)])
+        return bool(self._runs)
+
+    async def run(self, writer: RowWriter) -> object:
+        """Have the rows that were planned read and written, and return what the writer did.
+
+        Raises:
+            TailerdError: Of reading or writing, or of the engine.
+        """
+        answer = await self._place.run(
+            RemoteWork(
+                table=self._table,
+                runs=self._runs,
+                key=self._key,
+                limit=self._limit,
+                writer=writer,
+            )
+        )
+        self.rows, self.bytes = answer.rows, answer.bytes
+        return answer.written

@@ -1,0 +1,125 @@
+"""The files of one delivery while they are written, by the daemon or by a process of an engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import SinkError
+from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.file.owner import FolderOwner
+from tailerd.sinks.file.parts import JsonLinesPart, ParquetPart, Part
+from tailerd.sinks.resources import EncodeBatch
+
+NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet|gap\.json)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """Where the files of one table go. Picklable.
+
+    Attributes:
+        path: The folder, as every process sees it.
+        owner: Who writes there.
+        config: The sink's section.
+        encode: Makes JSON lines.
+        attempt: Of another process, which may write on when nobody waits for it any more: then its
+            files must not be those of the repetition.
+    """
+
+    path: Path
+    owner: FolderOwner
+    config: FileSinkConfig
+    encode: EncodeBatch
+    attempt: str = ""
+
+    def open_part(self, start: Offset, number: int) -> Part:
+        """Open a file of the delivery that begins at `start`; `OSError` comes through."""
+        path = self.path / f"{prefix(start)}-{number:05d}.{self.config.format}"
+        temporary, mode = self.owner.temporary(path, self.attempt), self.config.file_mode()
+        limit = self.config.max_bytes_per_file
+        if self.config.format == "parquet":
+            return ParquetPart(path, temporary, max_bytes=limit, mode=mode)
+        return JsonLinesPart(path, temporary, encode=self.encode, max_bytes=limit, mode=mode)
+
+    def unwritable(self, error: Exception) -> SinkError:
+        """Return our error of the operating system's, or of Arrow's."""
+        # Arrow reports failing writes with errno, but as its own text.
+        reason = getattr(error, "strerror", None) or str(error)
+        return SinkError(
+            f"The sink folder {self.path} cannot be written: {reason}.",
+            remedy="Free space, or give this user the right to write there; executors of Spark"
+            " must see the same folder.",
+        )
+
+
+class DeliveryFiles:
+    """The temporary files of one delivery. Blocking; `OSError` and Arrow's errors come through."""
+
+    def __init__(self, folder: Folder, start: Offset) -> None:
+        self._folder, self._start = folder, start
+        self._parts: list[Part] = []
+        self.rows = 0
+
+    @property
+    def paths(self) -> list[Path]:
+        """What the files are to be called, in order."""
+        return [part.path for part in self._parts]
+
+    def add(self, batch: ChangeBatch) -> None:
+        """Append rows; no rows make no file."""
+        if batch.num_rows == 0:
+            return
+        if not self._parts or not self._parts[-1].fits(batch):
+            self.finish()
+            self._parts.append(self._folder.open_part(self._start, len(self._parts)))
+        self._parts[-1].add(batch)
+        self.rows += batch.num_rows
+
+    def finish(self) -> None:
+        """Make the last file durable."""
+        if self._parts:
+            self._parts[-1].finish()
+
+    def discard(self) -> None:
+        """Remove the temporary files; what is published stays."""
+        for part in self._parts:
+            part.discard()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesWriter:
+    """Writes a delivery's files where its rows are read; the daemon publishes them."""
+
+    folder: Folder
+    start: Offset
+
+    def __call__(self, batches: Iterator[ChangeBatch]) -> list[Path]:
+        """Write all rows; return what the files are to be called.
+
+        Raises:
+            SinkError: The folder cannot be written.
+        """
+        files = DeliveryFiles(self.folder, self.start)
+        try:
+            for batch in batches:
+                files.add(batch)
+            files.finish()
+        except BaseException as error:
+            files.discard()
+            if isinstance(error, OSError | pa.ArrowException):
+                raise self.folder.unwritable(error) from error
+            raise
+        return files.paths
+
+
+def prefix(offset: Offset) -> str:
+    """Return what the names of a delivery's files begin with."""
+    rank = 0 if offset.phase is Phase.SNAPSHOT else 1
+    return f"{offset.version:020d}-{rank}-{offset.position:020d}"

@@ -1,0 +1,75 @@
+"""The producers of an engine's process, kept open between deliveries. Blocking.
+
+Opening one takes a tenth of a second, as long as a small delivery. Such a process serves one
+delivery at a time, of any table. A producer that failed, or whose delivery did not come to its end,
+is closed and never used again: what it still has must not come behind a repetition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka import KafkaProducer
+
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.connection import Connection, close_producer
+from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.sinks.kafka.shared_transaction import prepare_to_join
+
+_MOST_OPEN = 4
+"""Of so many kinds a process keeps one; more than this is one too many."""
+_CLOSE_SECONDS = 5.0
+_idle: dict[tuple[object, ...], KeptProducer] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptProducer:
+    """An open producer.
+
+    Attributes:
+        connection: To its brokers.
+        client: kafka-python's.
+    """
+
+    connection: Connection
+    client: KafkaProducer
+
+    def close(self) -> None:
+        """Drop what is not sent."""
+        close_producer(self.client, seconds=_CLOSE_SECONDS, is_clean=False)
+
+
+def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
+    """Return an idle producer of this process, or open one; the caller has it for itself.
+
+    Args:
+        transactional_id: Of the transaction that it is to join; None for none.
+
+    Raises:
+        TailerdError: The brokers cannot be reached, or refuse.
+    """
+    kept = _idle.pop(_likeness(config, transactional_id), None)
+    return _opened(config, transactional_id) if kept is None else kept
+
+
+def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: KeptProducer) -> None:
+    """Keep a producer for the next delivery; everything it was given is acknowledged."""
+    _idle[_likeness(config, transactional_id)] = opened
+    while len(_idle) > _MOST_OPEN:
+        _idle.pop(next(iter(_idle))).close()
+
+
+def _opened(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
+    connection = Connection(config)
+    client = connection.producer(transactional_id)
+    if transactional_id is not None:
+        backoff_ms = connection.number("retry_backoff_ms", 20)
+        prepare_to_join(client, backoff_seconds=backoff_ms / 1000)
+    return KeptProducer(connection=connection, client=client)
+
+
+def _likeness(config: KafkaSinkConfig, transactional_id: str | None) -> tuple[object, ...]:
+    options = tuple(sorted(revealed(config.producer).items()))
+    servers = tuple(config.bootstrap_servers)
+    # One that joins transactions joins those of any id.
+    return servers, options, config.batching, transactional_id is None

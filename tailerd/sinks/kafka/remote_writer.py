@@ -1,0 +1,93 @@
+"""A delivery's records, written by a process of an engine; the daemon's session ends it. Blocking.
+
+Exactly once, the process joins the transaction that the daemon began, and the daemon commits it
+with the offset. At least once it has a producer of its own, and says when all is acknowledged.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.sinks.kafka.config import KafkaSinkConfig
+from tailerd.sinks.kafka.destinations import TableSchemas
+from tailerd.sinks.kafka.kept_producers import KeptProducer, give_back, take_producer
+from tailerd.sinks.kafka.session import Session, WrittenRecords
+from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join
+from tailerd.sinks.kafka.topics import TopicFacts, Topics
+
+_MOST_TABLES = 256
+_schemas: OrderedDict[bytes, TableSchemas] = OrderedDict()
+"""What this process knows of the schemas of tables, so that registries are not asked again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsWriter:
+    """Writes a delivery's rows where they are read. Picklable.
+
+    Attributes:
+        config, pipeline: The sink's.
+        start, end: Of the delivery.
+        facts: Topics that the daemon knows.
+        transaction: Where records belong; None delivers at least once.
+    """
+
+    config: KafkaSinkConfig
+    pipeline: PipelineIdentity
+    start: Offset
+    end: Offset
+    facts: tuple[TopicFacts, ...]
+    transaction: SharedTransaction | None
+
+    def __call__(self, batches: Iterator[ChangeBatch]) -> WrittenRecords:
+        """Write all rows; everything is acknowledged when this returns.
+
+        Raises:
+            TailerdError: Some of them may be there; those of a transaction do not count.
+        """
+        identity = None if self.transaction is None else self.transaction.transactional_id
+        opened = take_producer(self.config, identity)
+        try:
+            written = self._written(opened, batches)
+        except BaseException:
+            opened.close()
+            raise
+        give_back(self.config, identity, opened)
+        return written
+
+    def _written(self, opened: KeptProducer, batches: Iterator[ChangeBatch]) -> WrittenRecords:
+        began = time.monotonic()
+        if self.transaction is not None:
+            join(opened.client, self.transaction)
+        topics = Topics(opened.connection)
+        topics.learn(self.facts)
+        session = Session(
+            self.config,
+            self.pipeline,
+            connection=opened.connection,
+            topics=topics,
+            schemas=_schemas_of(self.config, self.pipeline.table),
+            client=opened.client,
+        )
+        session.begin()
+        session.describe(self.start.table_id)
+        for batch in batches:
+            if batch.num_rows:
+                session.send(self.start, batch)
+        session.send_rest(self.end)
+        return session.written(time.monotonic() - began)
+
+
+def _schemas_of(config: KafkaSinkConfig, table: str) -> TableSchemas:
+    key = pickle.dumps((config, table))
+    found = _schemas.pop(key, None) or TableSchemas(config, table)
+    _schemas[key] = found
+    if len(_schemas) > _MOST_TABLES:
+        _schemas.popitem(last=False)[1].close()
+    return found

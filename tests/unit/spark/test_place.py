@@ -1,0 +1,393 @@
+"""Deliveries as tasks of Spark's jobs: which job they are in, how they fail, how they are left."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
+from tailerd.changefeed.offset import Version
+from tailerd.errors import (
+    BatchRetryError,
+    BugError,
+    CommitAheadError,
+    ConfigError,
+    EngineError,
+    SinkFencedError,
+    TailerdError,
+)
+from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
+from tailerd.pipeline.change_runs import Run
+from tailerd.pipeline.remote_rows import RemoteAnswer, RemoteWork
+from tailerd.spark import place as place_module
+from tailerd.spark.engine import SparkEngine
+from tailerd.spark.place import SparkPlace
+from tailerd.storage.stores import StoreSettings
+
+_T = TypeVar("_T")
+_MIB = 1024 * 1024
+PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class Named:
+    """A writer that answers with its name, or raises; it takes no rows, as there are none."""
+
+    name: str
+    error: Exception | None = None
+
+    def __call__(self, batches: Iterator[ChangeBatch]) -> str:
+        assert list(batches) == []
+        if self.error is not None:
+            raise self.error
+        return self.name
+
+
+def work(name: str, error: Exception | None = None) -> RemoteWork:
+    return RemoteWork(
+        table=name, runs=(), key=(), limit=DEFAULT_BATCH_LIMIT, writer=Named(name, error)
+    )
+
+
+class SizedWork(RemoteWork):
+    """Work whose files are not there."""
+
+    __slots__ = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return 64 * _MIB + 1
+
+
+def large(name: str) -> RemoteWork:
+    return SizedWork(table=name, runs=(), key=(), limit=DEFAULT_BATCH_LIMIT, writer=Named(name))
+
+
+class JobsDouble:
+    """An engine whose jobs run in threads, when a test lets them, and fail when it says so.
+
+    Attributes:
+        jobs: Numbers of items and of tasks of each job that began.
+        gate: Jobs wait here.
+        failure: What jobs fail with behind the gate.
+    """
+
+    def __init__(self) -> None:
+        self.conf: dict[str, str] = {}
+        self.jobs: list[tuple[int, int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.no_session: Exception | None = None
+        self.defaultParallelism = 3
+
+    @property
+    def engine(self) -> SparkEngine:
+        return cast(SparkEngine, self)
+
+    async def session(self) -> Any:
+        if self.no_session is not None:
+            raise self.no_session
+        return self
+
+    async def blocking(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.to_thread(work)
+
+    @property
+    def sparkContext(self) -> JobsDouble:  # noqa: N802 - the name is Spark's
+        return self
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802 - the name is Spark's
+        return self.conf
+
+    def parallelize(self, items: list[bytes], tasks: int) -> GivenDouble:
+        self.jobs.append((len(items), tasks))
+        assert self.gate.wait(PATIENCE)
+        if self.failure is not None:
+            raise self.failure
+        return GivenDouble(items, tasks)
+
+
+class GivenDouble:
+    """What is given to a job, cut into its tasks as Spark cuts it."""
+
+    def __init__(self, items: list[bytes], tasks: int) -> None:
+        ends = [len(items) * number // tasks for number in range(tasks + 1)]
+        self._parts = [items[a:b] for a, b in itertools.pairwise(ends)]
+
+    def mapPartitions(self, do: Callable[[Iterable[bytes]], Iterator[bytes]]) -> GivenDouble:  # noqa: N802
+        self._do = do
+        return self
+
+    def collect(self) -> list[bytes]:
+        return [found for part in self._parts for found in self._do(part)]
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> JobsDouble:
+    # Nothing of this process is to be kept out of garbage collections.
+    monkeypatch.setattr(place_module, "freeze_gc", lambda: None)
+    monkeypatch.setattr(place_module, "_JOBS_AT_ONCE", 1)
+    monkeypatch.setattr(place_module, "_KILL_SECONDS", 0.0)
+    return JobsDouble()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+Running = asyncio.Task[RemoteAnswer]
+
+
+async def begun(place: SparkPlace, jobs: JobsDouble) -> Running:
+    """Occupy the place with a job that waits for the gate."""
+    jobs.gate.clear()
+    first = asyncio.create_task(place.run(work("first")))
+    await eventually(lambda: len(jobs.jobs) == 1)
+    return first
+
+
+async def sent(place: SparkPlace, *works: RemoteWork) -> list[Running]:
+    tasks = [asyncio.create_task(place.run(each)) for each in works]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def written(answers: Iterable[RemoteAnswer | BaseException]) -> list[object]:
+    return [each.written if isinstance(each, RemoteAnswer) else each for each in answers]
+
+
+async def test_what_waits_goes_into_one_job_and_everyone_gets_the_own_answer(
+    jobs: JobsDouble,
+) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    waiting = await sent(place, *(work(f"t{n}") for n in range(10)))
+    jobs.gate.set()
+    assert written(await asyncio.gather(*waiting)) == [f"t{n}" for n in range(10)]
+    assert (await first).written == "first"
+    # Ten items, and as many tasks as can run at once.
+    assert jobs.jobs == [(1, 1), (10, 3)]
+
+
+async def test_several_jobs_run_at_once_so_that_nobody_waits_for_one_that_is_slow(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_module, "_JOBS_AT_ONCE", 3)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    others = await sent(place, work("a"), work("b"), work("c"), work("d"))
+    await eventually(lambda: len(jobs.jobs) == 3)
+    jobs.gate.set()
+    assert written(await asyncio.gather(first, *others)) == ["first", "a", "b", "c", "d"]
+    assert jobs.jobs == [(1, 1), (1, 1), (1, 1), (2, 2)]
+
+
+async def test_large_work_has_a_job_of_its_own(jobs: JobsDouble) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    works = [work("a"), work("b"), large("c"), large("d"), work("e"), work("f")]
+    waiting = await sent(place, *works)
+    jobs.gate.set()
+    assert written(await asyncio.gather(*waiting)) == list("abcdef")
+    await first
+    assert [items for items, _ in jobs.jobs] == [1, 4, 1, 1]
+
+
+async def test_small_work_finds_a_job_beside_large_ones(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_module, "_JOBS_AT_ONCE", 4)
+    jobs.gate.clear()
+    place = SparkPlace(jobs.engine, StoreSettings)
+    works = [large("a"), large("b"), large("c"), work("d"), large("e"), work("f")]
+    waiting = await sent(place, *works)
+    await eventually(lambda: len(jobs.jobs) == 4)
+    # Two large ones, and each small one when it came: the other large ones wait.
+    assert [items for items, _ in jobs.jobs] == [1, 1, 1, 1]
+    jobs.gate.set()
+    assert written(await asyncio.gather(*waiting)) == list("abcdef")
+
+
+def test_work_is_as_large_as_the_files_it_reads() -> None:
+    task = ChangeTask(
+        version=Version(1),
+        timestamp_us=0,
+        position=0,
+        change_source=ChangeSourceKind.FILES,
+        change_type=ChangeType.INSERT,
+        size_bytes=40 * _MIB,
+        format="delta",
+        payload=DataFile(url="/t/0", schema=TableSchema('{"type":"struct","fields":[]}')),
+    )
+    assert replace(work("t"), runs=(Run([task]), Run([task, task]))).size_bytes == 120 * _MIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "sizes"), [("_MOST_ITEMS", 4, [4, 4, 2]), ("_GIVEN_BYTES", 1, [1] * 10)]
+)
+async def test_a_job_is_given_no_more_than_it_can_take(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(place_module, limit, value)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    waiting = await sent(place, *(work(f"t{n}") for n in range(10)))
+    jobs.gate.set()
+    assert written(await asyncio.gather(*waiting)) == [f"t{n}" for n in range(10)]
+    await first
+    assert [items for items, _ in jobs.jobs] == [1, *sizes]
+
+
+async def test_an_error_is_that_of_its_table_alone_and_keeps_its_class(jobs: JobsDouble) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    ahead = CommitAheadError("Too early.", version=7, remedy="Wait.")
+    waiting = await sent(
+        place,
+        work("a"),
+        work("b", ahead),
+        work("c", SinkFencedError("Somebody else writes.")),
+        work("d", ZeroDivisionError("odd")),
+        work("e"),
+    )
+    jobs.gate.set()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    await first
+    assert len(jobs.jobs) == 2
+    found = written(answers)
+    assert (found[0], found[4]) == ("a", "e")
+    late, fenced, bug = found[1:4]
+    assert type(late) is CommitAheadError
+    assert (late.version, str(late)) == (7, str(ahead))
+    assert type(fenced) is SinkFencedError
+    assert type(bug) is BugError
+    assert "ZeroDivisionError: odd" in str(bug)
+
+
+@pytest.mark.parametrize("where", ["failure", "no_session"])
+async def test_what_the_engine_fails_with_is_everybodys_in_the_job_and_the_next_one_runs(
+    jobs: JobsDouble, where: str
+) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    setattr(jobs, where, EngineError("Java is gone."))
+    waiting = await sent(place, work("a"), work("b"))
+    jobs.gate.set()
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in answers] == [EngineError, EngineError]
+    assert all(isinstance(each, TailerdError) and each.retryable for each in answers)
+    await asyncio.gather(first, return_exceptions=True)
+    setattr(jobs, where, None)
+    assert (await place.run(work("again"))).written == "again"
+
+
+async def test_what_is_cancelled_while_it_waits_never_runs(jobs: JobsDouble) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    kept, dropped = await sent(place, work("kept"), work("dropped", ValueError("it ran")))
+    dropped.cancel()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait({dropped})
+    assert dropped.cancelled()
+    assert not first.done()
+    jobs.gate.set()
+    assert (await kept).written == "kept"
+    await first
+    assert [items for items, _ in jobs.jobs] == [1, 1]
+
+
+async def test_what_is_cancelled_while_it_runs_is_waited_for(jobs: JobsDouble) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    first.cancel()
+    await asyncio.sleep(0.05)
+    assert not first.done()
+    jobs.gate.set()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait({first})
+    assert first.cancelled()
+
+
+@pytest.mark.parametrize("failure", [None, EngineError("Java is gone.")])
+async def test_what_becomes_of_cancelled_work_is_nobodys_error(
+    jobs: JobsDouble, failure: Exception | None
+) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    jobs.failure = failure
+    first.cancel()
+    jobs.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_one_that_does_not_end_is_left_after_a_while(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_module, "_CANCEL_SECONDS", 0.05)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    first = await begun(place, jobs)
+    first.cancel()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait({first})
+    assert first.cancelled()
+    # What it does in the end disturbs nobody.
+    jobs.gate.set()
+    assert (await place.run(work("next"))).written == "next"
+
+
+async def test_a_task_that_spark_tries_again_writes_nothing(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SecondAttempt:
+        @staticmethod
+        def get() -> SecondAttempt:
+            return SecondAttempt()
+
+        @staticmethod
+        def attemptNumber() -> int:  # noqa: N802
+            return 1
+
+    monkeypatch.setattr(place_module, "TaskContext", SecondAttempt)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    with pytest.raises(BatchRetryError) as raised:
+        await place.run(work("a", ValueError("it ran")))
+    assert raised.value.retryable
+
+
+async def test_what_a_failed_job_had_is_tried_again_once_its_tasks_are_gone(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_module, "_KILL_SECONDS", 0.2)
+    jobs.failure = EngineError("A worker died.")
+    began = time.monotonic()
+    with pytest.raises(EngineError):
+        await SparkPlace(jobs.engine, StoreSettings).run(work("a"))
+    assert time.monotonic() - began >= 0.2
+
+
+async def test_no_delivery_is_given_to_two_tasks_at_a_time(jobs: JobsDouble) -> None:
+    jobs.conf["spark.speculation"] = "true"
+    with pytest.raises(ConfigError, match="twice") as raised:
+        await SparkPlace(jobs.engine, StoreSettings).run(work("a", ValueError("it ran")))
+    assert "spark.speculation" in raised.value.remedy
+    assert jobs.jobs == []
+
+
+async def test_what_pyspark_itself_raises_is_tried_again(jobs: JobsDouble) -> None:
+    jobs.failure = EOFError("an answer ended in the middle")
+    with pytest.raises(EngineError, match="EOFError") as raised:
+        await SparkPlace(jobs.engine, StoreSettings).run(work("a"))
+    assert raised.value.retryable
