@@ -8,9 +8,10 @@ listing shows at once that the table is still the same and what lies ahead.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 
+from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.errors import (
     RESET_PIPELINE,
@@ -86,8 +87,37 @@ class LogContinuityCheck:
         self._looked_at = self._clock.monotonic()
         return listing
 
-    async def begin_poll(self, version: int) -> bool:
-        """Get ready to ask for a version; return whether it is known that it is not there.
+    async def reach(self, start: Offset, furthest: Callable[[], Awaitable[Offset]]) -> Offset:
+        """Return how far one step may go from `start`, the next commit; `start` if none is there.
+
+        Case A: it is known without asking, or by a listing that was due, that none is there.
+        Case B: none is found, and a listing shows whether it is only yet to come.
+        Case C: one is there, and it is made sure that it continues what was read before.
+
+        Args:
+            start: The beginning of a commit, or a place inside it.
+            furthest: Says how far the step goes by the commits that are found.
+
+        Raises:
+            NotATableError, TableRecreatedError: The table was dropped.
+            MissingVersionError: Later versions are there.
+            TableError: The next commit cannot be read correctly.
+        """
+        if await self._is_known_missing(start.version):  # Case A
+            return start
+        seen = self._window.newest
+        await self._look_beyond(start.version)
+        end = await furthest()
+        if end == start:  # Case B
+            await self.check_gap(start.version)
+            # The listing may have brought what was missing a moment ago.
+            end = await furthest()
+        if end != start:  # Case C
+            await self._require_continued(start, end, seen)
+        return end
+
+    async def _is_known_missing(self, version: int) -> bool:
+        """Tell whether it is known that a version is not there; else it may be asked for again.
 
         Raises:
             As `check_gap`, where it is time for a listing.
@@ -101,18 +131,7 @@ class LogContinuityCheck:
         await self.check_gap(version, is_certain=True)
         return self._window.absent == version
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether what the window says is absent was found so just now."""
-        return self._clock.monotonic() - self._looked_at <= FRESH_SECONDS
-
-    async def known_head(self) -> int | None:
-        """Return the newest version, where it was found so just now and asking is a request."""
-        if self._window.absent is None or not self.is_fresh:
-            return None
-        return self._window.absent - 1 if await self._reader.mark() is None else None
-
-    async def look_beyond(self, version: int) -> None:
+    async def _look_beyond(self, version: int) -> None:
         """Learn with one listing, where it matters, if a commit is of this table and the last one.
 
         Raises:
@@ -130,27 +149,37 @@ class LogContinuityCheck:
                 await self._check_for_another_table(seen)
         self._sure_at = self._clock.monotonic()
 
-    async def end_poll(
-        self, start: int, end: int, seen: LogFile | None, *, is_replaced: bool
-    ) -> None:
-        """Hear that a step goes from one version to another, and what was newest before.
+    async def _require_continued(self, start: Offset, end: Offset, seen: LogFile | None) -> None:
+        """Make sure that a step leads on in the log of this table.
 
         Args:
-            is_replaced: Whether the table has another id behind the step: replaced within its log,
-                if it is still the same log.
+            start, end: Of the step; another id behind it is a table replaced within its log, if it
+                is still the same log.
+            seen: The newest commit's file before the step.
 
         Raises:
             TableRecreatedError: It leads into another table.
         """
-        if is_replaced:
+        if start.table_id != end.table_id:
             # Rare, and a table created again may look just like it.
-            await self.require_same_table(max(start - 1, 0))
+            await self.require_same_table(max(start.version - 1, 0))
         elif await self._reader.mark() is not None:
-            if seen is not None and seen.version == start - 1:
+            if seen is not None and seen.version == start.version - 1:
                 await self._check_for_another_table(seen)
-        elif self._window.absent == end:
+        elif self._window.absent == end.version:
             self._looked_at = self._clock.monotonic()
-            self._spared = end
+            self._spared = end.version
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what the window says is absent was found so just now."""
+        return self._clock.monotonic() - self._looked_at <= FRESH_SECONDS
+
+    async def known_head(self) -> int | None:
+        """Return the newest version, where it was found so just now and asking is a request."""
+        if self._window.absent is None or not self.is_fresh:
+            return None
+        return self._window.absent - 1 if await self._reader.mark() is None else None
 
     async def check_gap(self, version: int, *, is_certain: bool = False) -> None:
         """Make sure that a version that is not there is only yet to come.
@@ -216,7 +245,11 @@ class LogContinuityCheck:
             TableRecreatedError: It is of another one.
         """
         snapshot = await self._snapshot(version)
-        if snapshot.state.metadata.id not in self._table_ids:
+        known, timeline = set(self._table_ids), self._window.timeline
+        if version is not None and timeline.knows(version):
+            # A commit that was read and no step has reached yet may be `CREATE OR REPLACE TABLE`.
+            known.add(timeline.at(version).metadata.id)
+        if snapshot.state.metadata.id not in known:
             raise TableRecreatedError(
                 f"{self._name} now holds table {snapshot.state.metadata.id}, and table"
                 f" {', then '.join(sorted(self._table_ids))} was read before: it was dropped and"

@@ -249,18 +249,10 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
             return replace(start, version=VERSIONS.next_version(begun), mark="")
         if self._net.is_net(start):
             return await self._head_offset(start)
-        if await self._guard.begin_poll(start.version):
-            return start
-        seen = self._window.newest
-        await self._guard.look_beyond(start.version)
-        end = await self._commits.furthest(start, limit)
-        if end == start:
-            await self._guard.check_gap(start.version)
-            # The listing may have brought what was missing a moment ago.
-            end = await self._commits.furthest(start, limit)
+        end = await self._guard.reach(
+            start, functools.partial(self._commits.furthest, start, limit)
+        )
         if end != start:
-            is_replaced = start.table_id != end.table_id
-            await self._guard.end_poll(start.version, end.version, seen, is_replaced=is_replaced)
             self._table_ids |= self._window.timeline.table_ids
             if self._window.newest is not None:
                 head = Version(self._window.newest.version)
