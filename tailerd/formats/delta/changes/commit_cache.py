@@ -44,8 +44,8 @@ class _Read:
 class CommitCache:
     """Looks up commits by version, with the states and times around them.
 
-    Memory is bounded: bodies above `WINDOW_BYTES` in all are dropped and fetched again when they
-    are needed again.
+    Memory is bounded: bodies and lines above `WINDOW_BYTES` in all are dropped and fetched again
+    when they are needed again.
 
     Args:
         reader: The table's log.
@@ -196,16 +196,16 @@ class CommitCache:
         self._read[version] = _Read(found.file, found.commit.size_bytes, content)
         self.note_newest(found.file)
         self.timeline.extend(found.commit)
-        self._bytes += len(found.body or b"")
+        self._bytes += found.held_bytes
         while len(self._found) > 1 and self._bytes > WINDOW_BYTES:
             oldest, dropped = self._found.popitem(last=False)
-            self._bytes -= len(dropped.body or b"")
+            self._bytes -= dropped.held_bytes
             self._plans.pop(oldest, None)
 
     def forget_before(self, version: int) -> None:
         """Drop what only versions before `version` need."""
         for old in [known for known in self._found if known < version]:
-            self._bytes -= len(self._found.pop(old).body or b"")
+            self._bytes -= self._found.pop(old).held_bytes
             self._plans.pop(old, None)
         self.timeline.forget_before(version - 1)
         for table in (self._file_times, self._read):

@@ -234,7 +234,7 @@ class CommitTasks:
         mark, first, byte = marks.before(position)
         for number in range(first, plan.passes):
             planner.begin_pass(number, mark)
-            async for lines, done in self._window.reader.lines(found.file, byte, found.body):
+            async for lines, done in self._window.reader.actions(found, byte):
                 tasks = planner.feed(lines)
                 marks.note(planner.position, number, done)
                 if wanted := [task for task in tasks if task.position >= position]:

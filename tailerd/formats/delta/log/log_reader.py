@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -24,6 +24,7 @@ from tailerd.formats.delta.log.segment_replay import (
     DamagedCheckpointError,
     replay_segment,
 )
+from tailerd.formats.delta.protocol.actions import Line
 from tailerd.formats.delta.protocol.commit_file import SLICE_BYTES, Commit, CommitScan
 from tailerd.formats.delta.protocol.commit_timestamp import LOOK_BACK_VERSIONS
 from tailerd.formats.delta.protocol.last_checkpoint import parse_last_checkpoint
@@ -55,6 +56,9 @@ GAP_PATIENCE_SECONDS = 0.5
 GAP_LOOKS = 5
 """So often it is looked again, each time for another file: some may show now one, now the other."""
 
+DECODED_ONCE_BYTES = 1024 * 1024
+"""The lines of a commit up to this size are kept decoded, from finding it to planning its tasks."""
+
 STILL_SECONDS = 1.0
 """So long a commit must stand still where nothing else tells that its writer has finished."""
 
@@ -65,11 +69,18 @@ class CommitBody:
 
     Attributes:
         body: Its bytes, or None when it is too large to be held.
+        lines: Its lines, decoded, unless it is larger than `DECODED_ONCE_BYTES`.
     """
 
     file: LogFile
     commit: Commit
     body: bytes | None
+    lines: list[Line] | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory its body and lines take; decoded, a line takes its length again."""
+        return len(self.body or b"") * (1 if self.lines is None else 2)
 
 
 def _all_that_is_left(damage: TableError | None) -> TableError | None:
@@ -300,18 +311,20 @@ class LogReader(LogFolder):
         return await asyncio.to_thread(self._scan_all, files, bodies)
 
     def _scan_all(self, files: Sequence[LogFile], bodies: Sequence[bytes]) -> list[CommitBody]:
-        found = []
-        for file, body in zip(files, bodies, strict=True):
-            commit = self._begin_scan(file).whole(body)
-            found.append(CommitBody(file=file, commit=commit, body=body))
-        return found
+        return [self._scan(*each) for each in zip(files, bodies, strict=True)]
 
-    def _begin_scan(self, file: LogFile) -> CommitScan:
+    def _scan(self, file: LogFile, body: bytes) -> CommitBody:
+        scan = self._begin_scan(file, keeps_lines=len(body) <= DECODED_ONCE_BYTES)
+        commit = scan.whole(body)
+        return CommitBody(file=file, commit=commit, body=body, lines=scan.lines)
+
+    def _begin_scan(self, file: LogFile, *, keeps_lines: bool = False) -> CommitScan:
         return CommitScan(
             file.version,
             file.name,
             self.url,
             with_rows=self._with_rows,
+            keeps_lines=keeps_lines,
             memory_bytes=self.memory_bytes,
         )
 
@@ -398,12 +411,19 @@ class LogReader(LogFolder):
         return await self._scanned(file, await self.store.get(self.path_of(file)))
 
     async def _scanned(self, file: LogFile, body: bytes) -> CommitBody:
-        scan = self._begin_scan(file)
         if len(body) > SLICE_BYTES:
-            commit = await asyncio.to_thread(scan.whole, body)
-        else:
-            commit = scan.whole(body)
-        return CommitBody(file=file, commit=commit, body=body)
+            return await asyncio.to_thread(self._scan, file, body)
+        return self._scan(file, body)
+
+    async def actions(
+        self, found: CommitBody, start: int = 0
+    ) -> AsyncIterator[tuple[list[Line], int]]:
+        """Yield a commit's actions as `lines` does; a small one is not decoded again."""
+        if found.lines is not None and not start:
+            yield found.lines, found.commit.size_bytes
+            return
+        async for lines in self.lines(found.file, start, found.body):
+            yield lines
 
 
 def _is_like(before: LogFile | FileMeta, now: FileMeta) -> bool:

@@ -250,6 +250,10 @@ class CommitScan:
         root_url: The table's place, to recognise absolute paths below it.
         with_rows: Whether to look into statistics for the number of rows.
         memory_bytes: What reading may take.
+        keeps_lines: Whether the decoded lines are wanted afterwards.
+
+    Attributes:
+        lines: All lines decoded so far, in order, if they are kept; else None.
     """
 
     def __init__(
@@ -259,8 +263,10 @@ class CommitScan:
         root_url: str = "",
         *,
         with_rows: bool = False,
+        keeps_lines: bool = False,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
+        self.lines: list[Line] | None = [] if keeps_lines else None
         self._commit = Commit(version)
         self._rows = RowTally() if with_rows else None
         self._decoder = LineDecoder(name, memory_bytes)
@@ -296,6 +302,8 @@ class CommitScan:
 
     def _take(self, lines: list[Line]) -> None:
         commit = self._commit
+        if self.lines is not None:
+            self.lines.extend(lines)
         for line in lines:
             if (action := line.add) is not None:
                 key, path_key = self._keys(action)

@@ -10,6 +10,10 @@ from tailerd.errors import MissingVersionError, NotATableError, StorageError, Ta
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log_continuity import FRESH_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.log import log_folder, log_reader
+from tailerd.formats.delta.protocol import commit_file
+from tailerd.formats.delta.protocol.actions import Line
+from tailerd.formats.delta.protocol.commit_file import LineDecoder
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import KINDS, MeteredStore
 from tests.corners.feed import EVERYTHING, batches_of, rows_of
@@ -74,6 +78,31 @@ async def test_a_new_commit_takes_few_requests_however_long_the_log(tmp_path: Pa
         at = end
         if number:
             assert meter.requests == {**NOTHING, "get": 2}
+
+
+@pytest.mark.parametrize(("kept_bytes", "times"), [(1_000_000, 1), (0, 2)])
+async def test_a_small_commit_is_decoded_once_from_finding_it_to_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int, times: int
+) -> None:
+    decoded: list[str] = []
+
+    class Counted(LineDecoder):
+        def feed(self, chunk: bytes) -> list[Line]:
+            decoded.append(self.name)
+            return super().feed(chunk)
+
+    monkeypatch.setattr(commit_file, "LineDecoder", Counted)
+    monkeypatch.setattr(log_folder, "LineDecoder", Counted)
+    monkeypatch.setattr(log_reader, "DECODED_ONCE_BYTES", kept_bytes)
+    table = numbered(tmp_path, 2)
+    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest())
+    at = await source.initial_offset("latest")
+    table.append([{"id": 7, "name": "seven"}])
+    table.append([{"id": 8, "name": "eight"}])
+    end = await source.latest_offset(at, EVERYTHING)
+    rows = rows_of(await batches_of(source, at, end))
+    assert sorted(row["id"] for row in rows) == [7, 8]
+    assert [decoded.count(f"{version:020}.json") for version in (2, 3)] == [times, times]
 
 
 async def _step(source: DeltaChangeSource, at: Offset) -> Offset:
