@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailerd.telemetry import events
 from tailerd.telemetry.metrics import STATES, Metrics
 from tests.doubles.sim_clock import SimClock
-from tests.unit.telemetry.test_table_gauges import MEASURED, saved
-from tests.unit.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
+from tests.telemetry.test_table_gauges import MEASURED, saved
+from tests.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 NAME = re.compile(r"\b(?:tailerd|process|python)_[a-z_]+")

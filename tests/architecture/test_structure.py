@@ -92,6 +92,25 @@ def test_every_method_of_the_object_store_has_contract_tests() -> None:
             assert f"def test_{sentence}" in names or f"_{sentence}" in names
 
 
+def test_tests_stand_where_what_they_test_stands() -> None:
+    """Each folder of the product has one of tests with the same name, and none has two."""
+    elsewhere = {"checks": "cli/test_doctor.py"}
+    missing = [
+        name
+        for name in sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+        if not (ROOT / "tests" / elsewhere.get(name, f"{name}/__init__.py")).exists()
+    ]
+    assert missing == []
+    twice = {"integration": {"spark"}}
+    parts = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    second = [
+        str(path.parent.relative_to(ROOT))
+        for path in (ROOT / "tests").glob("*/*/__init__.py")
+        if path.parent.name in parts - twice.get(path.parents[1].name, set())
+    ]
+    assert second == []
+
+
 def test_test_folders_are_packages_so_that_equal_names_do_not_clash() -> None:
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
     assert [

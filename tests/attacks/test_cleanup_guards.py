@@ -38,9 +38,9 @@ from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import WakeupRegistry
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.log_bodies import add, remove
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add, remove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

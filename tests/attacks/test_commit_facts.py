@@ -21,8 +21,8 @@ from tests.integration.daemon.running import (
     page,
     write_config,
 )
+from tests.pipeline.test_growth_keeper import Kept
 from tests.tables.builder import CDF, TableBuilder
-from tests.unit.pipeline.test_growth_keeper import Kept
 
 ROWS: list[dict[str, object]] = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
 

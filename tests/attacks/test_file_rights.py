@@ -28,6 +28,7 @@ from tailerd.pipeline.state_lock import state_lock
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.telemetry.history_store import HistoryStore
 from tests.contracts.test_sink import batch, delivery, offset
+from tests.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.integration.daemon.running import (
     address,
     daemon,
@@ -35,8 +36,7 @@ from tests.integration.daemon.running import (
     file_table,
     write_config,
 )
-from tests.unit.formats.delta.changes.test_snapshot_spool import ListedFiles
-from tests.unit.sinks.test_file_sink import sink
+from tests.sinks.test_file_sink import sink
 
 BITS = 0o777
 

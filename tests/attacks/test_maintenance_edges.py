@@ -43,12 +43,12 @@ from tailerd.storage.output import Output
 from tailerd.telemetry import events
 from tests.contracts.test_offset_store import saved
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.changes.test_snapshot_spool import ListedFiles
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_cleanup import DAY, FIRST, OLD_SIDECAR, commits_of, daily
 from tests.maintenance.test_jobs import do_all
 from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.changes.test_snapshot_spool import ListedFiles
-from tests.unit.formats.delta.log_bodies import add
 
 TODAY = FIRST + 40 * DAY
 HOUR = 3_600_000

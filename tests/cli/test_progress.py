@@ -13,7 +13,7 @@ from tailerd.cli import progress
 from tailerd.cli.progress import Progress
 from tailerd.cli.run_progress import RunProgress
 from tailerd.telemetry import events
-from tests.unit.telemetry.test_telemetry import DELIVERED, STARTED, backlog
+from tests.telemetry.test_telemetry import DELIVERED, STARTED, backlog
 
 
 class Screen(io.StringIO):

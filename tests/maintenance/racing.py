@@ -20,8 +20,8 @@ from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPoli
 from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
 from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
 from tailerd.formats.maintenance import CleanupPolicy, RetentionFloor
+from tests.formats.delta.histories import assert_described, assert_is, live_files
 from tests.tables import naive_log
-from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
 
 KEPT_VERSIONS = 5
 """So many of the newest versions are young; no writer looks at what is older."""

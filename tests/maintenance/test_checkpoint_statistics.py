@@ -13,10 +13,10 @@ import pytest
 
 from tailerd.formats.delta.protocol.statistics_columns import statistics_texts
 from tests.corners.test_types import int96
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_checkpoints import NO_JSON, STRUCT, write
 from tests.maintenance.written import checkpoint_actions, checkpoint_of, state_of
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add
 
 FIELDS = [("valid_to", "timestamp"), ("local", "timestamp_ntz"), ("id", "long")]
 NEAR = datetime.datetime(2001, 1, 1)

@@ -22,16 +22,7 @@ from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
 from tailerd.formats.delta.protocol.last_checkpoint import checksum_of, parse_last_checkpoint
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
-from tests.maintenance.written import (
-    assert_same,
-    checkpoint_actions,
-    checkpoint_of,
-    expected,
-    state_of,
-)
-from tests.tables.builder import START_MS, TableBuilder
-from tests.tables.naive_log import Action
-from tests.unit.formats.delta.histories import (
+from tests.formats.delta.histories import (
     CHECKPOINT_KINDS,
     HEAD,
     CheckpointKind,
@@ -43,7 +34,16 @@ from tests.unit.formats.delta.histories import (
     write_checkpoint,
     write_history,
 )
-from tests.unit.formats.delta.log_bodies import add, remove, vector
+from tests.formats.delta.log_bodies import add, remove, vector
+from tests.maintenance.written import (
+    assert_same,
+    checkpoint_actions,
+    checkpoint_of,
+    expected,
+    state_of,
+)
+from tests.tables.builder import START_MS, TableBuilder
+from tests.tables.naive_log import Action
 
 DAY = 86_400_000
 NOW = START_MS + DAY

@@ -18,14 +18,14 @@ from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.protocol import file_index
 from tailerd.storage.local import LocalStore
+from tests.formats.delta.histories import write_history
+from tests.formats.delta.log_bodies import add, remove, vector
 from tests.maintenance.delta_spark import DeltaSpark
 from tests.maintenance.tables import living_table
 from tests.maintenance.test_random_histories import histories, without_repeated_removes
 from tests.property.test_log_replay import write
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, TableBuilder
 from tests.tables.naive_log import NaiveState
-from tests.unit.formats.delta.histories import write_history
-from tests.unit.formats.delta.log_bodies import add, remove, vector
 
 DELETED_BINS = [0, 1, 10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 2**31 - 1]
 

@@ -21,9 +21,9 @@ from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogCleanup
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import assert_described, assert_is, live_files
+from tests.formats.delta.log_bodies import add, remove
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, TableBuilder
-from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
-from tests.unit.formats.delta.log_bodies import add, remove
 
 DAY = 86_400_000
 FIRST = 1_704_067_200_000 + 3_600_000  # one o'clock

@@ -13,10 +13,10 @@ from tailerd.storage.lease import LEASE_SECONDS, Holder, Lease
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add
 
 HOUR = 3_600_000
 EVERY = 86_400.0

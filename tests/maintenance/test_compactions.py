@@ -18,11 +18,7 @@ from tailerd.formats.delta.log.log_writer import FileResult, LogWriter
 from tailerd.formats.delta.protocol.log_compaction import compact, is_compaction_of
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
-from tests.maintenance.test_random_histories import histories, without_repeated_removes
-from tests.property.test_log_replay import write
-from tests.tables.builder import TableBuilder
-from tests.tables.naive_log import NaiveState, read_commit, replay
-from tests.unit.formats.delta.histories import (
+from tests.formats.delta.histories import (
     HEAD,
     assert_described,
     assert_is,
@@ -30,7 +26,11 @@ from tests.unit.formats.delta.histories import (
     live_files,
     write_history,
 )
-from tests.unit.formats.delta.log_bodies import add, body_of, cdc, remove
+from tests.formats.delta.log_bodies import add, body_of, cdc, remove
+from tests.maintenance.test_random_histories import histories, without_repeated_removes
+from tests.property.test_log_replay import write
+from tests.tables.builder import TableBuilder
+from tests.tables.naive_log import NaiveState, read_commit, replay
 
 
 def compact_range(

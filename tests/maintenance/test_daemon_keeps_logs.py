@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from tests.formats.delta.log_bodies import add
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
@@ -29,7 +30,6 @@ from tests.integration.daemon.running import (
 )
 from tests.maintenance.test_cleanup import commits_of
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add
 
 NO_CHECKPOINT = deltalake.PostCommitHookProperties(create_checkpoint=False)
 

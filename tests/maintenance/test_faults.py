@@ -17,14 +17,14 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
-from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.formats.delta.histories import (
+from tests.formats.delta.histories import (
     assert_described,
     assert_is,
     live_files,
     write_history,
 )
-from tests.unit.formats.delta.log_bodies import add, remove
+from tests.formats.delta.log_bodies import add, remove
+from tests.tables.builder import START_MS, TableBuilder
 
 DAY = 86_400_000
 NOW = START_MS + 60 * DAY

@@ -25,11 +25,11 @@ from tailerd.formats.delta.log.row_groups import (
 )
 from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
 from tailerd.reading.parquet_footer import Chunk, read_footer
+from tests.formats.delta.log_bodies import add, vector
 from tests.maintenance.test_incremental import Held
 from tests.maintenance.test_replaced_checkpoints import files_first
 from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add, vector
 
 FILES = 12
 GROUP = 4

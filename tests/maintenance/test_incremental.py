@@ -16,6 +16,8 @@ from tailerd.formats.delta.protocol import sidecar_plan
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import assert_described, assert_is, live_files
+from tests.formats.delta.log_bodies import add, remove
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
@@ -24,8 +26,6 @@ from tests.maintenance.written import (
     state_of,
 )
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.formats.delta.histories import assert_described, assert_is, live_files
-from tests.unit.formats.delta.log_bodies import add, remove
 
 DAY = 86_400_000
 NOW = START_MS + DAY

@@ -20,10 +20,10 @@ from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompact
 from tailerd.formats.maintenance import CleanupPolicy, JobResult, RetentionFloor
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import write_history
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_cleanup import DAY, FIRST, assert_readable, commits_of, daily
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.histories import write_history
-from tests.unit.formats.delta.log_bodies import add
 
 
 def maintenance(table: TableBuilder, policies: Policies, **more: object) -> DeltaMaintenance:

@@ -16,11 +16,11 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tests.cli.commands import Commands
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.tables import hide, living_table
 from tests.maintenance.test_cleanup import commits_of, daily
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add
 
 
 @pytest.fixture

@@ -16,6 +16,13 @@ from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.log.v2_manifest import ManifestKind
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import (
+    assert_described,
+    assert_is,
+    live_files,
+    write_checkpoint,
+)
+from tests.formats.delta.log_bodies import remove
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
@@ -33,13 +40,6 @@ from tests.property.test_log_replay import (
 )
 from tests.tables.builder import START_MS, TableBuilder
 from tests.tables.naive_log import Action
-from tests.unit.formats.delta.histories import (
-    assert_described,
-    assert_is,
-    live_files,
-    write_checkpoint,
-)
-from tests.unit.formats.delta.log_bodies import remove
 
 DAY = 86_400_000
 NOW = START_MS + 10 * DAY

@@ -15,11 +15,11 @@ import pytest
 
 from tailerd.errors import LogCleanedUpError
 from tailerd.formats.delta.log.live_files import count_rows
+from tests.formats.delta.histories import live_files
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_incremental import Held
 from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.histories import live_files
-from tests.unit.formats.delta.log_bodies import add
 
 
 def files_first(rows: pa.Table) -> list[pa.Table]:

@@ -22,10 +22,10 @@ from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import assert_is
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.formats.delta.histories import assert_is
-from tests.unit.formats.delta.log_bodies import add
 
 DAY = 86_400_000
 OLD_VERSIONS = 12

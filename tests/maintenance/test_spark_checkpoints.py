@@ -35,6 +35,8 @@ from tailerd.maintenance.engine_messages import EngineRequest
 from tailerd.registry import MAINTENANCE_PROGRAMS
 from tailerd.spark.task_executor import SparkTaskExecutor
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import CheckpointKind, write_checkpoint, write_history
+from tests.formats.delta.log_bodies import add, remove
 from tests.integration.daemon.running import run_to_end, write_config
 from tests.maintenance.delta_spark import ROOT, DeltaSpark
 from tests.maintenance.tables import STRUCT_STATS, V2, hide, living_table
@@ -49,8 +51,6 @@ from tests.maintenance.written import (
 )
 from tests.property.test_log_replay import write
 from tests.tables.builder import START_MS, TableBuilder
-from tests.unit.formats.delta.histories import CheckpointKind, write_checkpoint, write_history
-from tests.unit.formats.delta.log_bodies import add, remove
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -22,11 +22,11 @@ from tailerd.storage.local import LocalStore
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.log_bodies import add
 from tests.maintenance.tables import grow, living_table
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.maintenance.wanted import maintained, wanted
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add
 
 OFTEN = Policies(
     checkpoint=CheckpointPolicy(every_commits=3, min_interval_seconds=0),

@@ -23,9 +23,9 @@ from tailerd.storage.memory import MemoryStore
 from tailerd.storage.output import Output
 from tailerd.storage.posix_files import TEMPORARY_PREFIX
 from tests.doubles.faulty_store import FaultyStore
+from tests.formats.delta.histories import assert_is
+from tests.formats.delta.log_bodies import add, remove
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.histories import assert_is
-from tests.unit.formats.delta.log_bodies import add, remove
 
 Manifest = Literal["json", "parquet"]
 DAY_SECONDS = 86_400

@@ -21,8 +21,8 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import SinkError, StorageError, TableError
 from tests.doubles.fake_source import FakeSource, FakeTable
-from tests.unit.pipeline.collecting_sink import CollectingSink
-from tests.unit.pipeline.runs import Run
+from tests.pipeline.collecting_sink import CollectingSink
+from tests.pipeline.runs import Run
 
 PLACES = [
     "latest_offset",

@@ -35,6 +35,7 @@ from tailerd.telemetry import Telemetry
 from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.doubles.sim_clock import SimClock
+from tests.pipeline.collecting_sink import CollectingSink
 from tests.property.key_histories import (
     KeyHistory,
     Row,
@@ -42,7 +43,6 @@ from tests.property.key_histories import (
     pairs_of,
     rows_that_are_there,
 )
-from tests.unit.pipeline.collecting_sink import CollectingSink
 
 KEY = ("id",)
 TINY, ROOMY = 1, 1 << 20

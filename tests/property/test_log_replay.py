@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol import file_index
 from tailerd.storage.local import LocalStore
-from tests.tables.builder import TableBuilder
-from tests.tables.naive_log import Action, key_of
-from tests.unit.formats.delta.histories import (
+from tests.formats.delta.histories import (
     CHECKPOINT_KINDS,
     CheckpointKind,
     assert_described,
@@ -26,7 +24,9 @@ from tests.unit.formats.delta.histories import (
     stats,
     write_checkpoint,
 )
-from tests.unit.formats.delta.log_bodies import add, remove, vector
+from tests.formats.delta.log_bodies import add, remove, vector
+from tests.tables.builder import TableBuilder
+from tests.tables.naive_log import Action, key_of
 
 PATHS = ["a", "b%20c", "b c", "p=%C3%BC/d", "p=ü/d", "e"]
 VECTORS: list[Action] = [{}, vector("v1"), vector("v1", offset=0), vector("v2", offset=0)]

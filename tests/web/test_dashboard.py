@@ -23,7 +23,7 @@ from tailerd.web import docs_pages, live
 from tailerd.web.daemon_page import Settings
 from tailerd.web.dashboard import Dashboard, page_files
 from tailerd.web.server import WebServer
-from tests.unit.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
+from tests.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
 
 
 class Served:

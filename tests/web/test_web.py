@@ -13,7 +13,7 @@ from tailerd.telemetry.status import StatusBoard
 from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
 from tests.doubles.sim_clock import SimClock
-from tests.unit.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
+from tests.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
 
 LOOPBACK = Address(host="127.0.0.1", port=0)
 

@@ -14,8 +14,7 @@ from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
-from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.histories import (
+from tests.formats.delta.histories import (
     CHECKPOINT_KINDS,
     HEAD,
     CheckpointKind,
@@ -25,6 +24,7 @@ from tests.unit.formats.delta.histories import (
     write_checkpoint,
     write_history,
 )
+from tests.tables.builder import TableBuilder
 
 ERRORS: list[type[StorageError]] = [StorageError, FileMissingError]
 errors = pytest.mark.parametrize("error", ERRORS, ids=lambda kind: kind.code)

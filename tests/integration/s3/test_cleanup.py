@@ -14,11 +14,11 @@ from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogClea
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.store import S3Store
 from tests.doubles.sim_clock import SimClock
+from tests.formats.delta.histories import assert_is
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.histories import assert_is
 
 _LATER_MS = 60 * 86_400_000
 KEPT = 8

@@ -20,6 +20,7 @@ from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompact
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store
+from tests.formats.delta.log_bodies import add
 from tests.integration.s3.test_table_faults import changes
 from tests.maintenance.test_group_checks import GROUP, V2, backwards, grouped, regroup
 from tests.maintenance.written import checkpoint_of
@@ -27,7 +28,6 @@ from tests.s3.proxy import Fault, FaultProxy, Seen
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
-from tests.unit.formats.delta.log_bodies import add
 
 DEFAULT_SEEDS = 4
 UNFAIR = (Fault.DELAY, Fault.NO_CONDITIONS, Fault.NO_RANGES, Fault.UNKNOWN, Fault.NO_UPLOAD)

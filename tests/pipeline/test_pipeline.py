@@ -1,0 +1,373 @@
+"""One table's pipeline over a table and a sink in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.offset import Phase
+from tailerd.errors import SinkError, SinkTooSlowError, StorageError, TableError, TailerdError
+from tailerd.pipeline.change_runs import RUN_FILES
+from tailerd.pipeline.change_stream import RUNS_AHEAD
+from tailerd.sinks.base import Delivery
+from tailerd.telemetry import events
+from tests.doubles.fake_source import FakeSource, FakeTable
+from tests.pipeline.collecting_sink import CollectingSink
+from tests.pipeline.runs import Run
+
+
+def table_of(*commits: int) -> FakeTable:
+    """A table whose commits have this many rows each, one file of at most 3 rows each."""
+    table, next_id = FakeTable(), 0
+    for rows in commits:
+        ids = list(range(next_id, next_id + rows))
+        table.commit(*(ids[i : i + 3] for i in range(0, rows, 3)))
+        next_id += rows
+    return table
+
+
+def failing(where: str, *errors: TailerdError | Exception) -> Callable[[str], None]:
+    """Raise the errors one after the other whenever `where` is reached, then no more."""
+    left = list(errors)
+
+    def fails(here: str) -> None:
+        if here == where and left:
+            raise left.pop(0)
+
+    return fails
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("max_files", [1, 2, 1000])
+@pytest.mark.parametrize("start", ["0", "snapshot", "2"])
+async def test_every_row_arrives_once_and_in_order(start: str, max_files: int) -> None:
+    run = Run(table=table_of(5, 0, 7, 1), start=start, max_files=max_files, max_rows=2)
+    sink = CollectingSink()
+    run.sink = sink
+    pipeline = await run.once()
+    assert pipeline.error is None
+    assert sink.ids == run.table.ids(2 if start == "2" else 0)
+    assert sink.is_closed
+
+
+async def test_a_second_run_delivers_only_what_is_new() -> None:
+    run = Run(table=table_of(3, 4), start="snapshot")
+    sink = CollectingSink()
+    run.sink = sink
+    await run.once()
+    first = sink.ids
+    run.table.commit([100, 101])
+    await run.once()
+    assert sink.ids == [*first, 100, 101]
+
+
+async def test_the_first_offset_is_saved_before_the_first_row_is_delivered() -> None:
+    run = Run(table=table_of(3), start="snapshot")
+    run.sink = CollectingSink(failing("before write", TableError("no")))
+    await run.once()
+    saved = await run.offsets.load("orders")
+    assert saved is not None
+    assert (saved.offset.version, saved.offset.phase) == (0, Phase.SNAPSHOT)
+
+
+async def test_a_crash_in_the_first_snapshot_goes_on_with_the_same_snapshot() -> None:
+    run = Run(table=table_of(3), start="snapshot")
+    sink = CollectingSink(failing("after write", TableError("crash")))
+    run.sink = sink
+    await run.once()
+    run.table.commit([50])
+    await run.once()
+    assert sink.ids == [0, 1, 2, 50]
+
+
+async def test_once_ends_at_the_head_of_its_beginning_although_commits_go_on() -> None:
+    run = Run(table=table_of(2, 2), max_files=1)
+    sink = CollectingSink()
+    run.sink = sink
+
+    def commits_more(here: str) -> None:
+        if here == "latest_offset":
+            run.table.commit([1000 + run.table.head])
+
+    run.source = FakeSource(run.table, commits_more)
+    async with asyncio.timeout(5):
+        await run.once()
+    assert sink.ids == [0, 1, 2, 3]
+
+
+async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
+    run = Run(table=table_of(1), is_once=False)
+    sink = CollectingSink()
+    run.sink = sink
+    pipeline = run.pipeline()
+    task = asyncio.create_task(pipeline.run())
+    idle = (0, 0)
+    await eventually(
+        lambda: any(
+            (e.versions, e.head_version) == idle
+            for e in run.events
+            if isinstance(e, events.BacklogMeasured)
+        )
+    )
+    run.table.commit([1])
+    await asyncio.sleep(0.02)
+    assert sink.ids == [0]
+    run.wakeup.ring()
+    await eventually(lambda: sink.ids == [0, 1])
+    pipeline.stop()
+    async with asyncio.timeout(5):
+        await task
+    assert run.told(events.PipelineStopped)
+
+
+async def test_the_offset_is_saved_only_after_the_sink_acknowledged() -> None:
+    run = Run(table=table_of(2))
+    sink = CollectingSink()
+    sink.gate.clear()
+    run.sink = sink
+    task = asyncio.create_task(run.once())
+    await eventually(lambda: sink.in_flight == 1)
+    await asyncio.sleep(0.02)
+    saved = await run.offsets.load("orders")
+    assert saved is not None
+    assert saved.offset.version == 0
+    sink.gate.set()
+    await task
+    saved = await run.offsets.load("orders")
+    assert saved is not None
+    assert saved.offset.version == 1
+
+
+async def test_stop_lets_what_is_in_flight_finish() -> None:
+    run = Run(table=table_of(2, 2), max_files=1, is_once=False)
+    sink = CollectingSink()
+    sink.gate.clear()
+    run.sink = sink
+    pipeline = run.pipeline()
+    task = asyncio.create_task(pipeline.run())
+    await eventually(lambda: sink.in_flight == 1)
+    pipeline.stop()
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    sink.gate.set()
+    await task
+    assert sink.ids == [0, 1]
+    saved = await run.offsets.load("orders")
+    assert saved is not None
+    assert saved.offset.version == 1
+
+
+async def test_a_cancelled_delivery_is_delivered_again_and_leaves_no_open_read() -> None:
+    run = Run(table=table_of(2, 2), is_once=False)
+    sink = CollectingSink()
+    sink.gate.clear()
+    run.sink = sink
+    run.source = FakeSource(run.table)
+    task = asyncio.create_task(run.pipeline().run())
+    await eventually(lambda: sink.in_flight == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert run.source.open_reads == 0
+    assert sink.ids == []
+    sink.gate.set()
+    run.is_once = True
+    await run.once()
+    assert sink.ids == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "where", ["initial_offset", "latest_offset", "plan", "read", "backlog", "commit"]
+)
+async def test_a_retryable_error_of_the_source_is_visible_and_survived(where: str) -> None:
+    run = Run(table=table_of(4, 4), max_rows=1, max_files=1)
+    sink = CollectingSink()
+    run.sink = sink
+    errors = [StorageError("the disk hiccups"), StorageError("again")]
+    run.source = FakeSource(run.table, failing(where, *errors))
+    pipeline = await run.once()
+    assert pipeline.error is None
+    assert sink.ids == run.table.ids()
+    retries = run.told(events.RetryScheduled)
+    assert [r.error_code for r in retries if isinstance(r, events.RetryScheduled)] == [
+        "storage",
+        "storage",
+    ]
+
+
+@pytest.mark.parametrize("where", ["resume", "before write", "after write"])
+@pytest.mark.parametrize("max_in_flight", [1, 4])
+async def test_a_retryable_error_of_the_sink_loses_and_doubles_nothing(
+    where: str, max_in_flight: int
+) -> None:
+    run = Run(table=table_of(4, 4, 0, 5), max_files=1)
+    sink = CollectingSink(failing(where, SinkError("full")), max_in_flight=max_in_flight)
+    run.sink = sink
+    pipeline = await run.once()
+    assert pipeline.error is None
+    assert sink.ids == run.table.ids()
+
+
+class SlowSink(CollectingSink):
+    """Takes a few rows in one piece, and no more."""
+
+    async def write(self, delivery: Delivery) -> int:
+        rows = await super().write(delivery)
+        if rows > 4:
+            del self.kept[delivery.start]
+            raise SinkTooSlowError("Too much at once.")
+        return rows
+
+
+async def test_what_is_too_much_for_a_sink_is_delivered_in_smaller_pieces() -> None:
+    run = Run(table=table_of(4, 40, 5), max_files=16)
+    sink = SlowSink()
+    run.sink = sink
+    pipeline = await run.once()
+    assert pipeline.error is None
+    assert sink.ids == run.table.ids()
+    # 16, 8, 4, 2 files were too many; one of three rows is not. It stays at that.
+    assert len(run.told(events.RetryScheduled)) == 4
+
+
+async def test_waits_between_retries_grow_and_begin_anew_after_progress() -> None:
+    run = Run(table=table_of(3))
+    errors = [StorageError("x") for _ in range(4)]
+    run.source = FakeSource(run.table, failing("latest_offset", *errors))
+    await run.once()
+    waits = [e.wait_seconds for e in run.events if isinstance(e, events.RetryScheduled)]
+    assert waits == sorted(waits)
+    assert len(waits) == 4
+
+
+async def test_a_bounded_number_of_attempts_ends_in_failure() -> None:
+    run = Run(table=table_of(3), max_attempts=3)
+    errors = [StorageError("x") for _ in range(9)]
+    run.source = FakeSource(run.table, failing("latest_offset", *errors))
+    pipeline = await run.once()
+    assert isinstance(pipeline.error, StorageError)
+    assert len(run.told(events.RetryScheduled)) == 2
+
+
+async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None:
+    run = Run(table=table_of(3))
+    run.source = FakeSource(run.table, failing("plan", TableError("broken for good")))
+    pipeline = await run.once()
+    assert isinstance(pipeline.error, TableError)
+    (failed,) = run.told(events.PipelineFailed)
+    assert isinstance(failed, events.PipelineFailed)
+    assert (failed.error_code, failed.error) == ("table", "broken for good")
+
+
+async def test_an_unforeseen_exception_fails_this_pipeline_as_a_bug() -> None:
+    run = Run(table=table_of(3))
+    run.source = FakeSource(run.table, failing("read", ZeroDivisionError("oops")))
+    pipeline = await run.once()
+    assert pipeline.error is not None
+    assert pipeline.error.code == "bug"
+    assert "ZeroDivisionError: oops" in str(pipeline.error)
+
+
+async def test_a_sink_that_acknowledges_too_few_rows_is_found_out() -> None:
+    class ForgetfulSink(CollectingSink):
+        async def write(self, delivery: object) -> int:
+            return 0
+
+    run = Run(table=table_of(3), sink=ForgetfulSink())
+    pipeline = await run.once()
+    assert pipeline.error is not None
+    assert pipeline.error.code == "bug"
+    saved = await run.offsets.load("orders")
+    assert saved is not None
+    assert saved.offset.version == 0
+
+
+async def test_a_table_made_anew_is_noticed() -> None:
+    run = Run(table=table_of(3))
+    await run.once()
+    run.table = FakeTable(table_id="table-2", commits=[[[9]], [[10]]])
+    pipeline = await run.once()
+    assert pipeline.error is not None
+    assert pipeline.error.code == "table_recreated"
+
+
+async def test_a_changed_change_mode_is_refused_and_the_reset_is_named() -> None:
+    run = Run(table=table_of(3))
+    await run.once()
+    run.changes = ChangeMode.FILES
+    pipeline = await run.once()
+    assert pipeline.error is not None
+    assert "tailerd offsets reset orders" in str(pipeline.error)
+
+
+async def test_deliveries_run_side_by_side_up_to_what_the_sink_allows() -> None:
+    run = Run(table=table_of(*[1] * 9), max_files=1)
+    sink = CollectingSink(max_in_flight=3)
+    sink.gate.clear()
+    run.sink = sink
+    task = asyncio.create_task(run.once())
+    await eventually(lambda: sink.in_flight == 3)
+    await asyncio.sleep(0.02)
+    sink.gate.set()
+    await task
+    assert sink.most_in_flight == 3
+    assert sink.ids == run.table.ids()
+
+
+async def test_the_backlog_is_told_before_a_delivery_and_is_zero_when_idle() -> None:
+    run = Run(table=table_of(1, 1, 1))
+    await run.once()
+    backlogs = [e for e in run.events if isinstance(e, events.BacklogMeasured)]
+    assert (backlogs[0].versions, backlogs[0].head_version) == (3, 2)
+    run.events.clear()
+    await run.once()
+    (idle,) = [e for e in run.events if isinstance(e, events.BacklogMeasured)]
+    assert (idle.versions, idle.head_version, idle.oldest_timestamp_ms) == (0, 2, None)
+
+
+async def test_rows_are_counted_by_change_type_after_the_acknowledgement() -> None:
+    run = Run(table=table_of(3, 0, 4))
+    await run.once()
+    delivered = [e for e in run.events if isinstance(e, events.DeliveryAcknowledged)]
+    assert [(d.start_version, d.end_version, d.rows) for d in delivered] == [(0, 2, {"insert": 7})]
+    assert delivered[0].bytes > 0
+
+
+async def test_the_source_hears_every_saved_offset_in_order() -> None:
+    run = Run(table=table_of(3, 3, 3), max_files=1)
+    run.source = FakeSource(run.table)
+    await run.once()
+    orders = [offset.order for offset in run.source.committed]
+    assert orders == sorted(orders)
+    assert run.source.committed[-1].version == 3
+
+
+async def test_reading_ahead_is_bounded_while_the_sink_is_slow() -> None:
+    run = Run(table=table_of(*[3] * 200))
+
+    class SlowSink(CollectingSink):
+        async def write(self, delivery: object) -> int:
+            self.in_flight += 1
+            batches = delivery.batches  # type: ignore[attr-defined]
+            await anext(batches)
+            await self.gate.wait()
+            return 1 + len([batch async for batch in batches])
+
+    sink = SlowSink()
+    sink.gate.clear()
+    run.sink, run.source = sink, FakeSource(run.table)
+    task = asyncio.create_task(run.once())
+    await eventually(lambda: sink.in_flight == 1)
+    await asyncio.sleep(0.05)
+    assert run.source.reads_begun <= (RUNS_AHEAD + 1) * RUN_FILES
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
