@@ -70,7 +70,10 @@ def _spark_findings(config: Config | None, environment: Mapping[str, str]) -> It
 
 
 def _lacking(check: str, message: str, *, is_needed: bool) -> Finding:
-    remedy = "Install a Java runtime 17 or newer and PySpark, or set `engine: arrow`."
+    remedy = (
+        "Install a Java runtime 17 or newer and `pip install 'tailerd[spark]'`, or set"
+        " `engine: arrow`."
+    )
     if is_needed:
         return Finding.problem(check, ConfigError(message, remedy=remedy))
     return Finding.warning(check, f"{message} The Arrow engine works without it.", remedy)

@@ -8,10 +8,13 @@ import tempfile
 import threading
 import webbrowser
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tailerd.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from tailerd.config import Config
@@ -79,6 +82,14 @@ def _choose_engine(asked: str | None) -> str:
     if asked == "arrow":
         _say("Engine: Arrow, in this process, as asked.")
         return asked
+    if find_spec("pyspark") is None:
+        if asked == "spark":
+            raise MissingExtraError(
+                "The demo is to run on Spark, but PySpark is not installed.",
+                remedy="Install it: pip install 'tailerd[spark]'. Or leave out --engine.",
+            )
+        _say("Engine: Arrow, in this process; Spark is not used because PySpark is not installed.")
+        return "arrow"
     from tailerd.spark.session import java_home_or_version
 
     java = java_home_or_version()

@@ -23,7 +23,7 @@ from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.config.positions import positions
 from tailerd.config.substitution import Substitution
 from tailerd.config.yaml_mistakes import QUOTE_VALUES, yaml_mistake
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, MissingExtraError
 from tailerd.registry import known
 
 _LARGEST_FILE_BYTES = 16 * 1024**2
@@ -232,19 +232,20 @@ def _plain(key: str) -> str:
 
 
 def require_engines(config: Config) -> None:
-    """Make sure that the engines of all tables are installed; an image without Java has no PySpark.
+    """Make sure that the engines of all tables are installed: PySpark is an extra.
 
     Raises:
-        ConfigError: One is not.
+        MissingExtraError: One is not.
     """
     engines = {f"tables.{name}": config.engine_of(name) for name in config.tables}
     for name, group in config.discover.items():
         engines[f"discover.{name}"] = group.template.engine or config.engine
     wanting = [name for name, engine in engines.items() if engine == "spark"]
     if wanting and find_spec("pyspark") is None:
-        raise ConfigError(
+        raise MissingExtraError(
             f"The engine of {wanting[0]} is spark, but PySpark is not installed here.",
-            remedy="Set engine: arrow, or use an installation or image with Spark and Java.",
+            remedy="Install it: pip install 'tailerd[spark]' (an image: the one with Spark). Or set"
+            " engine: arrow, which needs no Java either.",
         )
 
 

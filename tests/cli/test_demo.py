@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.cli import demo
+from tailerd.errors import MissingExtraError
 from tailerd.formats.delta.demo import DEMO, DemoTable
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.parts import make_demo_table
@@ -41,6 +42,20 @@ def test_a_demo_without_a_row_is_an_error(
     ran = command("demo", "--engine", "arrow", "--seconds", "0.1")
     assert ran.status == 1
     assert "No change row arrived within 0 s on the arrow engine." in " ".join(ran.errors.split())
+
+
+@pytest.mark.parametrize("asked", [None, "spark"])
+def test_without_pyspark_the_demo_says_how_it_is_installed(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    if asked is None:
+        assert demo._choose_engine(None) == "arrow"
+        assert "PySpark is not installed" in capsys.readouterr().err
+        return
+    with pytest.raises(MissingExtraError) as caught:
+        demo._choose_engine(asked)
+    assert "pip install 'tailerd[spark]'" in caught.value.remedy
 
 
 LEAVING = {"delete", "update_preimage"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.config import load_config, loading
-from tailerd.errors import ConfigError
+from tailerd.errors import MissingExtraError
 
 SINK = "sink: {kind: console}"
 
@@ -31,5 +31,6 @@ def test_without_pyspark_the_engine_spark_is_refused_by_the_table(
     if named is None:
         assert load_config(file).engine == "arrow"
     else:
-        with pytest.raises(ConfigError, match=rf"{named} is spark, but PySpark is not installed"):
+        with pytest.raises(MissingExtraError, match=rf"{named} is spark, but PySpark") as caught:
             load_config(file)
+        assert "pip install 'tailerd[spark]'" in str(caught.value.remedy)
