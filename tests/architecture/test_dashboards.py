@@ -15,7 +15,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailerd.telemetry import events
-from tailerd.telemetry.metrics import STATES, Metrics
+from tailerd.telemetry.metrics import Metrics
+from tailerd.telemetry.pipeline_metrics import STATES
 from tests.doubles.sim_clock import SimClock
 from tests.telemetry.test_table_gauges import MEASURED, saved
 from tests.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.logs import LINES, LOG_FIELDS, line_fields, log_handler
-from tailerd.telemetry.metrics import LABELS, STATES, Metrics
+from tailerd.telemetry.metrics import LABELS, Metrics
+from tailerd.telemetry.pipeline_metrics import STATES
 from tailerd.telemetry.status import StatusBoard
 from tests.doubles.sim_clock import SimClock
 
