@@ -76,7 +76,7 @@ Point = int | str | dt.datetime
 
 _T = TypeVar("_T")
 _ROWS_SHOWN = 20
-_BATCH_ROWS = 65_536
+_BATCH = BatchLimit(max_rows=65_536, max_bytes=64 * 1024**2)
 _STEP = ReadLimit(max_files=1000, max_bytes=256 * 1024**2)
 
 
@@ -158,7 +158,7 @@ class Changes:
         """
         source = await self._request.open()
         at, last = await _range(source, self._since, self._until)
-        reading = Reading(source=source, last=last, batch_limit=_batch_limit())
+        reading = Reading(source=source, last=last, batch_limit=_BATCH)
         async with aclosing(reading.batches(at)) as batches:
             async for batch in batches:
                 yield self._shaped(batch)
@@ -274,7 +274,7 @@ class Follower:
         request = self._request
         source = await request.open()
         at = self._offset or await source.initial_offset(self._since)
-        reading = Reading(source=source, read_limit=_STEP, batch_limit=_batch_limit())
+        reading = Reading(source=source, read_limit=_STEP, batch_limit=_BATCH)
         watching = watched(
             request.place,
             request.stores,
@@ -554,10 +554,6 @@ async def _range(
     return at, last
 
 
-def _batch_limit() -> BatchLimit:
-    return BatchLimit(max_rows=_BATCH_ROWS, max_bytes=64 * 1024**2)
-
-
 def _joined(tables: Sequence[pa.Table], place: str) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
@@ -591,17 +587,12 @@ def _run(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 def _html_table(title: str, names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    lines = []
+    body = ""
     for row in islice(rows, _ROWS_SHOWN):
-        cells = "".join(f"<td>{_html_cell(row.get(name))}</td>" for name in names)
-        lines.append(f"<tr>{cells}</tr>")
+        cells = ("<i>null</i>" if (v := row.get(n)) is None else html.escape(str(v)) for n in names)
+        body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     more = "<p>More rows follow.</p>" if len(rows) > _ROWS_SHOWN else ""
-    body = "".join(lines)
     return (
         f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table>{more}"
     )
-
-
-def _html_cell(value: object) -> str:
-    return "<i>null</i>" if value is None else html.escape(str(value))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tailerd.assembly import delivered_folders, ledgers_of, saved_offset
+from tailerd.assembly.offsets import saved_offset
+from tailerd.assembly.tables import delivered_folders, ledgers_of
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.formats.maintenance import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
-from tailerd.assembly import check_pipeline, lacks_demo_table, ledger_of, open_source, saved_offset
+from tailerd.assembly.offsets import check_pipeline, saved_offset
+from tailerd.assembly.tables import lacks_demo_table, ledger_of, open_source
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.checks.maintained import maintenance_of
 from tailerd.config import Config

@@ -18,7 +18,7 @@ from tailerd.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from tailerd.config import Config
-    from tailerd.daemon import Daemon
+    from tailerd.daemon.daemon import Daemon
     from tailerd.formats.parts import DemoTable
     from tailerd.telemetry.events import Event
 
@@ -158,7 +158,7 @@ class _Demo:
     async def run(self) -> None:
         """Run until the time is over or Ctrl-C."""
         from tailerd.cli.run_progress import RunProgress
-        from tailerd.daemon import Daemon
+        from tailerd.daemon.daemon import Daemon
         from tailerd.errors import EngineError
         from tailerd.spark.session import start_session_java
 
@@ -181,7 +181,7 @@ class _Demo:
             for task in (*writers, timer):
                 task.cancel()
         _say(f"{self._rows} change rows arrived in {self._deliveries} deliveries. All is removed.")
-        if daemon.interrupted_by is not None:
+        if daemon.shutdown.interrupted_by is not None:
             raise KeyboardInterrupt
         if not self._rows:
             raise EngineError(

@@ -77,7 +77,7 @@ def command() -> None:
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
-    from tailerd.assembly import held_offset
+    from tailerd.assembly.offsets import held_offset
     from tailerd.cli.configured import read_config
 
     config = read_config(config_path).config
@@ -173,7 +173,7 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
 
 
 async def _rebind_held(config: Config, name: str) -> HeldOffset:
-    from tailerd.assembly import open_state, rebind_offset
+    from tailerd.assembly.offsets import open_state, rebind_offset
     from tailerd.clock import SystemClock
 
     state = open_state(config, clock=SystemClock())
@@ -187,7 +187,7 @@ async def _reset_held(config: Config, name: str, to: str) -> Offset:
     Raises:
         StateInUseError: One does.
     """
-    from tailerd.assembly import open_state, reset_offset
+    from tailerd.assembly.offsets import open_state, reset_offset
     from tailerd.clock import SystemClock
 
     state = open_state(config, clock=SystemClock())

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from tailerd.cli.run_progress import RunProgress
     from tailerd.config import Config
-    from tailerd.daemon import Daemon
+    from tailerd.daemon.daemon import Daemon
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
@@ -79,7 +79,7 @@ def command(
     from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.run_progress import RunProgress
     from tailerd.config import load_config
-    from tailerd.daemon import Daemon
+    from tailerd.daemon.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
     if is_own_process := about["is_own_process"]:
@@ -112,7 +112,7 @@ def command(
 def _run(daemon: Daemon, progress: RunProgress) -> None:
     with progress:
         asyncio.run(daemon.run())
-    if daemon.interrupted_by is signal.SIGINT:
+    if daemon.shutdown.interrupted_by is signal.SIGINT:
         raise KeyboardInterrupt
 
 
@@ -159,7 +159,7 @@ class _Hangups:
 
 def make_demo_tables(config: Config) -> None:
     """Make the tables that say `create: demo` and are not there yet."""
-    from tailerd.assembly import lacks_demo_table
+    from tailerd.assembly.tables import lacks_demo_table
     from tailerd.formats.detect import find_demo
     from tailerd.formats.parts import make_demo_table
     from tailerd.storage.stores import path_of

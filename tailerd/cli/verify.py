@@ -64,7 +64,8 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 
 
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
-    from tailerd.assembly import held_offset, ledger_of, open_source
+    from tailerd.assembly.offsets import held_offset
+    from tailerd.assembly.tables import ledger_of, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.assembly import open_state, reset_offset
+from tailerd.assembly.offsets import open_state, reset_offset
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.checks.maintained import maintenance_of, needs_of_pipelines
 from tailerd.clock import SystemClock

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.assembly import open_state, reset_offset
+from tailerd.assembly.offsets import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.errors import LogChangedError, StateInUseError, StorageError

@@ -48,7 +48,7 @@ OURS = f"""
     import tailerd.formats.delta.changes.source
     import tailerd.sinks.kafka.sink
     from tailerd.config import load_config
-    from tailerd.daemon import Daemon
+    from tailerd.daemon.daemon import Daemon
     from tailerd.telemetry import events
 
     told = []

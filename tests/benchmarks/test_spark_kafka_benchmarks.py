@@ -30,7 +30,7 @@ GOAL = 0.6
 RUN = """
     import asyncio, pathlib, sys, time
     from tailerd.config import load_config
-    from tailerd.daemon import Daemon
+    from tailerd.daemon.daemon import Daemon
     from tailerd.telemetry import events
 
     told = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailerd.assembly import open_state, reset_offset
+from tailerd.assembly.offsets import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.formats.maintenance import RetentionFloor

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.config import load_config
-from tailerd.daemon import Daemon
+from tailerd.daemon.daemon import Daemon
 from tailerd.telemetry import events
 from tests.integration.daemon.running import (
     daemon,

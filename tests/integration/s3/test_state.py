@@ -14,7 +14,7 @@ import yaml
 from tailerd.cli import run
 from tailerd.clock import SystemClock
 from tailerd.config import load_config
-from tailerd.daemon import Daemon
+from tailerd.daemon.daemon import Daemon
 from tailerd.errors import StateInUseError, StorageError
 from tailerd.pipeline.bucket_history import BucketHistory
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
@@ -267,7 +267,7 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
 async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.assembly.BucketState", partial(BucketState, seconds=2))
+    monkeypatch.setattr("tailerd.assembly.offsets.BucketState", partial(BucketState, seconds=2))
     told: list[events.Event] = []
     running = asyncio.create_task(
         Daemon(load_config(config_of(tmp_path, living)), handlers=[told.append]).run()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tailerd.config import Config
-from tailerd.daemon import Daemon
+from tailerd.daemon.daemon import Daemon
 from tailerd.errors import TailerdError
 from tailerd.telemetry.events import Event
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tailerd.assembly import Assembly, open_source
+from tailerd.assembly.pipelines import Assembly
+from tailerd.assembly.tables import open_source
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.clock import SystemClock
 from tailerd.config import Config

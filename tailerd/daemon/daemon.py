@@ -1,38 +1,22 @@
-"""From objects to running tasks: pipelines, watchers, the listener, signals, and the way out.
-
-Shutdown has two phases. The first signal lets every pipeline finish what is in flight; shortly
-before the end of `shutdown_timeout`, or at a second signal, whatever still runs is cancelled.
-Either way an offset is saved only for what was acknowledged, so nothing is lost: at most a delivery
-is repeated. A process that has not ended by then is ended by a thread of its own, which waits
-neither for the loop nor for other threads: they may hang in the kernel.
-"""
+"""From objects to running tasks: pipelines, watchers, the listener, and the way out."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
-import watchfiles
-
-from tailerd.assembly import (
-    Assembly,
-    delivered_folders,
-    kept_tables,
-    ledger_of,
-    open_state,
-    open_statistics,
-)
+from tailerd.assembly.offsets import open_state
+from tailerd.assembly.pipelines import Assembly
+from tailerd.assembly.tables import delivered_folders, kept_tables, ledger_of, open_statistics
 from tailerd.clock import SystemClock
 from tailerd.config import Config
-from tailerd.config.loading import check_fixed
+from tailerd.daemon.config_file import ConfigFile
+from tailerd.daemon.shutdown import CANCEL_SECONDS, SPARK_GRACE_SECONDS, Shutdown
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
@@ -53,19 +37,12 @@ from tailerd.web.dashboard import Dashboard
 from tailerd.web.listener import Listener
 from tailerd.web.pages import Pages
 
-_SPARK_GRACE_SECONDS = 10.0
-_CANCEL_SECONDS = 2.0
-"""How long what is cancelled may take to end, of `shutdown_timeout`."""
-_LEAVE_SECONDS = 5.0
-"""The same after a second signal, where the machine may be busy with other things."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 
 class Daemon:
     """Runs all tables of a configuration. `run` once.
 
     Attributes:
-        interrupted_by: The first signal that asked it to stop, if any.
+        shutdown: Who asked it to stop.
         manager: The pipelines, to pause, resume and reset.
     """
 
@@ -99,17 +76,8 @@ class Daemon:
             is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
         self._stores = Stores.of_config(config.storage)
-        self.interrupted_by: signal.Signals | None = None
-        self._file_config = config
-        self._config_path = config_path
-        self._reload = reload
-        self._is_watching_config = is_watching_config
-        self._is_own_process = is_own_process
-        self._reload_asked = asyncio.Event()
         self._is_once = is_once
         self._lost: TailerdError | None = None
-        self._on_stuck = on_stuck
-        self._deadlines: list[threading.Timer] = []
         self._clock = SystemClock()
         self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
@@ -120,15 +88,33 @@ class Daemon:
         # The page comes last: it shows what the others know by then.
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
+        self._file = ConfigFile(
+            config,
+            self._telemetry,
+            path=config_path,
+            reload=reload,
+            is_watched=is_watching_config,
+        )
+        self.shutdown = self._make_shutdown(on_stuck, is_own_process=is_own_process)
         self._search = TableSearch(self._stores, telemetry=self._telemetry, clock=self._clock)
         self._growth = self._make_growth(config) if config.table_metrics and not is_once else None
         self._keeper: MaintenanceProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self.manager = self._make_manager(config)
 
     def _open_state(self, config: Config) -> State:
         return open_state(config, clock=self._clock, stores=self._stores, on_request=self._count)
+
+    def _make_shutdown(
+        self, on_stuck: Callable[[], None] | None, *, is_own_process: bool
+    ) -> Shutdown:
+        return Shutdown(
+            self._telemetry,
+            timeout=lambda: self._file.config.shutdown_timeout,
+            has_spark=lambda: self.manager.has_engine("spark"),
+            on_stuck=on_stuck,
+            is_own_process=is_own_process,
+        )
 
     def _make_growth(self, config: Config) -> GrowthKeeper:
         # A place says nothing of its table's configuration, which patterns may give.
@@ -142,7 +128,7 @@ class Daemon:
                 stores=self._stores,
                 telemetry=self._telemetry,
                 allowed=allowed,
-                ledger=ledger_of(self._file_config, table, is_read_only=True),
+                ledger=ledger_of(self._file.config, table, is_read_only=True),
             )
 
         return GrowthKeeper(open_table, telemetry=self._telemetry, clock=self._clock)
@@ -158,18 +144,16 @@ class Daemon:
 
     def _is_lasting(self, config: Config) -> bool:
         """Tell whether there is something to wait for when no pipeline runs."""
-        is_open = bool(config.discover) or self._is_watching_config or bool(kept_tables(config))
+        is_open = bool(config.discover) or self._file.is_watched or bool(kept_tables(config))
         return is_open and not self._is_once
 
     def stop(self) -> None:
         """Begin the first phase of shutdown, or the second when the first has begun."""
-        if self._stop.is_set():
-            self._stop_now.set()
-        self._stop.set()
+        self.shutdown.begin()
 
     def ask_reload(self) -> None:
         """Ask for another look at the configuration; before `run`, for one as soon as it runs."""
-        self._reload_asked.set()
+        self._file.ask()
 
     def _count(self, verb: RequestKind) -> None:
         self._telemetry.emit(events.StorageRequested(operation=verb))
@@ -188,13 +172,14 @@ class Daemon:
             TailerdError: Of the first table, in the order of the configuration, that failed.
         """
         async with AsyncExitStack() as stack:
-            listener, place = self._listener(), self._file_config.state
+            listener, place = self._listener(), self._file.config.state
             on_wait = partial(listener.open, stack)
             watch = StateReports(self._telemetry, place, on_wait=on_wait, on_lost=self._lose)
             await stack.enter_async_context(self._state.held(watch))
-            stack.enter_context(self._signals())
+            on_hangup = self._file.ask if self._file.can_reload else None
+            stack.enter_context(self.shutdown.signals(on_hangup))
             # Before anybody can ask: a daemon that knows of no table yet is not ready.
-            config = (await self._search.look(self._file_config, is_strict=self._is_once)).config
+            config = (await self._search.look(self._file.config, is_strict=self._is_once)).config
             self._status.expect(_engines(config))
             await listener.open(stack)
             failures = await self._run_pipelines(config)
@@ -205,17 +190,7 @@ class Daemon:
     def _lose(self, error: TailerdError) -> None:
         """End at once: what is delivered now, another daemon delivers too."""
         self._lost = error
-        self._end_within(_LEAVE_SECONDS)
-        self.stop()
-        self.stop()
-
-    def _end_within(self, seconds: float) -> None:
-        """See to it that the process ends, whatever hangs; the earliest of several times counts."""
-        if self._on_stuck is not None:
-            deadline = threading.Timer(seconds, self._on_stuck)
-            deadline.daemon = True
-            deadline.start()
-            self._deadlines.append(deadline)
+        self.shutdown.begin_at_once()
 
     def _listener(self) -> Listener:
         pages = Pages(metrics=self._metrics, status=self._status)
@@ -226,11 +201,11 @@ class Daemon:
 
         control = ControlRoutes(self.manager, expire)
         routes = [*pages.routes(), *control.routes(), *self._dashboard.routes()]
-        return Listener(self._file_config.http, routes, telemetry=self._telemetry)
+        return Listener(self._file.config.http, routes, telemetry=self._telemetry)
 
     def _make_assembly(self, executor: ThreadPoolExecutor) -> Assembly:
         return Assembly(
-            self._file_config,
+            self._file.config,
             state=self._state,
             stores=self._stores,
             telemetry=self._telemetry,
@@ -254,7 +229,7 @@ class Daemon:
                 beside = [
                     group.create_task(self._shut_down()),
                     group.create_task(self._follow(config, assembly, group)),
-                    group.create_task(self._watch_config()),
+                    group.create_task(self._file.watch()),
                     group.create_task(self._dashboard.run()),
                 ]
                 if self._growth is not None:
@@ -296,7 +271,7 @@ class Daemon:
     def _maintain(self, config: Config, group: asyncio.TaskGroup) -> None:
         kept = kept_tables(config)
         self.manager.is_lasting = self._is_lasting(config)
-        if self._is_once or self._keeper is None or self._stop.is_set():
+        if self._is_once or self._keeper is None or self.shutdown.is_begun:
             return
         self._keeper.set_tables(kept, delivered_folders(config))
         if kept and self._keeping is None:
@@ -329,12 +304,13 @@ class Daemon:
                     )
                     watching = group.create_task(assembly.wakeups.run(watchers))
                 self._maintain(config, group)
-                is_asked = await self._wait_for_reload()
+                pause = None if self._is_once else self._search.wait_seconds()
+                is_asked = await self._file.wait(pause)
                 if is_asked:
-                    await self._reread(assembly)
-                config = (await self._search.look(self._file_config, is_asked=is_asked)).config
+                    await self._file.read_again(assembly.check_reload, self._take)
+                config = (await self._search.look(self._file.config, is_asked=is_asked)).config
                 self._tell_settings(config, assembly)
-                if not self._stop.is_set():
+                if not self.shutdown.is_begun:
                     if self._keeper is not None:
                         self._keeper.remove_all_but(kept_tables(config))
                     reason = "The configuration names it no more, or its folder is gone."
@@ -353,126 +329,26 @@ class Daemon:
             memory_used_bytes=lambda: memory.used_bytes,
         )
 
-    async def _wait_for_reload(self) -> bool:
-        """Wait for a request to read the file again (True), or for the next look at folders."""
-        pause = None if self._is_once else self._search.wait_seconds()
-        try:
-            async with asyncio.timeout(pause):
-                await self._reload_asked.wait()
-        except TimeoutError:
-            return False
-        self._reload_asked.clear()
-        return True
-
-    async def _reread(self, assembly: Assembly) -> None:
-        """Take the changed file, or say why not."""
-        if self._reload is None:
-            return
-        try:
-            config = await asyncio.to_thread(self._reload)
-            check_fixed(self._file_config, config)
-            assembly.check_reload(config)
-            storage = StoreSettings.of_config(config.storage)
-        except TailerdError as error:
-            self._telemetry.emit(
-                events.ConfigRejected(
-                    path=str(self._config_path or ""), error_code=error.code, error=str(error)
-                )
-            )
-            return
+    def _take(self, config: Config, storage: StoreSettings) -> None:
         # Of pipelines and state that are open, too: connections stay, later requests use these.
         self._stores.reconfigure(storage)
-        self._file_config = config
         self.manager.patience_seconds = config.shutdown_timeout
-        self._telemetry.emit(events.ConfigReloaded(path=str(self._config_path or "")))
-
-    async def _watch_config(self) -> None:
-        """Ask for a new look whenever the file has other content."""
-        path = self._config_path
-        if path is None or not self._is_watching_config:
-            return
-        known = await asyncio.to_thread(_content, path)
-        # The folder: editors and deployments replace the file.
-        changes = watchfiles.awatch(path.absolute().parent, recursive=False)
-        async with aclosing(changes) as batches:
-            async for _ in batches:
-                content = await asyncio.to_thread(_content, path)
-                if content != known:
-                    known = content
-                    self._reload_asked.set()
 
     async def _shut_down(self) -> None:
-        await self._stop.wait()
+        await self.shutdown.wait()
         self.manager.stop()
         if self._keeper is not None:
             self._keeper.stop()
-        patience = self._file_config.shutdown_timeout
-        await self._patience(max(patience - _CANCEL_SECONDS, patience / 2))
+        patience = self._file.config.shutdown_timeout
+        await self.shutdown.patience(max(patience - CANCEL_SECONDS, patience / 2))
         # In time or not: what still runs now is cancelled.
         if self._keeper is not None:
             self._keeper.cancel()
         self.manager.cancel("arrow")
         if self.manager.has_engine("spark"):
             # Spark keeps the same deadline by itself, then needs time to end its Java process.
-            await self._patience(_SPARK_GRACE_SECONDS)
+            await self.shutdown.patience(SPARK_GRACE_SECONDS)
         self.manager.cancel()
-
-    async def _patience(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop_now.wait()
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Hear signals; afterwards a process of our own is deaf to them: it ends anyhow."""
-        loop = asyncio.get_running_loop()
-        actions: dict[signal.Signals, Callable[[], None]] = {
-            number: partial(self._on_signal, number) for number in _SIGNALS
-        }
-        if self._reload is not None:
-            actions[signal.SIGHUP] = self.ask_reload
-
-        def hear(number: int, _: FrameType | None) -> None:
-            if number in _SIGNALS:
-                # Here, for the loop itself may hang.
-                self._limit_shutdown()
-            loop.call_soon_threadsafe(actions[signal.Signals(number)])
-
-        # Not the loop's own handlers: with those a signal that comes between the last of them and
-        # the end of the process kills it, whatever its status was going to be.
-        before = {number: signal.signal(number, hear) for number in actions}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if self._is_own_process else handler)
-            if not self._is_own_process:
-                for deadline in self._deadlines:
-                    deadline.cancel()
-
-    def _limit_shutdown(self) -> None:
-        """Count the time from the first signal on, and from the second, after which none counts."""
-        # Spark keeps the same deadline by itself, then needs time to end its Java process.
-        grace = _SPARK_GRACE_SECONDS if self.manager.has_engine("spark") else 0.0
-        if not self._deadlines:
-            timeout = max(self._file_config.shutdown_timeout, _CANCEL_SECONDS)
-            self._end_within(timeout + grace + (_CANCEL_SECONDS if grace else 0.0))
-        elif len(self._deadlines) == 1:
-            self._end_within(_LEAVE_SECONDS + grace)
-
-    def _on_signal(self, number: signal.Signals) -> None:
-        if self.interrupted_by is None:
-            self.interrupted_by = number
-        self._telemetry.emit(events.ShutdownRequested(reason=number.name))
-        self.stop()
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        # In the middle of being replaced, or gone; the next event tells.
-        return None
 
 
 def _engines(config: Config) -> list[tuple[str, str]]:

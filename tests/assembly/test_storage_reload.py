@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailerd.assembly import check_storage
+from tailerd.assembly.pipelines import check_storage
 from tailerd.config import Config
 from tailerd.errors import ConfigError
 from tailerd.storage.stores import StoreSettings

@@ -1,0 +1,1 @@
+"""From a configuration to what it names: tables, offsets and running pipelines."""

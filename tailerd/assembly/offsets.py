@@ -1,0 +1,237 @@
+"""Where pipelines of a configuration go on: read, moved and bound anew while none runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from tailerd.assembly.tables import ledger_of, open_source
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.changefeed.saved_offset import OffsetStore
+from tailerd.clock import Clock, SystemClock
+from tailerd.config import Config
+from tailerd.config.values import check_start
+from tailerd.errors import OffsetError, UsageError
+from tailerd.pipeline.claim import HeldOffset, PipelineClaim
+from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.pipeline_records import PipelineRecord
+from tailerd.pipeline.state_place import BucketState, FolderState, State
+from tailerd.registry import is_remote
+from tailerd.sinks.base import Sink
+from tailerd.sinks.opening import open_sink
+from tailerd.sinks.resources import pipeline_identity
+from tailerd.spark.checkpoint_offsets import delivered_until, stream_checkpoint
+from tailerd.storage.metered import MeteredStore, RequestKind
+from tailerd.storage.stores import Stores
+from tailerd.telemetry import Telemetry, events
+
+_STREAM = "stream"
+"""The kind of sink that Spark itself writes to."""
+
+
+def open_state(
+    config: Config,
+    *,
+    clock: Clock,
+    stores: Stores | None = None,
+    on_request: Callable[[RequestKind], None] | None = None,
+) -> State:
+    """Return the state a configuration names; nothing is asked of it yet.
+
+    Args:
+        clock: For the lease of one in a bucket.
+        stores: By default as the configuration says.
+        on_request: Hears of each request to that bucket.
+    """
+    if not is_remote(config.state):
+        return FolderState(Path(config.state))
+    store, root = (stores or Stores.of_config(config.storage)).locate(config.state)
+    return BucketState(MeteredStore(store, on_request), root, clock=clock)
+
+
+def identity_of(config: Config, name: str) -> PipelineIdentity:
+    """Return which pipeline delivers a table; without the cluster, which only brokers know."""
+    return pipeline_identity(config.tables[name].sink, name, daemon=config.name)
+
+
+@asynccontextmanager
+async def opened_keeper(config: Config, name: str, state: State) -> AsyncIterator[OffsetKeeper]:
+    """Give what keeps one table's offset on the Arrow engine, while no pipeline runs it."""
+    sink = open_sink(name, config.tables[name].sink, daemon=config.name)
+    try:
+        yield OffsetKeeper(
+            offset_store(state, sink),
+            name,
+            ChangeMode(config.tables[name].changes),
+            identity=identity_of(config, name),
+            sink=sink,
+        )
+    finally:
+        if sink is not None:
+            await sink.aclose()
+
+
+def offset_store(state: State, sink: Sink | None) -> OffsetStore:
+    """Return the store of an Arrow engine's offsets: its sink's own, or the state's."""
+    return state.offsets() if sink is None or sink.offsets is None else sink.offsets
+
+
+async def held_offset(config: Config, name: str, state: State | None = None) -> HeldOffset | None:
+    """Return where a pipeline goes on; None before its first run.
+
+    Args:
+        state: By default the configured one, to look at.
+
+    Raises:
+        OffsetError: What is saved cannot be read.
+    """
+    state = state or open_state(config, clock=SystemClock())
+    known = await state.pipelines.load(name)
+    identity = identity_of(config, name) if known is None else known.identity
+    return await _offset_of(config, name, identity, state)
+
+
+async def _offset_of(
+    config: Config, name: str, identity: PipelineIdentity, state: State
+) -> HeldOffset | None:
+    """Return the offset of a pipeline as it was when the state remembered it."""
+    if identity.sink == _STREAM:
+        checkpoint = stream_checkpoint(config, name)
+        offset, place = delivered_until(checkpoint), str(checkpoint)
+    else:
+        async with opened_keeper(config, name, state) as keeper:
+            saved = await keeper.load_former(identity)
+        offset = None if saved is None else saved.offset
+        place = config.tables[name].sink.offsets_place() or f"{config.state}/offsets"
+    return None if offset is None else HeldOffset(offset=offset, place=place)
+
+
+def claim_of(config: Config, name: str, state: State) -> PipelineClaim:
+    """Return a pipeline's name in the state."""
+
+    async def has_offset(known: PipelineRecord) -> bool:
+        # Elsewhere than in a checkpoint it may be out of sight, as in another cluster.
+        return known.identity.sink != _STREAM or (
+            await _offset_of(config, name, known.identity, state) is not None
+        )
+
+    return PipelineClaim(state.pipelines, name, has_offset)
+
+
+async def saved_offset(config: Config, name: str) -> Offset | None:
+    """Return where a pipeline goes on, whichever engine runs it; None before its first run.
+
+    Raises:
+        OffsetError: What is saved cannot be read.
+    """
+    held = await held_offset(config, name)
+    return None if held is None else held.offset
+
+
+async def check_pipeline(config: Config, name: str) -> None:
+    """Make sure that a pipeline may go on from what the state remembers of it.
+
+    Raises:
+        PipelineReboundError: It may not.
+    """
+    state = open_state(config, clock=SystemClock())
+    async with opened_keeper(config, name, state) as keeper:
+        claim = claim_of(config, name, state)
+        await claim.check(await keeper.identity())
+
+
+async def reset_offset(
+    config: Config,
+    name: str,
+    to: str,
+    *,
+    state: State,
+    stores: Stores | None = None,
+    telemetry: Telemetry | None = None,
+) -> Offset:
+    """Save where a pipeline that does not run begins next; return it.
+
+    Args:
+        state: Held.
+        stores: By default as the configuration says.
+
+    Raises:
+        UsageError: `to` says no place.
+        TailerdError: The table or the offset store.
+    """
+    try:
+        check_start(to)
+    except ValueError as error:
+        raise UsageError(f"--to is {to!r}, but {error}.") from error
+    table = config.tables[name]
+    stores = stores or Stores.of_config(config.storage)
+    told, ledger = telemetry or Telemetry(), ledger_of(config, name)
+    opened = partial(
+        open_source, table, told, stores=stores, memory_bytes=config.memory, ledger=ledger
+    )
+    source = await opened()
+    offset = await source.initial_offset(to)
+    async with opened_keeper(config, name, state) as keeper:
+        if not table.is_stream:
+            await keeper.begin_at(offset, source)
+        identity = await keeper.identity()
+    start = to if to == "snapshot" else str(offset.version)
+    await state.pipelines.save(name, PipelineRecord(identity=identity, start=start))
+    if offset.phase is Phase.SNAPSHOT:
+        # After the offset is saved: until then the list that is there may be all that is left of
+        # the snapshot under way. This one's version is the newest, and can be listed again.
+        again = await opened(state.scratch(name))
+        await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
+    if telemetry is not None:
+        # A paused pipeline will not say so, and what it is to read must not be cleaned up.
+        telemetry.emit(_chosen(name, config.engine_of(name), offset))
+    return offset
+
+
+def _chosen(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
+    return events.OffsetChosen(
+        table=name,
+        engine=engine,
+        version=offset.version,
+        is_resumed=False,
+        offset=offset.to_json(),
+    )
+
+
+async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:
+    """Let a pipeline that does not run go on with its offset at the configured place.
+
+    Args:
+        state: Held.
+
+    Returns:
+        Where it goes on.
+
+    Raises:
+        OffsetError: The state knows no pipeline of this name, or its offset is not found.
+        TailerdError: The state or the offset store.
+    """
+    known = await state.pipelines.load(name)
+    if known is None:
+        raise OffsetError(
+            f"The state {config.state} knows no pipeline {name}, so there is no offset to keep.",
+            remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
+            " ...`.",
+        )
+    async with opened_keeper(config, name, state) as keeper:
+        identity = await keeper.identity()
+        if config.tables[name].is_stream:
+            held = await _offset_of(config, name, known.identity, state)
+        else:
+            saved = await keeper.rebind(known.identity, state.offsets())
+            held = HeldOffset(offset=saved.offset, place="")
+    record = PipelineRecord(identity=identity, start=known.start)
+    await state.pipelines.save(name, record)
+    if held is None:
+        raise OffsetError(f"{name} has no offset yet.", remedy="Run it.")
+    return held

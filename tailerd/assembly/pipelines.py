@@ -1,0 +1,305 @@
+"""From configuration to objects: the only module that knows which concrete parts there are."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailerd.assembly.offsets import claim_of, identity_of, offset_store, reset_offset
+from tailerd.assembly.tables import ledger_of, open_log, open_source
+from tailerd.backoff import ATTEMPTS_ONCE, RetryPolicy
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import Offset
+from tailerd.clock import Clock
+from tailerd.config import Config, TableConfig
+from tailerd.errors import BugError, ConfigError, UsageError
+from tailerd.formats.base import ChangeSource
+from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
+from tailerd.pipeline.memory_budget import MemoryBudget
+from tailerd.pipeline.newest_rows import NewestRows
+from tailerd.pipeline.pipeline import Pipeline
+from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
+from tailerd.pipeline.remote_rows import Place
+from tailerd.pipeline.state_place import State
+from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
+from tailerd.pipeline.watched_folders import log_folder
+from tailerd.registry import is_remote
+from tailerd.sinks.opening import open_sink
+from tailerd.storage.stores import Stores, StoreSettings
+from tailerd.telemetry import Handler, Telemetry, events
+from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
+
+if TYPE_CHECKING:
+    from tailerd.spark.engine import SparkEngine
+
+
+class Assembly:
+    """Builds the pipelines of a running daemon, table by table and again after every change.
+
+    Attributes:
+        wakeups: Where pipelines wait for the watchers' events.
+        memory: What their rows may take ahead of the sinks.
+        rows: The newest rows of each table; None where nobody may see them.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        state: State,
+        stores: Stores,
+        telemetry: Telemetry,
+        clock: Clock,
+        executor: Executor,
+        is_once: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            config: For what belongs to the process: memory, Spark.
+            state: Held while pipelines run.
+            stores: How files are reached.
+            telemetry, clock: As everywhere.
+            executor: Threads that read.
+            is_once: Whether pipelines end at the present heads of their tables.
+        """
+        self.wakeups = WakeupRegistry()
+        self._config = config
+        self._state = state
+        self._stores = stores
+        self._telemetry = telemetry
+        self._clock = clock
+        self._executor = executor
+        self._is_once = is_once
+        self._warned: set[str] = set()
+        self.memory = MemoryBudget(config.memory)
+        web = config.web
+        self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
+        self._wakeups: dict[str, tuple[str, Wakeup]] = {}
+        self._spark: SparkEngine | None = None
+        self._place: Place | None = None
+
+    def check_reload(self, after: Config) -> None:
+        """Refuse a configuration that changes what Spark's running queries were started with.
+
+        Raises:
+            ConfigError: It does; the message names the tables.
+        """
+        if self._spark is not None:
+            check_storage(self._spark.storage, after)
+
+    def members(self, config: Config) -> dict[str, Member]:
+        """Return how every table of a configuration is run that has a sink."""
+        return {
+            name: self._member(config, name)
+            for name, table in config.tables.items()
+            if table.has_sink
+        }
+
+    def explorer(self, config: Callable[[], Config]) -> TableExplorer:
+        """Return what looks into the tables of the configuration that `config` gives."""
+        quiet = Telemetry([_only_requests(self._telemetry)])
+
+        async def source(name: str) -> ChangeSource:
+            now = config()
+            return await open_source(
+                _table_of(now, name),
+                quiet,
+                stores=self._stores,
+                memory_bytes=self.memory.total_bytes,
+                ledger=ledger_of(now, name, is_read_only=True),
+            )
+
+        async def log(name: str) -> OpenedLog:
+            now = config()
+            ledger = ledger_of(now, name, is_read_only=True)
+            table = _table_of(now, name)
+            return await open_log(table, stores=self._stores, telemetry=quiet, ledger=ledger)
+
+        web = self._config.web
+        return TableExplorer(
+            open_source=source, open_log=log, mask=web.mask, is_showing_rows=bool(web.rows)
+        )
+
+    async def close(self) -> None:
+        """End the Spark session, if there is one."""
+        if self._spark is not None:
+            await self._spark.close()
+
+    def _member(self, config: Config, name: str) -> Member:
+        table, engine = config.tables[name], config.engine_of(name)
+        build: Callable[[], PipelineRunner] = partial(self._pipeline, name, config)
+        reset: Callable[[str], Awaitable[Offset]] | None = None
+        if table.is_stream:
+            build = partial(self._stream_pipeline, name, config)
+        else:
+            reset = partial(
+                reset_offset,
+                config,
+                name,
+                state=self._state,
+                stores=self._stores,
+                telemetry=self._telemetry,
+            )
+        return Member(
+            settings=(engine, config.name, table),
+            engine=engine,
+            path=table.path,
+            build=build,
+            reset=reset,
+            ended=partial(self._let_go, name),
+        )
+
+    def _pipeline(self, name: str, config: Config) -> Pipeline:
+        table, engine = config.tables[name], config.engine_of(name)
+        sink = open_sink(name, table.sink, self._telemetry, daemon=config.name)
+        if sink is None:
+            raise BugError(f"The sink of {name} takes no deliveries.")
+        attempts_once = ATTEMPTS_ONCE if self._is_once else None
+        return Pipeline(
+            _delivery_spec(
+                name, config, is_once=self._is_once, memory_bytes=self.memory.total_bytes
+            ),
+            DeliveryParts(
+                sink=sink,
+                wakeup=self._wakeup(name, log_folder(table)),
+                telemetry=self._telemetry,
+                clock=self._clock,
+                executor=self._executor,
+                corrupt_commits=self._state.corrupt_commits,
+                memory=self.memory.join(sink.max_in_flight),
+                on_batch=None if self.rows is None else self.rows.listener(name),
+                place=self._spark_place() if engine == "spark" else None,
+            ),
+            source_place=table.path,
+            open_source=partial(
+                open_source,
+                table,
+                self._telemetry,
+                self._state.scratch(name),
+                stores=self._stores,
+                warned=self._warned,
+                memory_bytes=self.memory.total_bytes,
+                ledger=ledger_of(config, name),
+                pipeline=name,
+            ),
+            offsets=offset_store(self._state, sink),
+            retries=RetryPolicy(max_attempts=table.max_attempts or attempts_once),
+            claim=claim_of(config, name, self._state),
+        )
+
+    def _stream_pipeline(self, name: str, config: Config) -> PipelineRunner:
+        # Loads pyspark, which a daemon without Spark does without.
+        from tailerd.spark.claim import SparkClaim
+        from tailerd.spark.supervisor import SparkPipeline
+
+        table = _with_ledger(config, name)
+        claim = SparkClaim(claim_of(config, name, self._state), identity_of(config, name))
+        return SparkPipeline(self._spark_engine(), name, table, claim)
+
+    def _spark_engine(self) -> SparkEngine:
+        from tailerd.spark.engine import SparkEngine
+
+        if self._spark is None:
+            self._spark = SparkEngine(
+                self._config,
+                self._telemetry,
+                once=self._is_once,
+                storage=self._stores.settings,
+            )
+        return self._spark
+
+    def _spark_place(self) -> Place:
+        from tailerd.spark.place import SparkPlace
+
+        if self._place is None:
+            self._place = SparkPlace(self._spark_engine(), lambda: self._stores.settings)
+        return self._place
+
+    def _wakeup(self, name: str, folder: str) -> Wakeup:
+        """Return a new wakeup for a table's pipeline; the one of the pipeline before is gone."""
+        self._let_go(name)
+        wakeup = self.wakeups.subscribe(folder)
+        self._wakeups[name] = (folder, wakeup)
+        return wakeup
+
+    def _let_go(self, name: str) -> None:
+        """Ring no more for a pipeline that has ended, or others of its folder wait for its look."""
+        if name in self._wakeups:
+            self.wakeups.unsubscribe(*self._wakeups.pop(name))
+
+
+def _only_requests(telemetry: Telemetry) -> Handler:
+    """Return what passes on nothing but requests: a look says itself what it meets."""
+
+    def handle(event: events.Event) -> None:
+        if isinstance(event, events.StorageRequested):
+            telemetry.emit(event)
+
+    return handle
+
+
+def _table_of(config: Config, name: str) -> TableConfig:
+    table = config.tables.get(name)
+    if table is None:
+        raise UsageError(f"The configuration names no table {name!r} now.")
+    return table
+
+
+def _with_ledger(config: Config, name: str) -> TableConfig:
+    """Return a table's section that says its ledger, for Spark's processes."""
+    return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).place})
+
+
+def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> DeliverySpec:
+    table = config.tables[name]
+    return DeliverySpec(
+        table=name,
+        sink=table.sink.kind,
+        engine=config.engine_of(name),
+        guarantee=table.sink.guarantee(),
+        start=table.start,
+        changes=ChangeMode(table.changes),
+        read_limit=ReadLimit(
+            max_files=table.max_files_per_batch, max_bytes=table.max_bytes_per_batch
+        ),
+        batch_limit=BatchLimit(memory_bytes=memory_bytes),
+        is_once=is_once,
+        on_gap=OnGap(table.on_gap),
+        on_corrupt_commit=OnCorruptCommit(table.on_corrupt_commit),
+        identity=identity_of(config, name),
+    )
+
+
+def check_storage(started_with: StoreSettings, after: Config) -> None:
+    """Refuse another `storage` while streams of Spark follow tables in buckets.
+
+    Args:
+        started_with: What Spark's queries were given.
+
+    Raises:
+        ConfigError: It is another, and there are such tables; the message names them.
+    """
+    if StoreSettings.of_config(after.storage) == started_with:
+        return
+    if names := list(_remote_on_spark(after)):
+        raise ConfigError(
+            f"storage cannot change while Spark itself follows tables in buckets"
+            f" ({', '.join(names)}), because its processes have what they were started with, so"
+            " nothing of the new file was taken.",
+            remedy="Set storage back, or restart the daemon.",
+        )
+
+
+def _remote_on_spark(config: Config) -> Iterator[str]:
+    """Yield names of tables, and of patterns, in buckets whose sinks are Spark's own."""
+    for name, table in config.tables.items():
+        if table.is_stream and is_remote(table.path):
+            yield name
+    for name, group in config.discover.items():
+        if group.template.is_stream and is_remote(group.path):
+            yield name

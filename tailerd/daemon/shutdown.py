@@ -1,0 +1,145 @@
+"""How a daemon is asked to end, and what ends it if it does not.
+
+Shutdown has two phases. The first signal lets every pipeline finish what is in flight; shortly
+before the end of `shutdown_timeout`, or at a second signal, whatever still runs is cancelled.
+Either way an offset is saved only for what was acknowledged, so nothing is lost: at most a delivery
+is repeated. A process that has not ended by then is ended by a thread of its own, which waits
+neither for the loop nor for other threads: they may hang in the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FrameType
+
+from tailerd.telemetry import Telemetry, events
+
+SPARK_GRACE_SECONDS = 10.0
+"""Spark keeps `shutdown_timeout` by itself, then needs this time to end its Java process."""
+CANCEL_SECONDS = 2.0
+"""How long what is cancelled may take to end, of `shutdown_timeout`."""
+_LEAVE_SECONDS = 5.0
+"""The same after a second signal, where the machine may be busy with other things."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Shutdown:
+    """What was asked of a process that is to end.
+
+    Attributes:
+        interrupted_by: The first signal that asked, if any.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        *,
+        timeout: Callable[[], float],
+        has_spark: Callable[[], bool],
+        on_stuck: Callable[[], None] | None,
+        is_own_process: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            telemetry: Hears of signals.
+            timeout: Returns `shutdown_timeout` as it is configured now, seconds.
+            has_spark: Tells whether a table runs on Spark.
+            on_stuck: Called in a thread of its own when the process has not ended in time.
+            is_own_process: Whether the process ends afterwards, so that signals no longer matter.
+        """
+        self.interrupted_by: signal.Signals | None = None
+        self._telemetry = telemetry
+        self._timeout = timeout
+        self._has_spark = has_spark
+        self._on_stuck = on_stuck
+        self._is_own_process = is_own_process
+        self._deadlines: list[threading.Timer] = []
+        self._begun, self._hurried = asyncio.Event(), asyncio.Event()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the first phase has begun."""
+        return self._begun.is_set()
+
+    def begin(self) -> None:
+        """Begin the first phase, or the second when the first has begun."""
+        if self._begun.is_set():
+            self._hurried.set()
+        self._begun.set()
+
+    def begin_at_once(self) -> None:
+        """Begin both phases."""
+        self._end_within(_LEAVE_SECONDS)
+        self.begin()
+        self.begin()
+
+    async def wait(self) -> None:
+        """Wait for the first phase."""
+        await self._begun.wait()
+
+    async def patience(self, seconds: float) -> None:
+        """Wait so long, or until the second phase."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
+
+    @contextmanager
+    def signals(self, on_hangup: Callable[[], None] | None) -> Iterator[None]:
+        """Hear signals; afterwards a process of our own is deaf to them: it ends anyhow.
+
+        Args:
+            on_hangup: Called at SIGHUP, which is not heard without.
+        """
+        loop = asyncio.get_running_loop()
+        actions: dict[signal.Signals, Callable[[], None]] = {
+            number: partial(self._on_signal, number) for number in _SIGNALS
+        }
+        if on_hangup is not None:
+            actions[signal.SIGHUP] = on_hangup
+
+        def hear(number: int, _: FrameType | None) -> None:
+            if number in _SIGNALS:
+                # Here, for the loop itself may hang.
+                self._limit()
+            loop.call_soon_threadsafe(actions[signal.Signals(number)])
+
+        # Not the loop's own handlers: with those a signal that comes between the last of them and
+        # the end of the process kills it, whatever its status was going to be.
+        before = {number: signal.signal(number, hear) for number in actions}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if self._is_own_process else handler)
+            if not self._is_own_process:
+                for deadline in self._deadlines:
+                    deadline.cancel()
+
+    def _limit(self) -> None:
+        """Count the time from the first signal on, and from the second, after which none counts."""
+        grace = SPARK_GRACE_SECONDS if self._has_spark() else 0.0
+        if not self._deadlines:
+            timeout = max(self._timeout(), CANCEL_SECONDS)
+            self._end_within(timeout + grace + (CANCEL_SECONDS if grace else 0.0))
+        elif len(self._deadlines) == 1:
+            self._end_within(_LEAVE_SECONDS + grace)
+
+    def _end_within(self, seconds: float) -> None:
+        """See to it that the process ends, whatever hangs; the earliest of several times counts."""
+        if self._on_stuck is not None:
+            deadline = threading.Timer(seconds, self._on_stuck)
+            deadline.daemon = True
+            deadline.start()
+            self._deadlines.append(deadline)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.interrupted_by is None:
+            self.interrupted_by = number
+        self._telemetry.emit(events.ShutdownRequested(reason=number.name))
+        self.begin()
