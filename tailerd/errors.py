@@ -24,7 +24,7 @@ KEEP_CHECKPOINT = (
     " table has. Restore it from a copy of the log; or, where a writer can still read the table,"
     " let it write a new checkpoint."
 )
-"""Hints that hold for a command, for Spark and for the daemon."""
+"""Remedies that hold for a command, for Spark and for the daemon."""
 
 MOST_CHARACTERS = 4000
 """Of a message or remedy between processes: a longer one is cut, since nobody reads on."""

@@ -139,7 +139,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
 
 
 def is_remote(place: str) -> bool:
-    """Tell whether a place is in a store that is reached through a network, such as a bucket.
+    """Return whether a place is in a store that is reached through a network, such as a bucket.
 
     One of a scheme that is not served is not.
 

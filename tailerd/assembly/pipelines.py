@@ -57,7 +57,7 @@ class Assembly:
         executor: Executor,
         is_once: bool,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             config: For what belongs to the process: memory, Spark.

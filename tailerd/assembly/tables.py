@@ -242,5 +242,5 @@ def delivered_folders(config: Config) -> dict[str, str]:
 
 
 def lacks_demo_table(config: TableConfig) -> bool:
-    """Tell whether the table says `create: demo` and is not there yet."""
+    """Return whether the table says `create: demo` and is not there yet."""
     return config.create == "demo" and not Path(log_folder(config)).exists()

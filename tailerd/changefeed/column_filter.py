@@ -61,7 +61,7 @@ _COMPARED: dict[Comparison, Callable[..., bool]] = {
 
 
 def may_pass(value: object, condition: ColumnFilter) -> bool:
-    """Tell whether a row with `value` in the filter's column can pass.
+    """Return whether a row with `value` in the filter's column can pass.
 
     Args:
         value: The value, None for null, `UNKNOWN` where it may be anything.

@@ -25,7 +25,7 @@ class Gap:
 
     @property
     def is_other_history(self) -> bool:
-        """Tell whether `end` belongs to another log than what was delivered before.
+        """Return whether `end` belongs to another log than what was delivered before.
 
         So it is for a table that was dropped and created again, or restored from a copy.
         """

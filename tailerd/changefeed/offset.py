@@ -94,7 +94,7 @@ class Offset:
         return versions.version_before(self.version) if self.is_commit_start else self.version
 
     def is_before(self, other: Offset) -> bool:
-        """Tell whether this offset comes before `other`, which must be of the same log."""
+        """Return whether this offset comes before `other`, which must be of the same log."""
         return self.order < other.order
 
     def at(self, position: int) -> Self:
@@ -176,7 +176,7 @@ def whole_before(versions: Versions, offset: Offset) -> Version | None:
 
 
 def is_past(offset: Offset, target: Version | None) -> bool:
-    """Tell whether all up to the target, if there is one, lies before an offset."""
+    """Return whether all up to the target, if there is one, lies before an offset."""
     return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
 
 

@@ -29,7 +29,7 @@ def daemon_findings(config: Config) -> Iterator[Finding]:
 
 
 def is_held(state: Path) -> bool:
-    """Tell whether a daemon holds a state folder."""
+    """Return whether a daemon holds a state folder."""
     try:
         with (state / LOCK_NAME).open("rb") as file:
             try:

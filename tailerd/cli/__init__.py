@@ -186,12 +186,12 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
 
 
 def _is_reader_gone(error: BaseException) -> bool:
-    """Tell whether nobody reads standard output any longer."""
+    """Return whether nobody reads standard output any longer."""
     return isinstance(_first_error(error), BrokenPipeError)
 
 
 def _report_usage(error: click.ClickException) -> int:
-    """Tell of arguments that click refused, in the form of every other error."""
+    """Report arguments that click refused, in the form of every other error."""
     message = error.format_message().rstrip().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "tailerd" if context is None else context.command_path

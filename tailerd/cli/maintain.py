@@ -85,7 +85,7 @@ def command(
     is_json: bool,
     **pinning: str | None,
 ) -> None:
-    """Tell which maintenance the log of TABLE needs, why, what it would cost and save.
+    """Return which maintenance the log of TABLE needs, why, what it would cost and save.
 
     Without a configuration, checkpoints alone are looked at: after as many commits as the table's
     delta.checkpointInterval says (or 10), or 64 MiB of them. Nothing is written without --apply,

@@ -239,7 +239,7 @@ def json_line(values: Mapping[str, object]) -> bytes:
 
 
 def warn(error: TailerdError) -> None:
-    """Tell people of something that does not stop the command."""
+    """Print a warning of something that does not stop the command."""
     say(f"warning[{error.code}]: {error}", err=True)
 
 

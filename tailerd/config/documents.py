@@ -217,7 +217,7 @@ def _kind_of_value(field: Any, value: object) -> str:
 
 
 def _equal(field: Any, value: object, default: object) -> bool:
-    """Tell whether a value as it is written means the default, `30s` for 30 seconds."""
+    """Return whether a value as it is written means the default, `30s` for 30 seconds."""
     if value == default or not field.metadata:
         return bool(value == default)
     adapter: TypeAdapter[object] = TypeAdapter(Annotated[field.annotation, *field.metadata])

@@ -109,7 +109,7 @@ def _sentence(text: str) -> str:
 
 
 def _may_hold_secrets(value: object, kind: str, section: type[BaseModel] | None) -> bool:
-    """Tell whether a value may be, or contain, what no message shows.
+    """Return whether a value may be, or contain, what no message shows.
 
     A section or list as a whole is long, and one of its fields may be a secret; so may be a text
     where a section belongs, and anything in a mapping of others' options.

@@ -403,7 +403,7 @@ class DiscoverConfig(BaseModel):
 
 
 def is_table_name(name: str) -> bool:
-    """Tell whether `name` can be the name of a table: of files and labels."""
+    """Return whether `name` can be the name of a table: of files and labels."""
     return _TABLE_NAME.fullmatch(name) is not None
 
 

@@ -42,7 +42,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Tell whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.host in _LOOPBACK or self.host.startswith("127.")
 
 

@@ -33,7 +33,7 @@ class ConfigFile:
         reload: Callable[[], Config] | None,
         is_watched: bool,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             config: As it was read first.

@@ -61,7 +61,7 @@ class Daemon:
         is_watching_config: bool = False,
         is_own_process: bool = False,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             config: What to run; its patterns are looked at by `run`.
@@ -143,7 +143,7 @@ class Daemon:
         )
 
     def _is_lasting(self, config: Config) -> bool:
-        """Tell whether there is something to wait for when no pipeline runs."""
+        """Return whether there is something to wait for when no pipeline runs."""
         is_open = bool(config.discover) or self._file.is_watched or bool(kept_tables(config))
         return is_open and not self._is_once
 

@@ -44,7 +44,7 @@ class Shutdown:
         on_stuck: Callable[[], None] | None,
         is_own_process: bool,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             telemetry: Hears of signals.
@@ -91,7 +91,7 @@ class Shutdown:
 
     @contextmanager
     def signals(self, on_hangup: Callable[[], None] | None) -> Iterator[None]:
-        """Hear signals; afterwards a process of our own is deaf to them: it ends anyhow.
+        """Handle signals; afterwards a process of our own is deaf to them: it ends anyhow.
 
         Args:
             on_hangup: Called at SIGHUP, which is not heard without.

@@ -295,7 +295,7 @@ class TaskReader(Protocol):
         ...
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Tell whether certainly no row of a task passes all filters, without reading it.
+        """Return whether certainly no row of a task passes all filters, without reading it.
 
         Filters on change columns are not asked here. A filter on anything that is not known of a
         task excludes nothing, and here nothing is known.
@@ -421,7 +421,7 @@ class TableFormat(OptionalParts, Protocol):
         ...
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether a table of this format lies at `root`, with a request or two.
+        """Return whether a table of this format lies at `root`, with a request or two.
 
         Raises:
             StorageError: The place cannot be read.
@@ -436,7 +436,7 @@ class TableFormat(OptionalParts, Protocol):
         ...
 
     def is_at(self, place: str) -> bool:
-        """Tell whether a table of this format seems to lie at a place of this machine; blocking."""
+        """Return whether a table of this format seems to lie at a local place; blocking."""
         ...
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:

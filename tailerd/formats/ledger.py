@@ -64,7 +64,7 @@ class Ledger(Protocol):
         ...
 
     async def is_marked_dropped(self) -> bool:
-        """Tell whether the table was gone, and nobody has settled since what is there now."""
+        """Return whether the table was gone, and nobody has settled since what is there now."""
         ...
 
     async def clear(self) -> None:
@@ -107,7 +107,7 @@ class MemoryLedger:
         self._is_dropped = False
 
     async def is_marked_dropped(self) -> bool:
-        """Tell whether the table was gone."""
+        """Return whether the table was gone."""
         return self._is_dropped
 
     async def clear(self) -> None:
@@ -203,7 +203,7 @@ class StoredLedger:
             await self._store.delete(f"{self._folder}/{_DROPPED}")
 
     async def is_marked_dropped(self) -> bool:
-        """Tell whether the table was gone, and nobody has settled since what is there now.
+        """Return whether the table was gone, and nobody has settled since what is there now.
 
         Raises:
             StorageError: It cannot be told.

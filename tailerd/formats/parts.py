@@ -94,7 +94,7 @@ class OptionalParts(Protocol):
         return None
 
     async def is_group(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether a place is no table, but a group of the tables in its folder.
+        """Return whether a place is no table, but a group of the tables in its folder.
 
         Raises:
             StorageError: The place cannot be read.

@@ -12,7 +12,7 @@ from tailerd.storage.stores import Stores, normal_url, within_table
 
 
 def ignore_warning(_: TailerdError) -> None:
-    """Say nothing of what is unexpected but safe."""
+    """Ignore what is unexpected but safe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

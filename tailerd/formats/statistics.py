@@ -111,7 +111,7 @@ class TableStatistics(Protocol):
         ...
 
     def is_of(self, table_id: str) -> bool:
-        """Tell whether the table has this identity, or had it when it was opened or since."""
+        """Return whether the table has this identity, or had it when it was opened or since."""
         ...
 
     def columns(self) -> Columns:
@@ -135,7 +135,7 @@ class TableStatistics(Protocol):
         ...
 
     def reaches(self, next_up: Offset) -> bool:
-        """Tell whether advancing to an offset is cheaper than to open the table again there."""
+        """Return whether advancing to an offset is cheaper than to open the table again there."""
         ...
 
     async def advance(self, now: float) -> bool:

@@ -117,7 +117,7 @@ class MaintenanceProcess:
     # ------------------------------------------------------------------ what is to be maintained
 
     def handle(self, event: events.Event) -> None:
-        """Hear an event, from any thread: where pipelines stand bounds what is deleted."""
+        """Handle an event, from any thread: where pipelines stand bounds what is deleted."""
         match event:
             case events.OffsetChosen() | events.OffsetSaved():
                 self._stands(event.table, event.version, event.offset)
@@ -334,7 +334,7 @@ class MaintenanceProcess:
             process.kill()
 
     async def _on_worker_exit(self, why: str) -> None:
-        """Tell of a death, and wait before the next birth."""
+        """Report a death, and wait before the next birth."""
         wait = _RESTART.wait_seconds(self._attempt, self._random)
         self._attempt += 1
         self._telemetry.emit(
@@ -361,7 +361,7 @@ class MaintenanceProcess:
         self._say(messages.Ring(table=name))
 
     def _say(self, message: ToKeeper) -> None:
-        """Say something to the process; one that is not there is told everything at its start."""
+        """Send a message to the process; one that is not there gets all of it at its start."""
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
             return

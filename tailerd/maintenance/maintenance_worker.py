@@ -46,7 +46,7 @@ class _Line:
         self._requests: Counter[str] = Counter()
 
     def say(self, message: FromKeeper) -> None:
-        """Say something; nothing happens where nobody listens any more."""
+        """Send a message; nothing happens where nobody listens any more."""
         with self._lock, suppress(BrokenPipeError):
             requests, self._requests = self._requests, Counter()
             if requests:

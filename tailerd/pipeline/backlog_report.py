@@ -11,7 +11,7 @@ class BacklogReport:
     """Measures the backlog of one table's offset."""
 
     def __init__(self, table: str, engine: str, source: ChangeSource, telemetry: Telemetry) -> None:
-        """Prepare; `table` is the configured name."""
+        """Initialize; `table` is the configured name."""
         self._table = table
         self._engine = engine
         self._source = source
@@ -35,7 +35,7 @@ class BacklogReport:
         )
 
     def tell_idle(self, offset: Offset) -> None:
-        """Tell that nothing comes after an offset: the head is right before it, without a look."""
+        """Report that nothing comes after an offset: the head is the version before it."""
         self._tell(
             events.BacklogMeasured(
                 table=self._table,

@@ -104,7 +104,7 @@ class RunPlanner:
             yield run
 
     def _is_small(self, tasks: Sequence[ChangeTask]) -> bool:
-        """Tell whether the tasks fit one run; a single one always does."""
+        """Return whether the tasks fit one run; a single one always does."""
         size = sum(task.size_bytes for task in tasks)
         return len(tasks) == 1 or (len(tasks) <= RUN_FILES and size <= self._most_bytes)
 

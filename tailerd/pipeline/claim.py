@@ -41,7 +41,7 @@ class PipelineClaim:
         table: str,
         has_offset: Callable[[PipelineRecord], Awaitable[bool]],
     ) -> None:
-        """Prepare; nothing is read.
+        """Initialize; nothing is read.
 
         Args:
             records: Of the state, which is held.

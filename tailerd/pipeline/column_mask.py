@@ -67,11 +67,11 @@ class ColumnMask:
         )
 
     def hides_within(self) -> bool:
-        """Tell whether `without` leaves anything out."""
+        """Return whether `without` leaves anything out."""
         return bool(self._within)
 
     def hides_part_of(self, column: str) -> bool:
-        """Tell whether something inside a column that is shown is left out."""
+        """Return whether something inside a column that is shown is left out."""
         return column in self._within
 
     def without(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _below(name: str, paths: Iterable[str]) -> list[str]:
 
 
 def _reaches_into(column: pa.Field, path: str) -> bool:
-    """Tell whether a path may name something inside a column."""
+    """Return whether a path may name something inside a column."""
     return any(_reaches(column, rest) for rest in _below(column.name, [path]))
 
 

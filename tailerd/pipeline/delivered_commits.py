@@ -25,7 +25,7 @@ class DeliveredCommits:
         self._counted: Version | None = None
 
     def count(self, group: TaskGroup) -> None:
-        """Hear of a group of tasks."""
+        """Note a group of tasks."""
         self.planned = group.end
         is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
         if is_begin and group.version != self._counted:

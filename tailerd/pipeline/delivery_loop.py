@@ -119,7 +119,7 @@ class DeliveryLoop:
         offsets: OffsetKeeper,
         on_progress: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is read or written before `run`.
+        """Initialize; nothing is read or written before `run`.
 
         Args:
             plan: What to do.
@@ -420,7 +420,7 @@ class DeliveryLoop:
 
     @contextmanager
     def _given_up(self) -> Iterator[None]:
-        """Tell a sink that gives up from a delivery that somebody else cancels."""
+        """Distinguish a sink that gives up from a delivery that somebody else cancels."""
         try:
             yield
         except asyncio.CancelledError:

@@ -64,7 +64,7 @@ class GrowthKeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle(self, event: events.Event) -> None:
-        """Hear an event, from any thread."""
+        """Handle an event, from any thread."""
         match event:
             case events.PipelineStarted():
                 with self._lock:
@@ -160,7 +160,7 @@ class GrowthKeeper:
             return [(name, self._reported[name]) for name in names if name in self._reported]
 
     def _emit(self, table: str, event: events.Event) -> None:
-        """Tell something of a table, unless it went while it was looked at."""
+        """Emit an event of a table, unless it went while it was looked at."""
         if self._is_there(table):
             self._telemetry.emit(event)
 

@@ -33,7 +33,7 @@ class OffsetKeeper:
         sink: Sink | None = None,
         claim: PipelineClaim | None = None,
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Initialize; nothing is asked yet.
 
         Args:
             store: Where offsets are kept.

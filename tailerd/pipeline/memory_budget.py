@@ -103,7 +103,7 @@ class Piece:
         table._budget._take(self, size_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Say how large it really is, smaller or larger than admitted."""
+        """Return how large it really is, smaller or larger than admitted."""
         difference, self.size_bytes = size_bytes - self.size_bytes, size_bytes
         self._table._budget._take(self, difference)
 

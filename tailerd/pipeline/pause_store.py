@@ -16,7 +16,7 @@ class Pauses(Protocol):
     """Remembers who is held. `is_paused` answers at once; the others block."""
 
     def is_paused(self, pipeline: str) -> bool:
-        """Tell whether a pipeline is held."""
+        """Return whether a pipeline is held."""
         ...
 
     def hold(self, pipeline: str) -> None:
@@ -45,7 +45,7 @@ class BucketPauses:
         self._names = {file.name async for file in self._store.list_from(self._folder)}
 
     def is_paused(self, pipeline: str) -> bool:
-        """Tell whether a pipeline is held."""
+        """Return whether a pipeline is held."""
         return pipeline in self._names
 
     def hold(self, pipeline: str) -> None:
@@ -74,7 +74,7 @@ class PauseStore:
         self._folder = folder
 
     def is_paused(self, pipeline: str) -> bool:
-        """Tell whether a pipeline is held."""
+        """Return whether a pipeline is held."""
         return (self._folder / pipeline).exists()
 
     def hold(self, pipeline: str) -> None:

@@ -61,7 +61,7 @@ class Pipeline:
         retries: RetryPolicy | None = None,
         claim: PipelineClaim | None = None,
     ) -> None:
-        """Prepare; the table is opened by `run`.
+        """Initialize; the table is opened by `run`.
 
         Args:
             plan: What to do.
@@ -140,7 +140,7 @@ class Pipeline:
             await self._parts.sink.aclose()
 
     async def _may_cross(self, error: TailerdError) -> bool:
-        """Tell whether `error` is a gap and policy crosses it, waiting if it did so just now."""
+        """Return whether `error` is a gap and policy crosses it, waiting if it did so just now."""
         if not self._is_crossable(error):
             return False
         if self._has_crossed and self._attempt != self._retries.max_attempts:

@@ -84,7 +84,7 @@ class PipelineManager:
         is_once: bool = False,
         pauses: Pauses | None = None,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             telemetry: Hears of tables that come and go.
@@ -122,11 +122,11 @@ class PipelineManager:
         return found
 
     def has_engine(self, engine: str) -> bool:
-        """Tell whether a member runs on this engine."""
+        """Return whether a member runs on this engine."""
         return any(slot.member.engine == engine for slot in self._slots.values())
 
     def is_paused(self, name: str) -> bool:
-        """Tell whether a pipeline is held by `pause`."""
+        """Return whether a pipeline is held by `pause`."""
         return self._slot(name).is_paused
 
     async def run(self, members: Mapping[str, Member]) -> None:
@@ -188,7 +188,7 @@ class PipelineManager:
                 self._start(name, slot)
 
     def can_reset(self, name: str) -> bool:
-        """Tell whether a pipeline's offset is ours to move."""
+        """Return whether a pipeline's offset is ours to move."""
         return self._slot(name).member.reset is not None
 
     async def reset(self, name: str, to: str) -> Offset:

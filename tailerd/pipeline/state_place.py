@@ -44,15 +44,15 @@ class StateWatch(Protocol):
     """Hears what other processes do with a state."""
 
     async def waits(self, holder: str, seconds: float) -> None:
-        """Hear that the state is waited for, and how long at most."""
+        """Note that the state is waited for, and how long at most."""
         ...
 
     def taken(self) -> None:
-        """Hear that it is held now."""
+        """Note that it is held now."""
         ...
 
     def lost(self, error: StateInUseError) -> None:
-        """Hear that another process took it over, as the error says."""
+        """Note that another process took it over, as the error says."""
         ...
 
 

@@ -19,7 +19,7 @@ class StateReports:
         on_wait: Callable[[], Awaitable[None]],
         on_lost: Callable[[StateInUseError], None],
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             path: The state's place.
@@ -33,7 +33,7 @@ class StateReports:
         self._has_waited = False
 
     async def waits(self, holder: str, seconds: float) -> None:
-        """Tell whom the state is waited for, and how long at most."""
+        """Report what the state is waited for, and how long at most."""
         self._has_waited = True
         reason = (
             f"{holder} has it. If that process died, this daemon starts in {seconds:.0f} s at"
@@ -47,12 +47,12 @@ class StateReports:
         await self._on_wait()
 
     def taken(self) -> None:
-        """Tell that the waiting is over."""
+        """Report that the waiting is over."""
         if self._has_waited:
             self._telemetry.emit(events.StateTaken(path=self._path))
 
     def lost(self, error: StateInUseError) -> None:
-        """Tell that another daemon took it over."""
+        """Report that another daemon took it over."""
         self._telemetry.emit(
             events.StateLeaseLost(
                 path=self._path, error_code=error.code, attempt=1, error=str(error)

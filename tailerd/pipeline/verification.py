@@ -72,7 +72,7 @@ class Verification:
         on_progress: Callable[[int], None],
         widened: Set[str] = frozenset(),
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             source: The table.

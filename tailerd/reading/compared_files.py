@@ -69,7 +69,7 @@ class ComparedRows(Protocol):
         ...
 
     def selects_nothing(self, side: Side, number: int) -> bool:
-        """Tell whether no row of a file counts, so that it need not be read."""
+        """Return whether no row of a file counts, so that it need not be read."""
         ...
 
 
@@ -105,7 +105,7 @@ class _Kept:
     parts: Sequence[PositionedRows]
 
     def has(self, wanted: Rows | None, names: Sequence[str] | None) -> bool:
-        """Tell whether these rows and columns are among them."""
+        """Return whether these rows and columns are among them."""
         there = self.parts[0][1].schema.names if self.parts else names
         if names is not None and not set(names) <= set(there or ()):
             return False

@@ -112,7 +112,7 @@ class _File:
         return cls(source, file.metadata, schema, leaves)
 
     def means_the_same(self, other: _File) -> bool:
-        """Tell whether equal bytes of the two are equal values."""
+        """Return whether equal bytes of the two are equal values."""
         return (
             self.leaves == other.leaves
             and self.about.schema.equals(other.about.schema)
@@ -121,7 +121,7 @@ class _File:
         )
 
     def has_like(self, other: _File, group: int, leaf: int) -> bool:
-        """Tell whether a column may be the same bytes in both files."""
+        """Return whether a column may be the same bytes in both files."""
         mine, its = (each.about.row_group(group).column(leaf) for each in (self, other))
         return bool(
             mine.total_compressed_size == its.total_compressed_size

@@ -46,7 +46,7 @@ class FileShare:
     count: int
 
     def has(self, start: int, end: int, total: int) -> bool:
-        """Tell whether bytes [start, end) of `total` belong to this share."""
+        """Return whether bytes [start, end) of `total` belong to this share."""
         return (start + end) * self.count // (2 * max(total, 1)) == self.index
 
 

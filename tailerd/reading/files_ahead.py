@@ -20,7 +20,7 @@ class FilesAhead:
     """
 
     def __init__(self, urls: Iterable[str], stores: Stores) -> None:
-        """Say which files; none is asked for before the first is opened."""
+        """Return which files; none is asked for before the first is opened."""
         self._stores = stores
         self._left = deque(urls)
         self._begun: deque[tuple[str, PendingInput | None]] = deque()

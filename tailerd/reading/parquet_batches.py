@@ -73,7 +73,7 @@ class BoundedBatches:
         self._batch_bytes = min(self._most_bytes, max(limit.max_bytes, limit.memory_bytes // 4))
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
-        """Tell whether columns of a row group are small, whatever is in their pages."""
+        """Return whether columns of a row group are small, whatever is in their pages."""
         about = self._file.metadata.row_group(group)
         total = self._row_bytes * about.num_rows
         for leaf in leaves:

@@ -1,4 +1,4 @@
-"""What a file's footer says of the values of its columns: a hint, not a promise."""
+"""What a file's footer says of the values of its columns: it may be loose, or missing."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class RowSelection:
         self._is_kept = is_kept
 
     def is_empty(self, start: int, end: int) -> bool:
-        """Tell whether no row of [start, end) counts, so that it need not be read."""
+        """Return whether no row of [start, end) counts, so that it need not be read."""
         return not self.count(start, end)
 
     def count(self, start: int, end: int) -> int:

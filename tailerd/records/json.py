@@ -99,5 +99,5 @@ def _closed(bodies: list[str], head: str, change: ChangeType | pa.Array, tail: s
 
 
 def is_small(batch: ChangeBatch) -> bool:
-    """Tell whether the row-by-row path is the faster one for this batch."""
+    """Return whether the row-by-row path is the faster one for this batch."""
     return batch.num_rows <= MAX_ROWS_OF_ROW_PATH and batch.rows.nbytes <= MAX_BYTES_OF_ROW_PATH

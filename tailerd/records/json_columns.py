@@ -67,7 +67,7 @@ class ColumnTexts:
 
 
 def is_variant(field: pa.Field) -> bool:
-    """Tell whether the field is a Delta variant."""
+    """Return whether the field is a Delta variant."""
     key, value = next(iter(VARIANT_FIELD.items()))
     return bool((field.metadata or {}).get(key) == value)
 
@@ -136,7 +136,7 @@ def column_texts(array: pa.Array, field: pa.Field, *, quote_decimals: bool) -> C
 
 
 def is_any_list(kind: pa.DataType) -> bool:
-    """Tell whether the type is a list of any layout."""
+    """Return whether the type is a list of any layout."""
     return bool(
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)

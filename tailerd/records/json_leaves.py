@@ -64,7 +64,7 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
 
 
 def _looked_through(data: Bytes) -> tuple[bool, bool]:
-    """Tell whether all bytes are ASCII, and whether none needs an escape.
+    """Return whether all bytes are ASCII, and whether none needs an escape.
 
     Block by block: what is compared stays in the processor's cache.
     """

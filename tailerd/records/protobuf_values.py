@@ -98,7 +98,7 @@ def _inner(field: ParsedField, messages: Messages) -> list[ParsedField]:
 
 
 def _is_named(field: ParsedField, content: str) -> bool:
-    """Tell whether a field's message has the name of one with this content."""
+    """Return whether a field's message has the name of one with this content."""
     wanted = re.escape(type_name(field.name) + content)
     return re.fullmatch(rf"{wanted}\d*", field.type.rpartition(".")[2]) is not None
 

@@ -38,7 +38,7 @@ class ShortBytes:
     max_size: int
 
     def fits_before(self, other: ShortBytes) -> bool:
-        """Tell whether `then` can be called."""
+        """Return whether `then` can be called."""
         return self.max_size <= 8 and self.max_size + other.max_size <= MAX_INLINE_BYTES
 
     def then(self, other: ShortBytes) -> ShortBytes:

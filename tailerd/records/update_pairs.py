@@ -187,7 +187,7 @@ def _paired_by_key(
 
 
 def _are_alike(column: pa.Array, before: Rows, after: Rows) -> bool:
-    """Tell whether the given rows surely have the same values."""
+    """Return whether the given rows surely have the same values."""
     if column.null_count or pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
         return False
     return bool(column.take(pa.array(before)).equals(column.take(pa.array(after))))

@@ -303,7 +303,7 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
 
 
 def unmatched(hashes: U64, num_removed: int) -> Bools:
-    """Tell which rows have no equal row on the other side, each equal one being used once.
+    """Return which rows have no equal row on the other side, each equal one being used once.
 
     Args:
         hashes: Both halves of the hash of each row, shape (n, 2), contiguous; the removed rows
@@ -339,7 +339,7 @@ def unmatched(hashes: U64, num_removed: int) -> Bools:
 
 
 def _are_equal(hashes: U64, one: Rows, other: Rows) -> Bools:
-    """Tell which rows of two lists have the same hash."""
+    """Return which rows of two lists have the same hash."""
     # Gathering takes the time, so both halves at once: 16 bytes that are one number to NumPy.
     whole = hashes.view(np.complex128)[:, 0]
     halves = whole[one].view(np.uint64) == whole[other].view(np.uint64)

@@ -35,7 +35,7 @@ class RowComparer:
         self._variants = variants
 
     def equal(self, one: pa.RecordBatch, other: pa.RecordBatch) -> Bools:
-        """Tell which rows are equal to those at the same places; shape (n,).
+        """Return which rows are equal to those at the same places; shape (n,).
 
         Raises:
             BugError: The two have not as many rows, or not the columns of the schema.

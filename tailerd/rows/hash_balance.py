@@ -74,7 +74,7 @@ class HashBalance:
         return int(self._rows[is_open].sum(dtype=np.int64))
 
     def may_differ(self, hashes: RowHashes) -> Bools | None:
-        """Tell of each row whether it may have no equal one; None: not all were added."""
+        """Return for each row whether it may have no equal one; None: not all were added."""
         return None if self._is_open is None else self._is_open[self._places(hashes)]
 
     def _places(self, hashes: RowHashes) -> Rows:

@@ -109,7 +109,7 @@ class RowHasher:
 
 
 def has_variants(kind: pa.Field | pa.DataType | pa.Schema) -> bool:
-    """Tell whether a column, or a part of one, is a variant."""
+    """Return whether a column, or a part of one, is a variant."""
     if isinstance(kind, pa.Field):
         return is_variant(kind) or has_variants(kind.type)
     if isinstance(kind, pa.Schema):
@@ -118,7 +118,7 @@ def has_variants(kind: pa.Field | pa.DataType | pa.Schema) -> bool:
 
 
 def is_variant(field: pa.Field) -> bool:
-    """Tell whether a column is a variant."""
+    """Return whether a column is a variant."""
     return bool((field.metadata or {}).items() >= VARIANT_FIELD.items())
 
 

@@ -71,7 +71,7 @@ class VariantReader(Generic[Name, Made]):
     """Reads one value."""
 
     def __init__(self, names: Sequence[Name], data: bytes, maker: VariantMaker[Name, Made]) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             names: The dictionary's, as members of objects are to be called.

@@ -89,7 +89,7 @@ class Sink(Protocol):
         ...
 
     async def resume(self, offset: Offset) -> None:
-        """Hear, before the first write, where delivery goes on; forget what lies at or after it.
+        """Note, before the first write, where delivery goes on; forget what lies at or after it.
 
         A sink that can take back what was never covered by a saved offset does so here.
         """
@@ -109,7 +109,7 @@ class GapTaker(Protocol):
     """A sink that can show its readers a gap. Optional: others only go on behind it."""
 
     async def note_gap(self, gap: Gap) -> None:
-        """Hear of a gap between `resume(gap.start)` and `resume(gap.end)`.
+        """Note a gap between `resume(gap.start)` and `resume(gap.end)`.
 
         The same gap may be told again after a crash.
 

@@ -163,7 +163,7 @@ def _refuse_extra(kind: str, names: Iterable[str], declared: Iterable[str]) -> N
 
 
 def _widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Tell whether every value of `source` is a value of `target`."""
+    """Return whether every value of `source` is a value of `target`."""
     if types.is_null(source):
         return True
     if source in _WIDER_INTEGERS and target in _WIDER_INTEGERS:

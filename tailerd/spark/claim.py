@@ -15,7 +15,7 @@ class SparkClaim:
     """One table's claim."""
 
     def __init__(self, claim: PipelineClaim, identity: PipelineIdentity) -> None:
-        """Prepare; nothing is read.
+        """Initialize; nothing is read.
 
         Args:
             claim: The name in the state.

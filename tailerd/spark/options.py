@@ -202,7 +202,7 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 
 
 def _is_so_already(key: str, value: str) -> bool:
-    """Tell whether an option of Delta's asks for what happens anyway.
+    """Return whether an option of Delta's asks for what happens anyway.
 
     Raises:
         UsageError: It is such an option, with a value that asks for something else.

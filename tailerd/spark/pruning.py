@@ -31,7 +31,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def may_match(task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-    """Tell whether rows of a task can pass all filters."""
+    """Return whether rows of a task can pass all filters."""
     others = []
     for each in filters:
         if each.column not in CHANGE_COLUMNS:

@@ -26,7 +26,7 @@ _LINES_THAT_TELL = re.compile(r"^(?!\s*(?:at |File |Traceback|\^|\.\.\. )).+$", 
 
 
 def is_trailer(line: str) -> bool:
-    """Tell whether a note of an exception is a trailer."""
+    """Return whether a note of an exception is a trailer."""
     return line.startswith(_MARKER)
 
 

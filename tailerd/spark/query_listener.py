@@ -22,15 +22,15 @@ class QueryObserver(Protocol):
     """What one query's supervisor wants to hear; called from Spark's callback thread."""
 
     def reported(self, report: BatchReport) -> None:
-        """Hear about a micro-batch."""
+        """Handle a micro-batch."""
         ...
 
     def idled(self) -> None:
-        """Hear that the query looked and found nothing."""
+        """Note that the query looked and found nothing."""
         ...
 
     def terminated(self) -> None:
-        """Hear that the query ended, in whatever way."""
+        """Note that the query ended, in whatever way."""
         ...
 
 
@@ -43,7 +43,7 @@ class QueryListener(StreamingQueryListener):
         self._early: dict[str, list[StreamingQueryProgress | None]] = {}
 
     def observe(self, run_id: str, observer: QueryObserver) -> None:
-        """Tell `observer` about this run from now on."""
+        """Notify `observer` of this run from now on."""
         with self._lock:
             self._observers = {**self._observers, run_id: observer}
             early = self._early.pop(run_id, [])
@@ -51,7 +51,7 @@ class QueryListener(StreamingQueryListener):
             _tell(observer, progress)
 
     def forget(self, run_id: str) -> None:
-        """Tell nobody about this run any more."""
+        """Notify nobody of this run any more."""
         with self._lock:
             self._observers = {k: v for k, v in self._observers.items() if k != run_id}
             self._early.pop(run_id, None)

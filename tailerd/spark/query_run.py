@@ -52,7 +52,7 @@ class QueryRun:
         start: Callable[[SparkSession], StreamingQuery],
         on_report: Callable[[BatchReport], None],
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             engine: The session.
@@ -92,7 +92,7 @@ class QueryRun:
                 each.forget()
 
     def answered(self) -> None:
-        """Hear that the query lives, from somebody in the event loop who knows."""
+        """Note that the query lives, from somebody in the event loop who knows."""
         self._answered.set()
 
     def reported(self, report: BatchReport) -> None:
@@ -185,7 +185,7 @@ class QueryRun:
 
 
 def _has_batch(query: StreamingQuery) -> bool:
-    """Tell whether a micro-batch runs: its report comes when it is done, however long that is.
+    """Return whether a micro-batch runs: its report comes when it is done, however long that is.
 
     Blocking. Sources have said by then what there is, or the checkpoint has.
     """

@@ -22,7 +22,7 @@ _FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 
 
 def is_local(master: str) -> bool:
-    """Tell whether the executors of a master are threads of the driver's own Java."""
+    """Return whether the executors of a master are threads of the driver's own Java."""
     return master == "local" or master.startswith("local[")
 
 

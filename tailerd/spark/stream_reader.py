@@ -146,7 +146,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._target, stores, may_drop=may_drop)
 
     def commit(self, end: Mapping[str, str | int | bool]) -> None:
-        """Hear that everything before `end` is delivered."""
+        """Note that everything before `end` is delivered."""
         self._driver().commit(offset_of(end))
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The table behind a read: opened as the options say, and followed by hints of new commits."""
+"""The table behind a read: opened as the options say, and followed by events of new commits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
 
 
 def warn(error: TailerdError) -> None:
-    """Say it where users see it; for logs that can be read all the same."""
+    """Warn where users see it; for logs that can be read all the same."""
     # Spark shows what its Python processes write to standard error.
     sys.stderr.write(f"warning[{error.code}]: {error}\n")
 
@@ -135,7 +135,7 @@ class FollowedTable:
         return found
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say what lies between `start` and the head."""
+        """Return what lies between `start` and the head."""
         return await self.source.backlog(start)
 
     async def aclose(self) -> None:

@@ -94,7 +94,7 @@ class RemoteFile(io.RawIOBase):
     """
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Hear which ranges (start, length) are read soon: they are fetched meanwhile.
+        """Note which ranges (start, length) are read soon: they are fetched meanwhile.
 
         Ranges of an earlier call that are not among them are read no more.
         """

@@ -28,11 +28,11 @@ class FinishedFiles:
             waiting.set()
 
     def forget(self, path: str) -> None:
-        """Hear that somebody writes to a file."""
+        """Note that somebody writes to a file."""
         self._known.pop(path, None)
 
     def __contains__(self, path: str) -> bool:
-        """Tell whether a file was noted."""
+        """Return whether a file was noted."""
         return path in self._known
 
     async def wait(self, path: str, seconds: float) -> bool:

@@ -32,7 +32,7 @@ class FolderIdentity:
         return cls(path=path, place=(status.st_dev, status.st_ino))
 
     def is_same(self, other: FolderIdentity) -> bool | None:
-        """Tell whether two folders are one; None where that cannot be known. Blocking.
+        """Return whether two folders are one; None where that cannot be known. Blocking.
 
         Two devices may be two mounts of one, and servers of files may give one folder two numbers.
         """

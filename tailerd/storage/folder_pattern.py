@@ -22,7 +22,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 def has_wildcard(text: str) -> bool:
-    """Tell whether `*`, `?` or `[` is in a part of a pattern."""
+    """Return whether `*`, `?` or `[` is in a part of a pattern."""
     return _WILDCARD.search(text) is not None
 
 
@@ -36,7 +36,7 @@ class FolderPattern:
     def __init__(
         self, store: ListsFolders, pattern: str, on_request: Callable[[], None] | None = None
     ) -> None:
-        """Prepare; the first part of a pattern is taken literally.
+        """Initialize; the first part of a pattern is taken literally.
 
         Args:
             on_request: Called before each request.

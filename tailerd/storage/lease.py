@@ -81,7 +81,7 @@ class Holder:
         return cls(machine=_machine(), pid=os.getpid(), name=name)
 
     def is_surely_dead(self, observer: Holder) -> bool:
-        """Tell whether an observer on the same machine sees that the process is gone."""
+        """Return whether an observer on the same machine sees that the process is gone."""
         if not self.machine or self.machine != observer.machine or self.pid <= 0:
             return False
         try:
@@ -253,7 +253,7 @@ class Lease:
         return "another process" if paper is None else paper.holder.name
 
     async def is_mine(self) -> bool:
-        """Tell whether the lease is still held: nobody has taken a greater token."""
+        """Return whether the lease is still held: nobody has taken a greater token."""
         if self._mine is None:
             return False
         if max(await self._tokens(), default=0) != self._mine.token:
@@ -261,7 +261,7 @@ class Lease:
         return self._mine is not None
 
     async def beat(self) -> bool:
-        """Tell others that the holder lives; tell whether the lease is still held."""
+        """Renew the lease; return whether it is still held."""
         async with self._changing:
             if not await self.is_mine() or self._mine is None:
                 return False
@@ -366,7 +366,7 @@ class Lease:
                 await self._store.put(self._path(mine.token), done.to_json())
 
     def _counts(self, paper: _LeaseRecord) -> bool:
-        """Tell whether somebody else's lease has to be respected."""
+        """Return whether somebody else's lease has to be respected."""
         if paper.is_released or paper.holder.is_surely_dead(self._holder):
             return False
         now = self._clock.monotonic()

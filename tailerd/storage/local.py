@@ -136,7 +136,7 @@ class LocalStore:
             return None
 
     async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
-        """Tell whether a file is whole, on disks of ours; of others only their servers know."""
+        """Return whether a file is whole, on disks of ours; of others only their servers know."""
         if await self._is_prompt(path):
             found = _in_place(lambda: files.look_finished(path), path)
             if found is not None:
@@ -183,7 +183,7 @@ class LocalStore:
         return await _in_thread(work, folder, is_written=True)
 
     async def _is_prompt(self, path: str) -> bool:
-        """Tell whether the file's folder answers at once; asked of the system once a folder."""
+        """Return whether the file's folder answers at once; asked of the system once a folder."""
         folder = path.rpartition("/")[0]
         known = self._answers_at_once.get(folder)
         if known is None:

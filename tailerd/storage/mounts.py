@@ -12,7 +12,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool | None:
-    """Tell whether looking at a file in `folder` can be waited for: microseconds, no network.
+    """Return whether looking at a file in `folder` can be waited for: microseconds, no network.
 
     Blocking. What is not known to be so is not: network and user-space file systems, systems
     without `/proc`. None for a folder that cannot be looked at, as it does not exist yet.

@@ -214,7 +214,7 @@ def look_finished(path: str) -> tuple[FileMeta, bool | None]:
 
 
 def _is_open_for_writing(descriptor: int) -> bool | None:
-    """Tell whether any process has a file open for writing; None where we may not know.
+    """Return whether any process has a file open for writing; None where we may not know.
 
     A lease for reading is granted only where nobody writes, to the file's owner. It ends with the
     descriptor: whoever wants to write meanwhile waits for that, and the signal is one that is

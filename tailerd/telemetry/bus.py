@@ -21,6 +21,6 @@ class Telemetry:
         self._handlers = tuple(handlers)
 
     def emit(self, event: Event) -> None:
-        """Tell every handler."""
+        """Emit an event to every handler."""
         for handler in self._handlers:
             handler(event)

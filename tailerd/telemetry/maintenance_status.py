@@ -90,7 +90,7 @@ class MaintenanceBoard:
         }
 
     def _measured(self, table: str) -> None:
-        """Hear that the look at a table's size is over, or one that its pipeline had made."""
+        """Note that the look at a table's size is over, or one that its pipeline had made."""
         kept = self._tables.get(table)
         if kept is not None and kept.running == _MEASURE:
             self._ended(table).jobs.pop(_MEASURE, None)

@@ -140,7 +140,7 @@ class StatusBoard:
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether every pipeline has looked at its log, or is paused, and none has failed."""
+        """Return whether every pipeline has looked at its log or is paused, and none has failed."""
         return not any(self.unready())
 
     def unready(self) -> Iterator[tuple[str, str]]:

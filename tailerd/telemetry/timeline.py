@@ -26,7 +26,7 @@ class Timeline:
     """The newest records of one table, or of the daemon."""
 
     def __init__(self, most: int) -> None:
-        """Prepare; hold `most` records."""
+        """Initialize; hold `most` records."""
         self.most = most
         self._records: deque[Record] = deque()
 

@@ -1,1 +1,1 @@
-"""Storage events: hints that a table may have a new commit. Polling is the floor under them."""
+"""Storage events: events that a table may have a new commit. Polling is the floor under them."""

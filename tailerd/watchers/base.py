@@ -1,4 +1,4 @@
-"""The contract of a watcher. Hints may be lost, late, doubled or wrong."""
+"""The contract of a watcher. Events may be lost, late, doubled or wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Names = Mapping[str, VersionOf]
 
 
 def numbered_name(name: str) -> int | None:
-    """Return the number of a name of twenty digits and `.json`: commits and hints have such."""
+    """Return the number of a name of twenty digits and `.json`, as commits have."""
     found = _NUMBERED.fullmatch(name)
     return None if found is None else int(found[1])
 
@@ -47,7 +47,7 @@ class Watcher(Protocol):
     """
 
     def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield hints until closed. Several hints may arrive as one, in any order."""
+        """Yield events until closed. Several events may arrive as one, in any order."""
         ...
 
 
@@ -56,5 +56,5 @@ class HearsLooks(Protocol):
     """A watcher that compares what it told with what was there."""
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Hear that a log was looked at, and whether commits were there nobody had told of."""
+        """Note that a log was looked at, and whether commits were there nobody had told of."""
         ...

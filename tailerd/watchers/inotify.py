@@ -1,4 +1,4 @@
-"""Linux's inotify, without a thread: a commit is a hint within a fraction of a millisecond.
+"""Linux's inotify, without a thread: a commit is an event within a fraction of a millisecond.
 
 The loop waits on the kernel's file descriptor, so that a thousand folders at rest cost nothing.
 Only a look for folders that came, went or were replaced is made now and then, in a thread.
@@ -87,11 +87,11 @@ class InotifyWatcher:
         self._looking: asyncio.Future[list[_Found]] | None = None
 
     def covers(self, folder: str) -> bool:
-        """Tell whether every commit in `folder` is hinted: it is watched, on a disk of our own."""
+        """Return whether every commit in `folder` gives an event: on a local disk, and watched."""
         return folder in self._watches and folder in self._prompt
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield a hint for each folder that came, went, or has a commit that is new or replaced."""
+        """Yield an event for each folder that came, went, or has a new or replaced commit."""
         descriptor = await self._open()
         loop = asyncio.get_running_loop()
         loop.add_reader(descriptor, self._take, descriptor)
@@ -157,7 +157,7 @@ class InotifyWatcher:
                 self._pending[folder] = None
 
     def _forget(self, descriptor: int, watch: int) -> None:
-        """Give up a watch and hint its folders: they are gone, or others stand in their place."""
+        """Give up a watch, with an event for its folders: they are gone or replaced."""
         for folder in self._watched.pop(watch, ()):
             self._watches.pop(folder, None)
             self._prompt.discard(folder)
@@ -166,7 +166,7 @@ class InotifyWatcher:
         _LIBC.inotify_rm_watch(descriptor, watch)
 
     def _take(self, descriptor: int) -> None:
-        """Turn what the kernel tells into pending hints; called by the loop when there is some."""
+        """Turn what the kernel tells into pending events; called by the loop when there is some."""
         linked: dict[str, None] = {}
         with suppress(BlockingIOError):
             self._take_all(descriptor, os.read(descriptor, _READ_BYTES), linked)
@@ -247,7 +247,7 @@ def _checked(result: int) -> int:
 
 
 def _is_empty(folder: str, name: bytes) -> bool:
-    """Tell whether a file was only begun: it is told of again when it is closed."""
+    """Return whether a file was only begun: it is told of again when it is closed."""
     try:
         return os.lstat(os.fsencode(folder) + b"/" + name).st_size == 0
     except OSError:

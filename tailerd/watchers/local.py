@@ -1,6 +1,6 @@
 """File events of this machine: through inotify on Linux, through watchfiles elsewhere.
 
-Watchfiles gives a hint within milliseconds too, but costs a thread that wakes every millisecond;
+Watchfiles gives an event within milliseconds too, but costs a thread that wakes every millisecond;
 so one watcher serves many folders.
 """
 
@@ -27,7 +27,7 @@ class FileWatcher(Watcher, Protocol):
     """A watcher that knows how far it can be relied upon."""
 
     def covers(self, folder: str) -> bool:
-        """Tell whether every commit in `folder` is hinted at present."""
+        """Return whether every commit in `folder` gives an event at present."""
         ...
 
 
@@ -87,13 +87,13 @@ class LocalWatcher:
         return False
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield a hint for each folder in which a commit file was made or replaced."""
+        """Yield an event for each folder in which a commit file was made or replaced."""
         known: _Identities = {}
         while True:
             found = await asyncio.to_thread(self._identities)
             try:
-                async with aclosing(self._watch(found, known)) as hints:
-                    async for folder in hints:
+                async with aclosing(self._watch(found, known)) as events:
+                    async for folder in events:
                         yield StorageEvent(folder)
                 known = found
             except (OSError, RuntimeError) as error:
@@ -124,7 +124,7 @@ class LocalWatcher:
         async with aclosing(changes) as batches:
             async for batch in batches:
                 if not batch:
-                    # And between that hint and the kernel's first watch.
+                    # And between that event and the kernel's first watch.
                     for folder in fresh:
                         yield folder
                     fresh = []

@@ -33,7 +33,7 @@ class MissingNotificationDetector:
         self._reported: set[str] = set()
 
     def told(self, folder: str) -> None:
-        """Hear news of a commit."""
+        """Note news of a commit."""
         self._told.add(folder)
         self._found_at.pop(folder, None)
         if folder in self._reported:
@@ -41,7 +41,7 @@ class MissingNotificationDetector:
             self._on_spoken(folder)
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Hear that a log was looked at, and whether commits were there that nobody had told of."""
+        """Note that a log was looked at, and whether commits were there that nobody had told of."""
         if folder in self._told or folder in self._reported:
             return
         now = self._clock.monotonic()

@@ -29,7 +29,7 @@ class WatchedFolder:
     Attributes:
         folder: As stores spell it.
         is_remote: Whether it is reached through a network; else it is on this machine.
-        poll_interval: Longest time between two hints, where somebody chose it.
+        poll_interval: Longest time between two events, where somebody chose it.
         version_of: How commits are named there.
     """
 

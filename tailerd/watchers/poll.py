@@ -1,4 +1,4 @@
-"""The floor under every other watcher: a hint for every folder at an interval."""
+"""The floor under every other watcher: an event for every folder at an interval."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TICK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often folders are hinted: those that nothing else tells of, and the others."""
+    """How often folders get an event: those that nothing else tells of, and the others."""
 
     close_seconds: float = CLOSE_SECONDS
     wide_seconds: float = WIDE_SECONDS
 
 
 class PollWatcher:
-    """Hints regularly, whatever the storage says."""
+    """Gives events regularly, whatever the storage says."""
 
     def __init__(self, folders: Sequence[str], *, interval_seconds: float, clock: Clock) -> None:
         self._folders = tuple(folders)
@@ -33,7 +33,7 @@ class PollWatcher:
         self._clock = clock
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield one hint for each folder, an interval after the last."""
+        """Yield one event for each folder, an interval after the last."""
         while True:
             await self._clock.sleep(self._interval_seconds)
             for folder in self._folders:
@@ -41,9 +41,9 @@ class PollWatcher:
 
 
 class FloorWatcher:
-    """Hints each folder as often as it needs it: rarely where another watcher covers it.
+    """Gives an event for each folder as often as needed: rarely where another watcher covers it.
 
-    Hints are spread over the interval: a thousand at a time would hold up a delivery.
+    Events are spread over the interval: a thousand at a time would hold up a delivery.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class FloorWatcher:
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:
-        """Ask `is_covered` of each folder at every hint that is due."""
+        """Ask `is_covered` of each folder at every event that is due."""
         self._pace = pace or Pace()
         self._folders = tuple(folders)
         self._is_covered = is_covered
         self._clock = clock
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield hints, each folder's as long after its last as the pace says."""
+        """Yield events, each folder's as long after its last as the pace says."""
         close = round(self._pace.close_seconds / TICK_SECONDS)
         wide = round(self._pace.wide_seconds / TICK_SECONDS)
         for tick in itertools.count():

@@ -32,7 +32,7 @@ class ObjectCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitHint:
+class CommitEvent:
     """A commit file that was put.
 
     Attributes:
@@ -53,12 +53,12 @@ def created_objects(body: str) -> tuple[ObjectCreated, ...] | None:
     return _of_text(body, _DEEPEST)
 
 
-def commit_hints(objects: Iterable[ObjectCreated], folders: Names) -> Iterator[CommitHint]:
+def commit_events(objects: Iterable[ObjectCreated], folders: Names) -> Iterator[CommitEvent]:
     """Yield those of the objects that are commits in one of the folders (`bucket/...`)."""
     for each in objects:
         folder, _, name = f"{each.bucket}/{each.key}".rpartition("/")
         if folder in folders and (version := folders[folder](name)) is not None:
-            yield CommitHint(folder, version)
+            yield CommitEvent(folder, version)
 
 
 def _of_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:

@@ -2,7 +2,7 @@
 
 A message is deleted once everybody it concerns has looked at the log since it came; until then the
 queue keeps it, and gives it again to whoever comes after a crash. What the queue loses, doubles or
-mixes up does no harm: a message is a hint, and the log says what is there.
+mixes up does no harm: a message is an event, and the log says what is there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.s3.settings import S3Account
 from tailerd.watchers.base import Names, StorageEvent
 from tailerd.watchers.missing_notifications import MissingNotificationDetector
-from tailerd.watchers.s3_events import commit_hints, created_objects
+from tailerd.watchers.s3_events import commit_events, created_objects
 from tailerd.watchers.sqs_failures import VENDOR_ERRORS, failure_of
 
 BATCH_MESSAGES = 10
@@ -40,33 +40,33 @@ class QueueReports(Protocol):
     """Hears how it goes with a queue."""
 
     def failed(self, code: str, reason: str, attempt: int) -> None:
-        """Hear that asking failed, `attempt` times in a row; it is tried again."""
+        """Note that asking failed, `attempt` times in a row; it is tried again."""
         ...
 
     def resumed(self) -> None:
-        """Hear that asking works again."""
+        """Note that asking works again."""
         ...
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
-        """Hear of a message that is none of the envelopes."""
+        """Note a message that is none of the envelopes."""
         ...
 
     def silent(self, folder: str) -> None:
-        """Hear that commits come to a folder and the queue has never told of one there."""
+        """Note that commits come to a folder and the queue has never told of one there."""
         ...
 
     def spoke(self, folder: str) -> None:
-        """Hear that it does after all."""
+        """Note that it does after all."""
         ...
 
     def closed(self) -> None:
-        """Hear that the queue is asked no more."""
+        """Note that the queue is asked no more."""
         ...
 
 
 @dataclass(slots=True)
 class _Open:
-    """A message that is not deleted yet: its newest receipt, and how many hints are unseen."""
+    """A message that is not deleted yet: its newest receipt, and how many events are unseen."""
 
     receipt: str
     unseen: int
@@ -110,16 +110,16 @@ class SqsWatcher:
         self._something_done = asyncio.Event()
 
     def covers(self, folder: str) -> bool:
-        """Tell whether the folder's commits are told of at present, as far as the queue knows."""
+        """Return whether the folder's commits are told of at present, as far as the queue knows."""
         return self._is_heard and folder in self._folders
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Hear that somebody looked at a folder's log, and found commits nobody had told of."""
+        """Note that somebody looked at a folder's log, and found commits nobody had told of."""
         if self.covers(folder):
             self._silence.looked(folder, is_untold)
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield a hint for each commit that a message tells of."""
+        """Yield an event for each commit that a message tells of."""
         receiving: asyncio.Future[list[_Message]] = asyncio.ensure_future(self._receive())
         deleting: asyncio.Future[None] = asyncio.ensure_future(self._delete())
         try:
@@ -144,7 +144,7 @@ class SqsWatcher:
             await self._disconnect()
 
     def _hints(self, message: _Message) -> Iterator[StorageEvent]:
-        """Yield the hints of a message, once as long as it is not deleted."""
+        """Yield the events of a message, once as long as it is not deleted."""
         identity, receipt = str(message["MessageId"]), str(message["ReceiptHandle"])
         if identity in self._open:
             self._open[identity].receipt = receipt
@@ -153,13 +153,13 @@ class SqsWatcher:
         if objects is None:
             self._not_understood(message, identity, receipt)
             return
-        hints = list(commit_hints(objects, self._folders))
-        self._open[identity] = _Open(receipt, len(hints))
-        if not hints:
+        events = list(commit_events(objects, self._folders))
+        self._open[identity] = _Open(receipt, len(events))
+        if not events:
             self._finish(identity)
-        for hint in hints:
-            self._silence.told(hint.folder)
-            yield StorageEvent(hint.folder, hint.version, partial(self._seen, identity))
+        for event in events:
+            self._silence.told(event.folder)
+            yield StorageEvent(event.folder, event.version, partial(self._seen, identity))
 
     def _not_understood(self, message: _Message, identity: str, receipt: str) -> None:
         most = self._config.malformed_receives

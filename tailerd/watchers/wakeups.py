@@ -64,14 +64,14 @@ class Wakeup:
         self._rung.clear()
 
     def begin_poll(self) -> Look:
-        """Hear that the waiter looks now: rings up to here need not wake it again."""
+        """Note that the waiter looks now: rings up to here need not wake it again."""
         look = Look(self._rung.is_set(), self._version, len(self._unseen))
         self._rung.clear()
         self._version = None
         return look
 
     def end_poll(self, look: Look, *, is_news: bool = False) -> None:
-        """Hear that the waiter has looked. A look that failed is not ended but begun again.
+        """Note that the waiter has looked. A look that failed is not ended but begun again.
 
         Args:
             is_news: Whether it found commits.
@@ -86,7 +86,7 @@ class Wakeup:
             call()
 
     def let_go(self) -> None:
-        """Hear that nobody looks any more."""
+        """Note that nobody looks any more."""
         self.end_poll(Look(False, None, len(self._unseen)))
 
 
@@ -132,8 +132,8 @@ class WakeupRegistry:
                 watcher.looked(folder, is_untold)
 
     async def _listen(self, watcher: Watcher) -> None:
-        async with aclosing(watcher.events()) as hints:
-            async for event in hints:
+        async with aclosing(watcher.events()) as events:
+            async for event in events:
                 wakeups = self._wakeups.get(event.folder, ())
                 if event.on_seen is None:
                     for wakeup in wakeups:

@@ -72,7 +72,7 @@ class Guard:
     """Lets requests through to the routes, or says why not."""
 
     def __init__(self, address: Address, access: Access) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             address: Where the listener listens.

@@ -28,7 +28,7 @@ class Control(Protocol):
         ...
 
     def can_reset(self, name: str) -> bool:
-        """Tell whether a pipeline's offset is ours to move."""
+        """Return whether a pipeline's offset is ours to move."""
         ...
 
     async def pause(self, name: str) -> None:
@@ -72,7 +72,7 @@ class ControlRoutes:
     """Answers requests that change something."""
 
     def __init__(self, control: Control, on_change: Callable[[], None] = lambda: None) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             control: What is steered.

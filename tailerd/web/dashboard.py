@@ -71,7 +71,7 @@ class Dashboard:
         clock: Clock,
         maintain: Callable[[str], bool],
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             status: What `/status` shows.
@@ -105,7 +105,7 @@ class Dashboard:
         self.telemetry.emit(events.HistoryUnsaved(path=path, reason=reason))
 
     def handle(self, event: events.Event) -> None:
-        """Hear an event, from any thread; `status` must have heard it before."""
+        """Handle an event, from any thread; `status` must have heard it before."""
         self._history.handle(event)
         self._live.handle(event)
         self.daemon.handle(event)

@@ -50,14 +50,14 @@ class ExplorerRoutes:
     """
 
     def __init__(self, unknown: Callable[[str], web.Response | None]) -> None:
-        """Prepare; `unknown` says why a table's name is none, if it is none."""
+        """Initialize; `unknown` says why a table's name is none, if it is none."""
         self.explorer: TableExplorer | None = None
         self.sender = AnswerSender()
         self._unknown = unknown
 
     @property
     def is_showing_rows(self) -> bool:
-        """Tell whether anybody may see rows."""
+        """Return whether anybody may see rows."""
         return self.explorer is not None and self.explorer.is_showing_rows
 
     def routes(self) -> list[web.RouteDef]:

@@ -15,7 +15,7 @@ class Allowance:
     """
 
     def __init__(self, *, burst: float, per_second: float) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             burst: What a client may do at once that was quiet before.

@@ -19,7 +19,7 @@ class Listener:
     def __init__(
         self, http: HttpConfig, routes: Sequence[web.RouteDef], *, telemetry: Telemetry
     ) -> None:
-        """Prepare; `routes` is everything that is answered."""
+        """Initialize; `routes` is everything that is answered."""
         self._http = http
         self._routes = routes
         self._telemetry = telemetry

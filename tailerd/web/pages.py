@@ -39,7 +39,7 @@ class Pages:
         return await self._sender.send(request, found.body, {"Content-Type": CONTENT_TYPE})
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """Say that the process answers."""
+        """Answer that the process lives."""
         return web.Response(text="ok\n")
 
     async def readyz(self, request: web.Request) -> web.Response:

@@ -25,7 +25,7 @@ class QuietLog(logging.Filter):
         self._said_at: dict[object, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is written."""
+        """Return whether a record is written."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, _OF_CLIENTS):
             # What strangers send, and that they leave, is answered, not logged.

@@ -45,7 +45,7 @@ class WebServer:
         tls: TlsConfig | None = None,
         on_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             address: Where to listen.

@@ -26,6 +26,12 @@ PHRASES = re.compile(
 )
 """Words that no message, option, description or page has."""
 
+FIRST_VERBS = re.compile(r"(?:Tell|Hear|Prepare|Say)\b")
+"""Verbs that no docstring begins with: it says what is returned, written or sent."""
+
+HINT = re.compile(r"\b[Hh]int(?:s|ed)?\b")
+"""Means one thing: `_last_checkpoint`, and Lance's file of the same kind, which may be stale."""
+
 TEXTS = ("tailerd/docs", "config", "helm", "README.md")
 
 
@@ -89,5 +95,30 @@ def test_documents_configuration_and_charts_are_in_plain_words() -> None:
         if name.endswith((".md", ".yaml", ".json", ".tpl", ".txt"))
         for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)
         for match in (*PHRASES.finditer(line), *NAMES.finditer(line))
+    ]
+    assert found == []
+
+
+def test_docstrings_begin_with_a_verb_of_the_field() -> None:
+    documented = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{name}:{node.lineno}: {text.splitlines()[0]}"
+        for name, source in sources()
+        if name.endswith(".py")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, documented)
+        and (text := ast.get_docstring(node) or "")
+        and FIRST_VERBS.match(text)
+    ]
+    assert found == []
+
+
+def test_hint_means_one_thing() -> None:
+    found = [
+        f"{name}:{number}"
+        for name, text in sources()
+        if not name.startswith(("tailerd/formats/delta/", "tailerd/formats/lance/protocol/"))
+        for number, line in enumerate(text.splitlines(), 1)
+        if HINT.search(line)
     ]
     assert found == []

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tailerd.watchers.base import numbered_name
 from tailerd.watchers.s3_events import (
-    CommitHint,
+    CommitEvent,
     ObjectCreated,
-    commit_hints,
+    commit_events,
     created_objects,
 )
 
@@ -93,9 +93,9 @@ def test_a_commit_is_a_hint_for_its_own_folder_only(each: ObjectCreated, version
     table = each.key.strip("/") or "t"
     commit = ObjectCreated(each.bucket, f"{table}/_delta_log/{version:020}.json")
     folder = f"{each.bucket}/{table}/_delta_log"
-    assert list(commit_hints([commit], {folder: numbered_name})) == [CommitHint(folder, version)]
+    assert list(commit_events([commit], {folder: numbered_name})) == [CommitEvent(folder, version)]
     assert not list(
-        commit_hints(
+        commit_events(
             [commit], dict.fromkeys((f"{each.bucket}/{table}", "x/_delta_log"), numbered_name)
         )
     )
@@ -117,7 +117,7 @@ def test_a_commit_is_a_hint_for_its_own_folder_only(each: ObjectCreated, version
 def test_what_is_no_commit_is_no_hint(name: str) -> None:
     objects = created_objects(direct(ObjectCreated("lake", f"t/_delta_log/{name}")))
     assert objects is not None
-    assert not list(commit_hints(objects, {"lake/t/_delta_log": numbered_name}))
+    assert not list(commit_events(objects, {"lake/t/_delta_log": numbered_name}))
 
 
 def test_the_test_message_of_a_new_notification_tells_of_nothing() -> None:

@@ -83,7 +83,7 @@ class DeltaFormat(OptionalParts):
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether there is a log with something in it."""
+        """Return whether there is a log with something in it."""
         try:
             async for _ in store.list_from(f"{root}/{LOG_FOLDER}", ""):
                 return True
@@ -96,7 +96,7 @@ class DeltaFormat(OptionalParts):
         return f"{path_of(place)}/{LOG_FOLDER}"
 
     def is_at(self, place: str) -> bool:
-        """Tell whether there is a folder of a log."""
+        """Return whether there is a folder of a log."""
         return Path(self.folder(place)).is_dir()
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:

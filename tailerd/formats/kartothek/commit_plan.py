@@ -175,7 +175,7 @@ def _value(text: str, column: pa.Field) -> Hashable:
 
 
 def _is_comparable(old: bytes, new: bytes) -> bool:
-    """Tell whether old rows can be read with the new columns, and lose nothing."""
+    """Return whether old rows can be read with the new columns, and lose nothing."""
     if old == new:
         return True
     columns, later = decode_schema(old), decode_schema(new)

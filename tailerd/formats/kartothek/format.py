@@ -34,7 +34,7 @@ _OBSERVED = Version(0)
 
 
 def commit_version(name: str) -> Version | None:
-    """Tell whether a file is the metadata of a dataset; it says no version."""
+    """Return whether a file is the metadata of a dataset; it says no version."""
     return None if uuid_of_metadata(name) is None else _OBSERVED
 
 
@@ -88,7 +88,7 @@ class KartothekFormat(OptionalParts):
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether the metadata file of a dataset lies where one of this name has it."""
+        """Return whether the metadata file of a dataset lies where one of this name has it."""
         return await find_dataset(store, root) is not None
 
     def folder(self, place: str) -> str:
@@ -99,7 +99,7 @@ class KartothekFormat(OptionalParts):
         return here.folder if here else found[0].folder if found else path
 
     def is_at(self, place: str) -> bool:
-        """Tell whether a dataset lies at a local place; blocking."""
+        """Return whether a dataset lies at a local place; blocking."""
         return any(map(_is_here, addresses(path_of(place))))
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:

@@ -210,7 +210,7 @@ def _local_folders(path: str) -> list[str]:
 
 
 def _sentence(garbage: Garbage, grace_seconds: float) -> str:
-    """Say what was found."""
+    """Return what was found."""
     hours = f"{grace_seconds / 3600:g} hours"
     found = [f"{len(garbage.files)} files of {garbage.size_bytes} bytes are garbage"]
     if garbage.waiting:

@@ -103,7 +103,7 @@ class KartothekTaskReader:
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Tell whether what the path of a task's file says keeps all its rows out."""
+        """Return whether what the path of a task's file says keeps all its rows out."""
         payload = payload_of(task)
         if isinstance(payload, RewrittenPartitions):
             # What is left out of one file would be compared in vain with what is in another.

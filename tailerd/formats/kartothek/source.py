@@ -423,7 +423,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return ahead_bytes(self._store)
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say how far the newest state is from `start`, with one look at the metadata file."""
+        """Return how far the newest state is from `start`, with one look at the metadata file."""
         await self._history.look()
         newest = self._history.newest
         pending = [each for each in newest.commits if each.number >= start.version]

@@ -57,7 +57,7 @@ class KartothekStatistics(CommitStatistics):
         return self._newest.number
 
     def is_of(self, table_id: str) -> bool:
-        """Tell whether an offset counts the same states: an overwrite is one of them."""
+        """Return whether an offset counts the same states: an overwrite is one of them."""
         return table_id.rpartition("#")[2] == self._newest.origin
 
     def columns(self) -> Columns:

@@ -74,7 +74,7 @@ class LanceFormat(OptionalParts):
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether a manifest lies where a table has them."""
+        """Return whether a manifest lies where a table has them."""
         async for file in store.list_from(f"{root}/{VERSIONS_FOLDER}"):
             if version_of(file.name) is not None:
                 return True
@@ -85,7 +85,7 @@ class LanceFormat(OptionalParts):
         return f"{path_of(place)}/{VERSIONS_FOLDER}"
 
     def is_at(self, place: str) -> bool:
-        """Tell whether there is a folder with a manifest; blocking."""
+        """Return whether there is a folder with a manifest; blocking."""
         folder = Path(self.folder(place))
         if not folder.is_dir():
             return False

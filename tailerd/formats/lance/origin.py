@@ -77,7 +77,7 @@ class TableOrigin:
 
 
 async def _is_same(log: VersionLog, known: _Known) -> bool:
-    """Tell whether the table is the one that was known, as far as versions still say."""
+    """Return whether the table is the one that was known, as far as versions still say."""
     if known.version > log.head:
         return False
     there = await log.find(known.version)

@@ -427,7 +427,7 @@ class LanceSource(ReadsTasks, LanceVersions):
     # ------------------------------------------------------------------ rows and the rest
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say how far the newest version is from `start`, with one look."""
+        """Return how far the newest version is from `start`, with one look."""
         await self._log.look()
         head = self._log.head
         newest = await self._log.find(head)

@@ -55,7 +55,7 @@ class LanceStatistics(CommitStatistics):
         return self._newest.version
 
     def is_of(self, table_id: str) -> bool:
-        """Tell whether the table has this identity."""
+        """Return whether the table has this identity."""
         return table_id == self._table_id
 
     def columns(self) -> Columns:
@@ -97,7 +97,7 @@ class LanceStatistics(CommitStatistics):
             self._first = self._commits.popitem(last=False)[0] + 1
 
     def reaches(self, next_up: Offset) -> bool:
-        """Tell whether what is pending from an offset on was followed."""
+        """Return whether what is pending from an offset on was followed."""
         return first_commit(next_up) >= self._first
 
     async def advance(self, now: float) -> bool:

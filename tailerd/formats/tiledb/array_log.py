@@ -205,7 +205,7 @@ class ArrayLog:
         return f"{self._root}/{FRAGMENTS}/{name}"
 
     async def _keeps_times(self, fragment: TimedName) -> bool:
-        """Tell whether a merged fragment knows when its cells were written."""
+        """Return whether a merged fragment knows when its cells were written."""
         found = self._has_times.get(fragment.text)
         if found is None:
             folder = self.fragment_folder(fragment.text)
@@ -262,7 +262,7 @@ class ArrayLog:
 
 
 def _has_content(name: str) -> bool:
-    """Tell whether a commit file that is empty is still being written."""
+    """Return whether a commit file that is empty is still being written."""
     return name.endswith((CommitKind.DELETE.value, CommitKind.CONSOLIDATED.value))
 
 
@@ -290,14 +290,14 @@ def local_folders(path: str) -> list[str]:
 
 
 async def is_array(store: ObjectStore, root: str) -> bool:
-    """Tell whether an array lies somewhere, with a request or two."""
+    """Return whether an array lies somewhere, with a request or two."""
     async for _ in store.list_from(f"{root}/{SCHEMA}"):
         return True
     return await _is_file(store, f"{root}/{OLD_SCHEMA}")
 
 
 async def is_group(store: ObjectStore, root: str) -> bool:
-    """Tell whether a group lies somewhere."""
+    """Return whether a group lies somewhere."""
     for mark in GROUP_MARKS:
         if await _is_file(store, f"{root}/{mark}"):
             return True

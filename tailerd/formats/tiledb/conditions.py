@@ -46,7 +46,7 @@ def finds_deleted(conditions: list[Condition], array: Any, shape: ArrayShape) ->
 
 
 def is_malformed(condition: Condition, shape: ArrayShape, array: Any) -> bool:
-    """Tell whether a delete's value does not have its column's size: the library refuses that."""
+    """Return whether a delete's value does not have its column's size: the library refuses that."""
     for each in comparisons(condition):
         column = shape.column(each.field)
         if column is None or each.operator in (Operator.IN, Operator.NOT_IN):

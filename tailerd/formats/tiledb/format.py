@@ -90,11 +90,11 @@ class TileDBFormat(OptionalParts):
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether an array, or a group of them, lies at a place."""
+        """Return whether an array, or a group of them, lies at a place."""
         return await is_array(store, root) or await is_group(store, root)
 
     async def is_group(self, store: ObjectStore, root: str) -> bool:
-        """Tell whether a group of arrays lies at a place."""
+        """Return whether a group of arrays lies at a place."""
         return await is_group(store, root)
 
     def folder(self, place: str) -> str:
@@ -102,7 +102,7 @@ class TileDBFormat(OptionalParts):
         return f"{path_of(place)}/{COMMITS}"
 
     def is_at(self, place: str) -> bool:
-        """Tell whether an array lies at a local place; blocking."""
+        """Return whether an array lies at a local place; blocking."""
         path = Path(path_of(place))
         return (path / SCHEMA).is_dir() or (path / OLD_SCHEMA).is_file()
 

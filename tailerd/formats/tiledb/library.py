@@ -103,7 +103,7 @@ def _open(library: Any, uri: str, **settings: Any) -> Any:
 
 
 def _is_gone(error: Exception) -> bool:
-    """Tell whether a file was not there; the library has one class of errors for everything."""
+    """Return whether a file was not there; the library has one class of errors for everything."""
     return os.strerror(errno.ENOENT) in str(error)
 
 

@@ -399,7 +399,7 @@ class TileDBSource(ReadsTasks):
             at = Offset(table_id=self._table_id, version=Version(found + 1))
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say how far the newest version is from `start`, with one look."""
+        """Return how far the newest version is from `start`, with one look."""
         timeline = await self._look()
         pending = timeline.between(int(start.version) - 1, timeline.head)
         return Backlog(

@@ -55,7 +55,7 @@ class TileDBStatistics(CommitStatistics):
         return max(self._version, 0)
 
     def is_of(self, table_id: str) -> bool:
-        """Tell whether the array has this identity."""
+        """Return whether the array has this identity."""
         return table_id == self.table_id
 
     def columns(self) -> Columns:

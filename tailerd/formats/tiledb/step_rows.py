@@ -233,7 +233,7 @@ def overlap(one: Box, other: Box | None) -> Box | None:
 
 
 def is_inside(coordinates: tuple[Any, ...], box: Box | None) -> npt.NDArray[np.bool_]:
-    """Tell of each cell whether it is in a box; in none where there is no box."""
+    """Return for each cell whether it is in a box; in none where there is no box."""
     count = len(coordinates[0])
     if box is None:
         return np.zeros(count, bool)
@@ -244,7 +244,7 @@ def is_inside(coordinates: tuple[Any, ...], box: Box | None) -> npt.NDArray[np.b
 
 
 def is_among(rows: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Tell of each row whether an equal one is among others of the same columns."""
+    """Return for each row whether an equal one is among others of the same columns."""
     hasher = RowHasher(rows.schema, secrets.randbits(_SEED_BITS))
     mine, theirs = hasher.hash(rows), hasher.hash(others)
     kind = np.dtype([("first", "<u8"), ("second", "<u8")])

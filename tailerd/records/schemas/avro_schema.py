@@ -92,12 +92,12 @@ def avro_schema(shape: RecordShape, *, connect_names: bool = False) -> WrittenSc
 
 
 def is_union(field: pa.Field) -> bool:
-    """Tell whether the field is a union with null; a column that is always null needs none."""
+    """Return whether the field is a union with null; a column that is always null needs none."""
     return bool(field.nullable) and kind_of(field) is not Kind.NULL
 
 
 def is_avro_map(kind: pa.DataType) -> bool:
-    """Tell whether a map type is a map in Avro, whose keys are strings."""
+    """Return whether a map type is a map in Avro, whose keys are strings."""
     return kind_of(kind.key_field) is Kind.STRING
 
 

@@ -90,10 +90,10 @@ def unsupported(field: pa.Field) -> UnsupportedFeatureError:
 
 
 def fits_int32(kind: pa.DataType) -> bool:
-    """Tell whether every value of an integer type fits 32 bits with a sign."""
+    """Return whether every value of an integer type fits 32 bits with a sign."""
     return bool(kind.bit_width < 32 or (kind.bit_width == 32 and pa.types.is_signed_integer(kind)))
 
 
 def is_wide_unsigned(kind: pa.DataType) -> bool:
-    """Tell whether an integer type has values that 64 bits with a sign do not hold."""
+    """Return whether an integer type has values that 64 bits with a sign do not hold."""
     return bool(pa.types.is_uint64(kind))

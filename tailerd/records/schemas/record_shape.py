@@ -162,5 +162,5 @@ def record_name_of(field: pa.Field) -> str:
 
 
 def is_change_column(field: pa.Field) -> bool:
-    """Tell whether this is one of the three change columns, not a table's column of that name."""
+    """Return whether this is one of the three change columns, not a table's column of that name."""
     return field.name in CHANGE_COLUMNS and NUMBER in (field.metadata or {})

@@ -14,7 +14,7 @@ from tailerd.storage.posix_files import sync_folder
 
 
 def write_gap_record(path: Path, gap: Gap, owner: FolderOwner, mode: int | None = None) -> None:
-    """Say durably what is missing before the files that follow; `OSError` comes through."""
+    """Write durably what is missing before the files that follow; `OSError` comes through."""
     content = {
         "table": gap.table,
         "reason": gap.reason,

@@ -56,7 +56,7 @@ class Published:
     end: Offset
 
     def agrees_with(self, saved: Offset) -> bool:
-        """Tell whether a saved offset is where this delivery's pipeline can be (cases A and B)."""
+        """Return whether a saved offset can be this delivery's pipeline's (cases A and B)."""
         return saved.order == self.start.order or saved.order >= self.end.order
 
     @property

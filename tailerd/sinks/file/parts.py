@@ -20,7 +20,7 @@ class Part(Protocol):
     path: Path
 
     def fits(self, batch: ChangeBatch) -> bool:
-        """Tell whether the batch belongs in this file: size and schema allow it."""
+        """Return whether the batch belongs in this file: size and schema allow it."""
         ...
 
     def add(self, batch: ChangeBatch) -> None:
@@ -56,7 +56,7 @@ class JsonLinesPart:
         self._file = open_temporary(temporary, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
-        """Tell whether the file is still below its size."""
+        """Return whether the file is still below its size."""
         return self._written_bytes < self._max_bytes
 
     def add(self, batch: ChangeBatch) -> None:
@@ -86,7 +86,7 @@ class ParquetPart:
         self._file = open_temporary(temporary, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
-        """Tell whether the file is below its size and of the batch's schema."""
+        """Return whether the file is below its size and of the batch's schema."""
         is_same = self._schema is None or self._schema.equals(batch.rows.schema)
         return is_same and self._file.tell() < self._max_bytes
 

@@ -75,7 +75,7 @@ class Acknowledgements:
         self._raise(failure)
 
     def done(self, size_bytes: int, error: Exception | None) -> None:
-        """Hear that a piece was acknowledged or failed; never blocks for long, never raises."""
+        """Note that a piece was acknowledged or failed; never blocks for long, never raises."""
         with self._changed:
             self._bytes -= size_bytes
             self._pieces -= 1

@@ -77,7 +77,7 @@ def _fits(first: ProduceRequest, other: ProduceRequest) -> bool:
 
 
 def _have_alike_headers(first: Sequence[Header], other: Sequence[Header]) -> bool:
-    """Tell whether headers can be joined: of one name and order, constants of one value."""
+    """Return whether headers can be joined: of one name and order, constants of one value."""
     if len(first) != len(other):
         return False
     for mine, others in zip(first, other, strict=True):

@@ -102,7 +102,7 @@ class FinishedRecords:
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
     ) -> None:
-        """Hear who sends it, before `close`."""
+        """Note who sends it, before `close`."""
         if self._batch is None:
             raise IllegalStateError("the producer's state is written already")
         self._state = (producer_id, producer_epoch, base_sequence)
@@ -136,7 +136,7 @@ class FinishedRecords:
             self._batch = None
 
     def is_full(self) -> bool:
-        """Tell that it need not wait for more."""
+        """Note that it need not wait for more."""
         return True
 
     def next_offset(self) -> int:
@@ -211,7 +211,7 @@ class _Bound:
         self._future = future
 
     def rebind(self, future: FutureProduceResult, _index: int) -> None:
-        """Hear into which batch the record went."""
+        """Note into which batch the record went."""
         self._watch.move(self._future, future)
         self._future = future
 

@@ -403,7 +403,7 @@ class KafkaSinkConfig(SinkConfig):
 
     @property
     def has_event_ids(self) -> bool:
-        """Tell whether records say their ids in a header."""
+        """Return whether records say their ids in a header."""
         return not self.is_exactly_once if self.event_ids is None else self.event_ids
 
     @property
@@ -413,35 +413,35 @@ class KafkaSinkConfig(SinkConfig):
 
     @property
     def has_schemas(self) -> bool:
-        """Tell whether the value format may have schemas in a registry that is configured."""
+        """Return whether the value format may have schemas in a registry that is configured."""
         form = self.data_format
         is_known = form in VALUE_FORMATS and form not in FORMATS_WITH_SCHEMAS
         return self.schema_registry is not None and not is_known
 
     @property
     def is_structured(self) -> bool:
-        """Tell whether values are events that hold the values of another format."""
+        """Return whether values are events that hold the values of another format."""
         return self.format == CLOUD_EVENTS and self.cloudevents.mode == "structured"
 
     @property
     def is_enveloped(self) -> bool:
-        """Tell whether values with registered schemas are Debezium's envelopes."""
+        """Return whether values with registered schemas are Debezium's envelopes."""
         return self.envelope == "debezium"
 
     @property
     def has_incompatible_letters(self) -> bool:
-        """Tell whether rows whose schema is incompatible become dead letters."""
+        """Return whether rows whose schema is incompatible become dead letters."""
         registry = self.schema_registry
         return registry is not None and registry.on_incompatible_schema == "dead_letter"
 
     @property
     def is_exactly_once(self) -> bool:
-        """Tell whether rows and offset go into one transaction."""
+        """Return whether rows and offset go into one transaction."""
         return self.delivery == "exactly-once"
 
     @property
     def keeps_offsets(self) -> bool:
-        """Tell whether the offset is kept in Kafka."""
+        """Return whether the offset is kept in Kafka."""
         return self.is_exactly_once or self.offsets == "kafka"
 
     @property

@@ -170,5 +170,5 @@ def metadata_now(producer: KafkaProducer, *, seconds: float) -> ClusterMetadata 
 
 
 def has_metadata_of(producer: KafkaProducer, topic: str) -> bool:
-    """Tell whether a producer knows a topic's partitions."""
+    """Return whether a producer knows a topic's partitions."""
     return producer._metadata.partitions_for_topic(topic) is not None

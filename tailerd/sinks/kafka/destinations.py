@@ -47,7 +47,7 @@ class TableDestinations:
         options: FormatOptions,
         registry: Registry | None,
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Initialize; nothing is asked yet.
 
         Args:
             config: The sink's section.

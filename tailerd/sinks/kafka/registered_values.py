@@ -36,7 +36,7 @@ class ValueReader:
     """Brings the values of a sink to JSON texts."""
 
     def __init__(self, config: KafkaSinkConfig, schemas: KnowsSchemas | None) -> None:
-        """Prepare; nothing is asked yet.
+        """Initialize; nothing is asked yet.
 
         Args:
             config: The sink's section.

@@ -51,7 +51,7 @@ class KafkaSink:
         telemetry: Telemetry | None = None,
         daemon: str = DAEMON_NAME,
     ) -> None:
-        """Prepare; no broker is asked before it is used."""
+        """Initialize; no broker is asked before it is used."""
         self._telemetry = telemetry or Telemetry()
         self._config = config
         self._table = table
@@ -217,7 +217,7 @@ class KafkaSink:
             )
 
     async def note_gap(self, gap: Gap) -> None:
-        """Tell a gap in the transaction topic, if there is one; readers of rows expect only rows.
+        """Record a gap in the transaction topic, if there is one; readers of rows expect only rows.
 
         Raises:
             TailerdError: It could not be written.

@@ -87,7 +87,7 @@ class Topics:
     """What is known of topics on one cluster; asked once for each until told to forget."""
 
     def __init__(self, connection: Connection, untracked: Iterable[str] = ()) -> None:
-        """Prepare; nothing is asked.
+        """Initialize; nothing is asked.
 
         Args:
             connection: To the cluster.

@@ -49,7 +49,7 @@ class Claim:
     is_overdue: bool
 
     def still_holds(self, found: TransactionDescription) -> bool:
-        """Tell whether nobody else claimed the id since; whoever does takes the epoch further."""
+        """Return whether nobody else claimed the id since; whoever does takes the epoch further."""
         if found.producer_id != self.producer_id:
             return False
         is_ended = found.state in (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT)
@@ -67,7 +67,7 @@ class Transactions:
         transactional_id: str,
         connection: Connection,
     ) -> None:
-        """Prepare; nothing is claimed.
+        """Initialize; nothing is claimed.
 
         Args:
             producer: Has the id.

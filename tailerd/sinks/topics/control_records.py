@@ -44,7 +44,7 @@ class CommitMarkers:
     _id: str = field(default="")
 
     def rows(self, start: Offset, batch: ChangeBatch, num_records: int) -> list[ControlRecord]:
-        """Hear of rows that go out; return the markers that go before them."""
+        """Note rows that go out; return the markers that go before them."""
         if batch.change_source is ChangeSourceKind.SNAPSHOT or not batch.num_rows:
             return []
         markers: list[ControlRecord] = []
@@ -60,7 +60,7 @@ class CommitMarkers:
         return markers
 
     def end(self, end: Offset) -> list[ControlRecord]:
-        """Hear that the delivery ends; return what ends the last commit, if it ends with it."""
+        """Note that the delivery ends; return what ends the last commit, if it ends with it."""
         is_cut = (
             self._open is not None and end.phase is Phase.FOLLOW and end.version == self._open[0]
         )

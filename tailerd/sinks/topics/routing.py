@@ -22,7 +22,7 @@ class TopicRouter:
     """Chooses topics and headers of the records of one table."""
 
     def __init__(self, template: TopicTemplate, table: str, headers: Mapping[str, str]) -> None:
-        """Prepare.
+        """Initialize.
 
         Args:
             template: Names the topic.

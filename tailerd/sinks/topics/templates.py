@@ -64,7 +64,7 @@ class TopicTemplate:
         return filled
 
     def gives(self, table: str, topic: str) -> bool:
-        """Tell whether a table's rows may be in a topic of this name."""
+        """Return whether a table's rows may be in a topic of this name."""
         filled = re.escape(filled_text(self.text, dict.fromkeys(TABLE_NAMES, table)))
         if self.column is not None:
             filled = filled.replace(re.escape(f"{{{_COLUMN}{self.column}}}"), ".+")
@@ -72,7 +72,7 @@ class TopicTemplate:
 
 
 def is_topic_name(name: str) -> bool:
-    """Tell whether Kafka has topics of this name."""
+    """Return whether Kafka has topics of this name."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 

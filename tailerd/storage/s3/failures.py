@@ -96,7 +96,7 @@ def _answer(error: Exception) -> Mapping[str, object]:
 
 
 def may_pass(error: Exception) -> bool:
-    """Tell whether the same request may succeed in a moment."""
+    """Return whether the same request may succeed in a moment."""
     if isinstance(error, ClientError):
         status = status_of(error)
         return code_of(error) in BUSY_CODES or status == 429 or (status >= 500 and status != 501)
@@ -104,27 +104,27 @@ def may_pass(error: Exception) -> bool:
 
 
 def has_expired(error: Exception) -> bool:
-    """Tell whether new credentials would help."""
+    """Return whether new credentials would help."""
     return code_of(error) in _EXPIRED or are_stale(error)
 
 
 def are_stale(error: Exception) -> bool:
-    """Tell whether what gives credentials gave some that have expired."""
+    """Return whether what gives credentials gave some that have expired."""
     return isinstance(error, RuntimeError) and "credentials are still expired" in str(error)
 
 
 def is_beyond_the_end(error: Exception) -> bool:
-    """Tell whether a range was asked for behind the end of a file that exists."""
+    """Return whether a range was asked for behind the end of a file that exists."""
     return code_of(error) == "InvalidRange" or status_of(error) == 416
 
 
 def is_unknown_operation(error: Exception) -> bool:
-    """Tell whether the server does not know such a request."""
+    """Return whether the server does not know such a request."""
     return code_of(error) in ("NotImplemented", "MethodNotAllowed") or status_of(error) == 501
 
 
 def is_refused_condition(error: Exception) -> bool:
-    """Tell whether the condition of a request was not met."""
+    """Return whether the condition of a request was not met."""
     return status_of(error) == 412 or code_of(error) == "PreconditionFailed"
 
 
@@ -183,7 +183,7 @@ def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageE
 
 
 def is_about_credentials(error: Exception) -> bool:
-    """Tell whether the bucket was not even asked, for want of credentials."""
+    """Return whether the bucket was not even asked, for want of credentials."""
     if isinstance(error, ClientError):
         return error.operation_name in _GIVE_CREDENTIALS
     return are_stale(error) or isinstance(

@@ -83,7 +83,7 @@ def _of_answer(path: str, answer: Answer) -> Fetched:
 
 
 def _asks_for_all(span: str, size: int) -> bool:
-    """Tell whether a range covers a file of that size."""
+    """Return whether a range covers a file of that size."""
     start, _, end = span.removeprefix("bytes=").partition("-")
     if not start:
         return int(end) >= size

@@ -46,7 +46,7 @@ _sent: ContextVar[list[SentRequest] | None] = ContextVar("sent", default=None)
 
 
 def note_sent(request: SentRequest, **_: object) -> None:
-    """Hear of a request that the client is about to send; its event `before-send.s3.GetObject`."""
+    """Note a request that the client is about to send; its event `before-send.s3.GetObject`."""
     noted = _sent.get()
     if noted is not None:
         noted.append(request)

@@ -26,5 +26,5 @@ class RetryBudget:
         return True
 
     def give(self) -> None:
-        """Hear of a success."""
+        """Note a success."""
         self._left = min(self._size, self._left + _GAIN)

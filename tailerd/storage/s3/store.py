@@ -176,7 +176,7 @@ class S3Store:
         return await self._ask("get", path, lambda client: _head(client, path))
 
     async def is_there(self, path: str) -> bool:
-        """Tell whether there is such a file; on the thread of connections."""
+        """Return whether there is such a file; on the thread of connections."""
         try:
             await self.call(Request(doing="get", path=path), lambda client: _head(client, path))
         except FileMissingError:

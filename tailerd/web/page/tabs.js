@@ -218,7 +218,7 @@ export class GrowthTab extends Tab {
   constructor(page) {
     super(page);
     this.charts = [["Bytes", 2, bytes], ["Files", 1, count], ["Rows", 3, count]].map(([title, at, format]) => [title, at, format, el("p", { class: "sub" }), new TimeChart({ title, lines: [{ label: title, color: "accent", area: true }], format: (value) => (at === 2 || Number.isInteger(value) ? format(Math.round(value)) : value.toFixed(1)), height: 160, isSize: true, isBytes: at === 2, group: "growth" })]);
-    this.hint = note();
+    this.remark = note();
   }
 
   update(table) {
@@ -227,13 +227,13 @@ export class GrowthTab extends Tab {
       this.cards.card("growth", "Growth", null, () => [empty("The size of this table is not measured yet, or `growth: true` is not in the configuration.")]);
       return;
     }
-    if (!this.cards.drawn.has("time")) this.cards.lasting("time", "Size over time", [el("div", { class: "charts of3" }, ...this.charts.map(([, , , words, chart]) => el("div", {}, chart.node, words))), this.hint]);
+    if (!this.cards.drawn.has("time")) this.cards.lasting("time", "Size over time", [el("div", { class: "charts of3" }, ...this.charts.map(([, , , words, chart]) => el("div", {}, chart.node, words))), this.remark]);
     for (const [title, at, format, words, chart] of this.charts) {
       chart.draw(history.growth.map((point) => [point[0] / 1000, point[at]]), 0, null);
       setText(words, perDay(size, title.toLowerCase(), format));
     }
     const vectors = `${counted(size.deletion_vectors, "file has", "files have")} a deletion vector, with ${counted(size.deleted_rows, "deleted row", "deleted rows")}.`;
-    setText(this.hint, vectors + (size.growth_watched_seconds < 3600 ? " 30-day forecast available after 1 hour." : ""));
+    setText(this.remark, vectors + (size.growth_watched_seconds < 3600 ? " 30-day forecast available after 1 hour." : ""));
     this.cards.card("sizes", "File sizes", table.file_sizes, () => fileSizes(table.file_sizes));
   }
 

@@ -59,7 +59,7 @@ def select_rows(
 
 
 def selects_nothing(rows: RowFilter, open_file: OpenFile, memory_bytes: int) -> bool:
-    """Tell whether a filter names the rows it includes and excludes all of them.
+    """Return whether a filter names the rows it includes and excludes all of them.
 
     So with a vector that only grew: nothing is given back.
 

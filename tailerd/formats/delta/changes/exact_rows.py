@@ -96,7 +96,7 @@ class ExactCommit:
         return replace(scan, fields=(*scan.fields, *(ids[name] for name in wanted)))
 
     def selects_nothing(self, side: Side, number: int) -> bool:
-        """Tell whether the vectors of a file leave no row of it."""
+        """Return whether the vectors of a file leave no row of it."""
         rows = self._file(side, number).rows
         return selects_nothing(rows, self._files.open_beside, self._memory_bytes)
 

@@ -67,7 +67,7 @@ class LogContinuityCheck:
         self._is_woken = False
 
     def hear(self, version: int | None) -> None:
-        """Hear that something happened, or a version is there, from somebody who may be wrong."""
+        """Note that something happened, or a version is there, from somebody who may be wrong."""
         self._spared = None
         self._is_woken = True
         if version is not None:
@@ -117,7 +117,7 @@ class LogContinuityCheck:
         return end
 
     async def _is_known_missing(self, version: int) -> bool:
-        """Tell whether it is known that a version is not there; else it may be asked for again.
+        """Return whether it is known that a version is not there; else it may be asked for again.
 
         Raises:
             As `check_gap`, where it is time for a listing.

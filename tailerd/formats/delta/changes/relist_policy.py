@@ -28,12 +28,12 @@ class RelistPolicy:
         self._listed_mark: FolderMark | None = None
 
     async def note(self) -> None:
-        """Hear that the log is listed next: what comes meanwhile will make another mark."""
+        """Note that the log is listed next: what comes meanwhile will make another mark."""
         self._listed_at = self._clock.monotonic()
         self._listed_mark = await self._reader.mark()
 
     async def is_due(self, seen: LogFile | None, *, is_woken: bool = False) -> bool:
-        """Tell whether only another listing can tell if something is wrong with the log.
+        """Return whether only another listing can tell if something is wrong with the log.
 
         Case A: the folder's mark is another, or the folder gone: something came or went.
         Case B: it is the same and was settled: at most a file was written to in place.
@@ -55,7 +55,7 @@ class RelistPolicy:
         return self._is_time()
 
     async def is_late(self) -> bool:
-        """Tell whether it is time for a listing where nothing but a listing tells of changes."""
+        """Return whether it is time for a listing where nothing but a listing tells of changes."""
         return self._listed_mark is None and self._is_time() and await self._reader.mark() is None
 
     def _is_time(self) -> bool:

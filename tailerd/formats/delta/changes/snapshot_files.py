@@ -70,7 +70,7 @@ class LoggedFiles:
 
 @contextmanager
 def retry_if_log_cleaned_up() -> Iterator[None]:
-    """Say of a version that goes while it is begun with that there is another head by now.
+    """Raise for a version that goes while it is begun with that there is another head by now.
 
     Raises:
         LogCleanedUpError: In place of `MissingVersionError`.

@@ -281,7 +281,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         return replace(start, version=Version((listing.head_version or 0) + 1))
 
     def hear(self, version: int | None) -> None:
-        """Hear that something happened; if a version told of is not found, the log is listed."""
+        """Note that something happened; if a version told of is not found, the log is listed."""
         self._guard.hear(version)
 
     async def _check_identity(self, offset: Offset) -> None:
@@ -376,7 +376,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         return ahead_bytes(self._stores.locate(self.url)[0])
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Say how far the head is from `start`: with one listing, unless it was seen just now."""
+        """Return how far the head is from `start`: one listing, unless it was seen just now."""
         head = await self._guard.known_head()
         if head is not None and start.phase is Phase.FOLLOW and head >= start.version - 1:
             found = await self._window.commit(start.version) if head >= start.version else None
@@ -400,7 +400,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         )
 
     async def commit(self, end: Offset) -> None:
-        """Hear that everything before `end` is delivered; forget it."""
+        """Note that everything before `end` is delivered; forget it."""
         self._window.forget_before(end.version)
         self._commits.forget_before(end.version)
         if end.phase is Phase.FOLLOW:

@@ -23,7 +23,7 @@ class TableStateHistory:
         self._versions, self._states = [version], [state]
 
     def knows(self, version: int) -> bool:
-        """Tell whether the state of `version` is known."""
+        """Return whether the state of `version` is known."""
         return self._start <= version <= self._end
 
     @property

@@ -83,7 +83,7 @@ class DeltaTaskReader:
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Tell whether a partition value of the task's file keeps all its rows out."""
+        """Return whether a partition value of the task's file keeps all its rows out."""
         if isinstance(task.payload, RewrittenFiles):
             # What is left out of one file would be compared in vain with what is in another.
             return False

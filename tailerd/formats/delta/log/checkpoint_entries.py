@@ -47,7 +47,7 @@ def entries_at(add: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.i
 def expired_removes(
     removes: pa.StructArray, removed_after_ms: int
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Tell which removes expired; one that does not say when it happened counts as of 1970."""
+    """Return which removes expired; one that does not say when it happened counts as of 1970."""
     if removes.type.get_field_index("deletionTimestamp") < 0:
         return np.full(len(removes), removed_after_ms >= 0)
     times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)

@@ -344,11 +344,11 @@ class CheckpointSource:
                     yield FileActions(chosen, keys[keep])
 
     def still_count(self, keys: KeyArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tell which removes of the checkpoint below are not undone or repeated by commits."""
+        """Return which removes of the checkpoint below are not undone or repeated by commits."""
         return ~(self.snapshot.files.are_live(keys) | self.tombstones.contain(keys))
 
     def expired(self, removes: pa.StructArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tell which removes expired."""
+        """Return which removes expired."""
         return expired_removes(removes, self._removed_after_ms)
 
     async def new_removes(self) -> AsyncIterator[FileActions]:

@@ -84,7 +84,7 @@ class CommitBody:
 
 
 def _all_that_is_left(damage: TableError | None) -> TableError | None:
-    """Say of a damaged checkpoint that the version cannot be read without it."""
+    """Explain of a damaged checkpoint that the version cannot be read without it."""
     if damage is None or isinstance(damage, TooLargeError):
         return damage
     lost = "No older checkpoint and no complete run of commits gives this version."
@@ -427,5 +427,5 @@ class LogReader(LogFolder):
 
 
 def _is_like(before: LogFile | FileMeta, now: FileMeta) -> bool:
-    """Tell whether nobody wrote to a file: a link that goes changes only its identity."""
+    """Return whether nobody wrote to a file: a link that goes changes only its identity."""
     return (before.size_bytes, before.mtime_ms) == (now.size_bytes, now.mtime_ms)

@@ -193,7 +193,7 @@ class GroupCopier:
         return columns if all(chunk.is_compressed for chunk in columns.values()) else None
 
     def _has_both(self, group: Group) -> bool:
-        """Tell whether no row has its statistics in only one of the two forms."""
+        """Return whether no row has its statistics in only one of the two forms."""
         if self._nulls(group, f"add.{STATS}") == 0:
             return not self._wants_parsed or self._nulls(group, f"{_PARSED[0]}numRecords") == 0
         return not self._wants_text and self._nulls(group, f"{_PARSED[0]}numRecords") == 0

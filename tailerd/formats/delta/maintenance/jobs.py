@@ -236,7 +236,7 @@ class DeltaMaintenance:
         return (await self._held.at(listing, with_files=False)).state
 
     async def _objection(self, planned: TableState, oldest: int) -> str:
-        """Say why a cleanup that was planned must not go on; empty where nothing forbids it."""
+        """Return why a cleanup that was planned must not go on; empty where nothing forbids it."""
         floor = await self._rebuilt_from(planned.metadata.id)
         if floor.obstacle:
             return floor.obstacle

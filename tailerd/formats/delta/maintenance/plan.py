@@ -85,7 +85,7 @@ class Policies:
         )
 
     def decide(self, stats: LogStats, now_ms: int) -> list[Decision]:
-        """Say of every job but cleanup whether it is due, in the order they are done."""
+        """Return of every job but cleanup whether it is due, in the order they are done."""
         decisions = self._decide(stats, now_ms)
         until_ms = self.paused_until_ms(now_ms)
         if until_ms is None:

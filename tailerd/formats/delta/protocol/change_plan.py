@@ -171,7 +171,7 @@ def plan_commit(
 
 
 def _must_compare(kind: ChangeSourceKind, operation: str) -> bool:
-    """Tell whether rows may be on both sides.
+    """Return whether rows may be on both sides.
 
     A DELETE gives none back: its vectors only grow, and each file can be read by itself. Should a
     writer call something else so, its rows still lead from one version to the next.
@@ -213,7 +213,7 @@ def _kind_of_files(
 
 
 def is_no_op_merge(info: CommitInfo) -> bool:
-    """Tell whether a MERGE says, in all three counts, that it changed no row.
+    """Return whether a MERGE says, in all three counts, that it changed no row.
 
     Such a commit may rewrite files with `dataChange`; the reference gives no rows for it.
     """

@@ -194,7 +194,7 @@ def inferred_type(value: Any) -> pa.DataType:
 
 
 def _is_storable(kind: pa.DataType) -> bool:
-    """Tell whether Parquet has this type: it knows no empty structs, and nothing without a type."""
+    """Return whether Parquet has this type: it knows neither empty structs nor untyped nulls."""
     if pa.types.is_null(kind):
         return False
     if pa.types.is_struct(kind) and kind.num_fields == 0:

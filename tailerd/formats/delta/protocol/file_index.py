@@ -221,7 +221,7 @@ class FileIndex:
         return self._keys[self._is_live], self._sizes[self._is_live]
 
     def are_live(self, keys: KeyArray) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether a file of it is live."""
+        """Return for each key whether a file of it is live."""
         live = np.fromiter(map(self._recent.__contains__, keys.tolist()), np.bool_, len(keys))
         if len(self._keys):
             at = np.searchsorted(self._keys, keys)

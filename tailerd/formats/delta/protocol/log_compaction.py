@@ -97,7 +97,7 @@ class _Sum:
 
 
 def is_compaction_of(body: bytes, commits: Sequence[tuple[str, bytes]], root_url: str) -> bool:
-    """Tell whether a compaction says what its commits say; they are replayed for that.
+    """Return whether a compaction says what its commits say; they are replayed for that.
 
     Raises:
         CorruptLogError: A body is damaged.

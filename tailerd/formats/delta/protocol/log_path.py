@@ -84,7 +84,7 @@ _SIDECAR = re.compile(
 
 
 def is_sidecar_name(name: str) -> bool:
-    """Tell whether a file in `_sidecars` has a name that writers give sidecars, with a UUID.
+    """Return whether a file in `_sidecars` has a name that writers give sidecars, with a UUID.
 
     The protocol leaves names to writers; what is called otherwise may be anything.
     """

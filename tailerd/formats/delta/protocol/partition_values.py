@@ -119,7 +119,7 @@ def _offset_seconds(zone: str | None) -> int:
 
 
 def lacks_zone(text: str) -> bool:
-    """Tell whether a text is a timestamp that does not say its zone."""
+    """Return whether a text is a timestamp that does not say its zone."""
     match = _TIMESTAMP.fullmatch(text.strip())
     return match is not None and match["zone"] is None
 

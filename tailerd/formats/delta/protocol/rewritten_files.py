@@ -216,7 +216,7 @@ def _partition_fields(schema: TableSchema) -> tuple[tuple[str, str, pa.DataType]
 
 
 def can_compare(before: TableSchema, after: TableSchema) -> bool:
-    """Tell whether rows of the old schema can be read and compared in the new one.
+    """Return whether rows of the old schema can be read and compared in the new one.
 
     They can where each column is still there and has its type or a wider one. A table that is
     replaced by one with other columns is not: its deleted rows would have nothing but nulls.
@@ -235,7 +235,7 @@ def can_compare(before: TableSchema, after: TableSchema) -> bool:
 
 
 def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
-    """Tell whether rows of the old schema can be read and compared in the columns of the new one.
+    """Return whether rows of the old schema can be read and compared in the columns of the new one.
 
     As `can_compare`, but columns that are no longer there are left out, and renamed ones are found.
     """
@@ -250,7 +250,7 @@ def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
 
 
 def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> bool:
-    """Tell whether every field of the old type, at any depth, is that of the new one by name."""
+    """Return whether every field of the old type, at any depth, is that of the new one by name."""
     match old, new:
         case StructType(fields), StructType():
             return all(

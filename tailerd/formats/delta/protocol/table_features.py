@@ -103,7 +103,7 @@ def _problem(name: str, log_only: bool) -> str | None:
 
 
 def supports_column_mapping(protocol: Protocol) -> bool:
-    """Tell whether `delta.columnMapping.mode` counts under this protocol."""
+    """Return whether `delta.columnMapping.mode` counts under this protocol."""
     if protocol.min_reader_version == FEATURES_READER_VERSION:
         return "columnMapping" in (protocol.reader_features or ())
     return protocol.min_reader_version == 2

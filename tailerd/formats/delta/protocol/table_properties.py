@@ -51,13 +51,13 @@ _WHOLE = re.compile(r"-?[0-9]{1,30}")
 
 
 def is_enabled(configuration: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Tell whether a boolean property is `true`, in any case; absent means `default`."""
+    """Return whether a boolean property is `true`, in any case; absent means `default`."""
     text = configuration.get(name, "").strip().lower()
     return text == "true" if text else default
 
 
 def is_disabled(configuration: Mapping[str, str], name: str) -> bool:
-    """Tell whether a boolean property that is on by default is `false`, in any case."""
+    """Return whether a boolean property that is on by default is `false`, in any case."""
     return configuration.get(name, "").strip().lower() == "false"
 
 

@@ -55,14 +55,14 @@ class Tombstones:
         return len(self._ours)
 
     def take_counting(self, version: int, keys: KeyArray) -> Mask:
-        """Tell which of some removes of the commit `version` count; each does once."""
+        """Return which of some removes of the commit `version` count; each does once."""
         at, found = self._find(keys)
         found[found] = (self._newest[at[found]] == version) & ~self._is_taken[at[found]]
         self._is_taken[at[found]] = True
         return found
 
     def contain(self, keys: KeyArray) -> Mask:
-        """Tell for which keys a commit brought a newer remove than the checkpoint's."""
+        """Return for which keys a commit brought a newer remove than the checkpoint's."""
         return self._find(keys)[1]
 
     def _find(self, keys: KeyArray) -> tuple[npt.NDArray[np.int64], Mask]:

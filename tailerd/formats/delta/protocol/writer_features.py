@@ -101,6 +101,6 @@ def refused_features(protocol: Protocol) -> list[str]:
 
 
 def supports_v2_checkpoints(state: TableState) -> bool:
-    """Tell whether V2 checkpoints are written: the table supports them and does not prefer V1."""
+    """Return whether V2 checkpoints are written: the table supports them and does not prefer V1."""
     policy = state.metadata.configuration.get(properties.CHECKPOINT_POLICY, "v2").strip().lower()
     return V2_CHECKPOINT in (state.protocol.reader_features or ()) and policy != "classic"

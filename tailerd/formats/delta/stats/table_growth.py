@@ -66,7 +66,7 @@ class TableGrowth(CommitStatistics):
         return self._cache.snapshot.state.metadata.id
 
     def is_of(self, table_id: str) -> bool:
-        """Tell whether the table has this identity, or had it when it was opened or since."""
+        """Return whether the table has this identity, or had it when it was opened or since."""
         return table_id == self.table_id or table_id in self._table_ids
 
     def columns(self) -> Columns:
@@ -116,7 +116,7 @@ class TableGrowth(CommitStatistics):
             return await self._cache.open()
 
     def reaches(self, next_up: Offset) -> bool:
-        """Tell whether advancing to an offset is cheaper than to open the table again there."""
+        """Return whether advancing to an offset is cheaper than to open the table again there."""
         next_version = _commit_of(next_up)
         return next_version is None or next_version <= self.version + 1 + COMMITS_AT_ONCE
 

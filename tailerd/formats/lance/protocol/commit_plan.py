@@ -96,7 +96,7 @@ def difference(
 
 
 def is_only_rearranged(found: Difference, operation: Operation) -> bool:
-    """Tell whether a commit certainly moved rows and changed none.
+    """Return whether a commit certainly moved rows and changed none.
 
     Fragments that are only kept with other bytes, such as other ids of rows, change nothing.
     """
@@ -107,7 +107,7 @@ def is_only_rearranged(found: Difference, operation: Operation) -> bool:
 
 
 def may_be_rearranged(found: Difference, operation: Operation) -> bool:
-    """Tell whether only comparing rows shows if any changed: nobody says what the commit was."""
+    """Return whether only comparing rows shows if any changed: nobody says what the commit was."""
     if not found.may_be_rearranged or operation not in (Operation.UNKNOWN, Operation.REWRITE):
         return False
     removed, added = found.live_rows

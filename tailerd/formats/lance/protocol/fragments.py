@@ -92,7 +92,7 @@ class Fragment:
         return any(file.is_legacy for file in self.files)
 
     def shares_files_with(self, other: Fragment) -> bool:
-        """Tell whether a data file is of both: ids alone may begin again after an overwrite."""
+        """Return whether a data file is of both: ids alone may begin again after an overwrite."""
         paths = {(file.base, file.path) for file in other.files}
         return any((file.base, file.path) in paths for file in self.files)
 

@@ -31,7 +31,7 @@ class RegistryClient:
     """
 
     def __init__(self, config: SchemaRegistryConfig) -> None:
-        """Prepare; nothing is asked yet.
+        """Initialize; nothing is asked yet.
 
         Raises:
             ConfigError: Certificates cannot be read.
@@ -75,7 +75,7 @@ class RegistryClient:
             return None if found.schema_id is None else int(found.schema_id)
 
     def is_compatible(self, subject: str, schema: RecordSchema) -> bool:
-        """Tell whether the registry's rule for a subject allows a schema after its latest.
+        """Return whether the registry's rule for a subject allows a schema after its latest.
 
         Raises:
             TailerdError: The registry cannot be asked.

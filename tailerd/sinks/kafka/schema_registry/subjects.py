@@ -27,7 +27,7 @@ class Registry(Protocol):
         ...
 
     def is_compatible(self, subject: str, schema: RecordSchema) -> bool:
-        """Tell whether the registry's rule for a subject allows a schema after its latest."""
+        """Return whether the registry's rule for a subject allows a schema after its latest."""
         ...
 
     def register(self, subject: str, schema: RecordSchema) -> int:

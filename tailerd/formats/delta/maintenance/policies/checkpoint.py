@@ -42,7 +42,7 @@ class CheckpointPolicy:
     manifest: Literal["json", "parquet"] = "json"
 
     def decide(self, stats: LogStats, now_ms: int) -> Decision:
-        """Say whether a checkpoint of the newest version is due."""
+        """Return whether a checkpoint of the newest version is due."""
         if not self.is_enabled:
             return _not("Checkpoints are not switched on.")
         if not stats.commits:

@@ -19,7 +19,7 @@ class ChecksumPolicy:
     is_enabled: bool = False
 
     def decide(self, stats: LogStats, now_ms: int) -> Decision:
-        """Say whether the newest version's checksum is due."""
+        """Return whether the newest version's checksum is due."""
         if not self.is_enabled:
             return Decision(job="checksum", is_due=False, reason="Checksums are not switched on.")
         if stats.has_checksum:

@@ -30,7 +30,7 @@ class LogCompactionPolicy:
     every_commits: int | None = None
 
     def decide(self, stats: LogStats, now_ms: int) -> Decision:
-        """Say whether a compaction is due, and of which versions."""
+        """Return whether a compaction is due, and of which versions."""
         if self.every_commits is None:
             return _not("Compactions are not switched on.")
         after = -1 if stats.compacted_until is None else stats.compacted_until
