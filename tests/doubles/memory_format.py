@@ -12,33 +12,45 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
-from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
-from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
-from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
-from tailerd.changefeed.row_places import RowPlaces
-from tailerd.errors import (
-    BugError,
-    MissingVersionError,
-    NotATableError,
-    TableRecreatedError,
-    UsageError,
-)
-from tailerd.formats.base import (
+from tailerd.plugins import (
+    BEFORE_ALL,
+    DEFAULT_BATCH_LIMIT,
+    UNKNOWN,
     Backlog,
+    BatchLimit,
+    BugError,
     Capabilities,
+    ChangeBatch,
+    ChangeSourceKind,
+    ChangeTask,
+    ChangeType,
+    ColumnFilter,
     CommitNames,
     History,
+    Inspector,
+    MissingVersionError,
+    NotATableError,
+    ObjectStore,
+    Offset,
     OpenRequest,
+    OptionalParts,
+    Phase,
+    ReadLimit,
+    RowPlaces,
     SchemaStep,
+    StartWord,
+    Stores,
     TableIdentity,
+    TableRecreatedError,
+    TaskGroup,
+    UsageError,
+    Version,
+    may_pass,
+    parse_point,
+    parse_start,
+    path_of,
+    to_ms,
 )
-from tailerd.formats.inspection import Inspector
-from tailerd.formats.parts import OptionalParts
-from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import Stores, path_of
 
 NAME = "memory"
 FOLDER = "_memory"

@@ -7,12 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
-from tailerd.changefeed.offset import Offset
-from tailerd.config import SinkConfig
-from tailerd.records.base import FormatOptions
-from tailerd.sinks.base import Delivery
-from tailerd.sinks.record_formats import TableRecords
-from tailerd.sinks.resources import SinkResources
+from tailerd.plugins import Delivery, FormatOptions, Offset, SinkConfig, SinkResources, TableRecords
 
 
 class AppendSinkConfig(SinkConfig):

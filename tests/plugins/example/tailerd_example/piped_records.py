@@ -7,8 +7,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.records.base import FormatOptions, Records, RecordSchema, SchemaRegistry
+from tailerd.plugins import ChangeBatch, FormatOptions, Records, RecordSchema, SchemaRegistry
 
 
 class PipedRecords:

@@ -1,0 +1,140 @@
+"""The names that plug-ins build on: formats, stores, sinks and value formats of others.
+
+A plug-in is a distribution with an entry point in the group of its kind (`tailerd.formats`,
+`tailerd.stores`, `tailerd.sinks`, `tailerd.value_formats`): `tailerd help architecture`. What is
+here keeps its name, and its meaning, from one minor version to the next; other modules of tailerd
+may change with any.
+"""
+
+from __future__ import annotations
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import (
+    ChangeMode,
+    ChangeSourceKind,
+    ChangeTask,
+    ChangeType,
+    TaskGroup,
+)
+from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
+from tailerd.changefeed.offset import BEFORE_ALL, ConsecutiveVersions, Offset, Phase, Version
+from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
+from tailerd.changefeed.row_places import RowPlaces
+from tailerd.config import SinkConfig
+from tailerd.errors import (
+    BugError,
+    ConfigError,
+    FileMissingError,
+    MissingExtraError,
+    MissingVersionError,
+    NotATableError,
+    SinkError,
+    StorageError,
+    TableError,
+    TableRecreatedError,
+    TailerdError,
+    UnsupportedFeatureError,
+    UsageError,
+)
+from tailerd.formats.base import (
+    Backlog,
+    Capabilities,
+    ChangeSource,
+    CommitNames,
+    History,
+    OpenRequest,
+    Ordering,
+    SchemaStep,
+    TableFormat,
+    TableIdentity,
+    TaskReader,
+)
+from tailerd.formats.inspection import Inspector
+from tailerd.formats.parts import OptionalParts
+from tailerd.records.base import (
+    Envelope,
+    FormatOptions,
+    Header,
+    RecordPart,
+    Records,
+    RecordSchema,
+    SchemaRegistry,
+)
+from tailerd.sinks.base import Delivery, RemoteDelivery, RowWriter, Sink, WritesRemotely
+from tailerd.sinks.record_formats import TableRecords
+from tailerd.sinks.resources import SinkResources
+from tailerd.storage.base import FileMeta, ObjectStore, RemoteFile, StoreProvider
+from tailerd.storage.stores import Stores, path_of
+
+__all__ = [
+    "BEFORE_ALL",
+    "DEFAULT_BATCH_LIMIT",
+    "UNKNOWN",
+    "Backlog",
+    "BatchLimit",
+    "BugError",
+    "Capabilities",
+    "ChangeBatch",
+    "ChangeMode",
+    "ChangeSource",
+    "ChangeSourceKind",
+    "ChangeTask",
+    "ChangeType",
+    "ColumnFilter",
+    "CommitNames",
+    "ConfigError",
+    "ConsecutiveVersions",
+    "Delivery",
+    "Envelope",
+    "FileMeta",
+    "FileMissingError",
+    "FormatOptions",
+    "Header",
+    "History",
+    "Inspector",
+    "MissingExtraError",
+    "MissingVersionError",
+    "NotATableError",
+    "ObjectStore",
+    "Offset",
+    "OpenRequest",
+    "OptionalParts",
+    "Ordering",
+    "Phase",
+    "ReadLimit",
+    "RecordPart",
+    "RecordSchema",
+    "Records",
+    "RemoteDelivery",
+    "RemoteFile",
+    "RowPlaces",
+    "RowWriter",
+    "SchemaRegistry",
+    "SchemaStep",
+    "Sink",
+    "SinkConfig",
+    "SinkError",
+    "SinkResources",
+    "StartWord",
+    "StorageError",
+    "StoreProvider",
+    "Stores",
+    "TableError",
+    "TableFormat",
+    "TableIdentity",
+    "TableRecords",
+    "TableRecreatedError",
+    "TailerdError",
+    "TaskGroup",
+    "TaskReader",
+    "UnsupportedFeatureError",
+    "UsageError",
+    "Version",
+    "WritesRemotely",
+    "may_pass",
+    "parse_point",
+    "parse_start",
+    "path_of",
+    "to_ms",
+]
