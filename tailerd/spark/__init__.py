@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
-    """Make `format("tailerd")` known to this session, for reading and for writing.
+    """Make `format("tailerd")` known to this session, for reading.
 
     Args:
         push_filters: Whether batch reads leave out commits and files that a filter excludes. This

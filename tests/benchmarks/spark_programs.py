@@ -139,43 +139,40 @@ def _planning(progress: Any, names: tuple[str, ...] = PLANNING) -> float:
 def latency() -> dict[str, float]:
     """Commit, and wait until the rows are in the sink: seconds of each side, medians.
 
-    The sinks are Spark's own JSON files; `ours_sink` is ours into our own JSON lines.
+    The sinks are Spark's own JSON files.
     """
     spark = start_session()
-    seconds: dict[str, list[float]] = {"ours": [], "peer": [], "ours_sink": []}
+    seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     for number in range(ROUNDS):
         for name, found in seconds.items():
-            times = _latency_of(spark, name.partition("_")[0], is_own_sink="_" in name)
+            times = _latency_of(spark, name)
             # The first round warms Java up.
             found += times if number else []
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 
-def _latency_of(spark: SparkSession, side: str, *, is_own_sink: bool) -> list[float]:
+def _latency_of(spark: SparkSession, side: str) -> list[float]:
     folder = Path(tempfile.mkdtemp(prefix="tailerd-latency-"))
     try:
         table = TableBuilder(folder / "table", properties=CDF, start_ms=None)
         table.create()
         frame = _changes(spark.readStream, side, str(table.folder), startingVersion=0)
-        sink, done = (
-            ("tailerd", "out/batch-*") if is_own_sink else ("json", "out/_spark_metadata/*")
-        )
-        query = _start(frame, str(folder / "checkpoint"), sink, path=str(folder / "out"))
-        times = [_commit_to_sink(table, folder, done) for _ in range(WARM_COMMITS + COMMITS)]
+        query = _start(frame, str(folder / "checkpoint"), "json", path=str(folder / "out"))
+        times = [_commit_to_sink(table, folder) for _ in range(WARM_COMMITS + COMMITS)]
         query.stop()
         return times[WARM_COMMITS:]
     finally:
         shutil.rmtree(folder)
 
 
-def _commit_to_sink(table: TableBuilder, folder: Path, done: str) -> float:
+def _commit_to_sink(table: TableBuilder, folder: Path) -> float:
     """Commit a hundred rows; return after how many seconds one more batch is in the sink."""
     rows = [{"id": number, "name": f"name-{number}"} for number in range(100)]
     [add] = table.data_files(rows)
-    before = _batches(folder, done)
+    before = _batches(folder)
     start = time.perf_counter()
     table.commit(add)
-    while _batches(folder, done) == before:
+    while _batches(folder) == before:
         assert time.perf_counter() - start < TIMEOUT_SECONDS
         time.sleep(0.002)
     seconds = time.perf_counter() - start
@@ -184,8 +181,9 @@ def _commit_to_sink(table: TableBuilder, folder: Path, done: str) -> float:
     return seconds
 
 
-def _batches(folder: Path, done: str) -> set[str]:
-    return {path.name for path in folder.glob(done) if not path.name.startswith(".")}
+def _batches(folder: Path) -> set[str]:
+    done = folder.glob("out/_spark_metadata/*")
+    return {path.name for path in done if not path.name.startswith(".")}
 
 
 def _changes(reader: Any, side: str, table: str, **options: Any) -> DataFrame:
