@@ -47,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--benchmark", action="store_true", help="run the benchmarks too")
     parser.addoption(
+        "--keep-results",
+        action="store_true",
+        help="append what benchmarks measure to tests/benchmarks/history",
+    )
+    parser.addoption(
         "--seeds",
         default="",
         help="how many seeds each random test runs with, or FIRST:UNTIL to repeat some;"

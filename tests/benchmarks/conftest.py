@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.benchmarks.measuring import Row, as_table
+from tests.benchmarks.results import HISTORY, keep, machine_kind, this_run
 
 Report = Callable[[Sequence[Row]], None]
 
@@ -30,3 +31,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if rows:
         terminalreporter.section("benchmarks")
         terminalreporter.write_line(as_table(rows))
+        if terminalreporter.config.option.keep_results:
+            file = HISTORY / f"{machine_kind()}.jsonl"
+            keep(this_run(rows), file)
+            terminalreporter.write_line(f"kept in {file}")

@@ -1,0 +1,95 @@
+"""Results of benchmarks, kept as JSON: one file for each kind of machine, one line for each run.
+
+`python -m pytest tests/benchmarks --benchmark --keep-results` appends a line; `python -m
+tests.benchmarks.trend` draws what became of each figure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.benchmarks.measuring import ROOT, Row
+
+HISTORY = Path(__file__).parent / "history"
+_FIGURE = re.compile(r"-?[\d,]*\.?\d+")
+_GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The results of one run.
+
+    Attributes:
+        commit: What was measured, "unknown" outside a clone; ends in "+" where the work tree had
+            changes.
+        date: Day of the run, UTC, as 2026-01-31.
+        python: Version of the interpreter.
+        rows: In the order of the table that was printed.
+    """
+
+    commit: str
+    date: str
+    python: str
+    rows: tuple[Row, ...]
+
+
+def machine_kind() -> str:
+    """Return what makes timings comparable, such as `x86_64-2-cores-24-gib`."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    return f"{platform.machine().lower()}-{cores}-cores-{round(memory / _GIBIBYTE)}-gib"
+
+
+def this_run(rows: Sequence[Row]) -> Run:
+    """Return the results of the tree as it is."""
+    commit = _git("rev-parse", "--short=8", "HEAD")
+    return Run(
+        commit=f"{commit}+" if _git("status", "--porcelain", "tailerd") else commit,
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        python=platform.python_version(),
+        rows=tuple(rows),
+    )
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or ("unknown" if done.returncode else "")
+
+
+def keep(run: Run, file: Path) -> None:
+    """Append a run to a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        out.write(json.dumps(asdict(run), ensure_ascii=False) + "\n")
+
+
+def kept(file: Path) -> list[Run]:
+    """Return the runs of a file, oldest first."""
+    return list(_runs(file))
+
+
+def _runs(file: Path) -> Iterator[Run]:
+    for line in file.read_text().splitlines():
+        content = json.loads(line)
+        yield Run(**{**content, "rows": tuple(Row(**row) for row in content["rows"])})
+
+
+def figure(text: str) -> tuple[float, str]:
+    """Return the number that a cell begins with, and its unit: `3.53 M/s` is (3.53, "M/s").
+
+    Raises:
+        ValueError: It begins with none.
+    """
+    found = _FIGURE.match(text)
+    if found is None:
+        raise ValueError(f"{text!r} begins with no number")
+    return float(found[0].replace(",", "")), text[found.end() :].split(",")[0].strip()

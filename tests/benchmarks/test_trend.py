@@ -1,0 +1,106 @@
+"""Results of benchmarks are kept, and drawn as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.benchmarks.measuring import Row
+from tests.benchmarks.results import HISTORY, Run, figure, keep, kept, machine_kind, this_run
+from tests.benchmarks.trend import bars, by_work, lines, main
+
+
+def row(work: str, ours: str, ratio: float | None = None) -> Row:
+    return Row(work=work, ours=ours, peer="", ratio=ratio, goal="<= 1x", is_met=True)
+
+
+def run_of(commit: str, *rows: Row) -> Run:
+    return Run(commit=commit, date="2026-01-31", python="3.11.2", rows=rows)
+
+
+def text_of(runs: list[Run], *words: str) -> str:
+    return "\n".join(lines(runs, words, "x86_64"))
+
+
+def test_what_is_kept_is_read_back_oldest_first(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "kind.jsonl"
+    runs = [run_of("a", row("open", "3.5 ms", 0.5)), run_of("b", row("open", "1,234.5 ms"))]
+    for each in runs:
+        keep(each, file)
+    assert kept(file) == runs
+    assert [json.loads(line)["commit"] for line in file.read_text().splitlines()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "unit"),
+    [
+        ("3.53 M/s", 3.53, "M/s"),
+        ("2.86 M/s, 0.35 us/row", 2.86, "M/s"),
+        ("1,662 k rows/s", 1662.0, "k rows/s"),
+        ("0 B", 0.0, "B"),
+    ],
+)
+def test_a_figure_is_a_number_and_its_unit(text: str, number: float, unit: str) -> None:
+    assert figure(text) == (number, unit)
+
+
+def test_what_begins_with_no_number_is_no_figure_and_not_drawn() -> None:
+    with pytest.raises(ValueError, match="no number"):
+        figure("none")
+    assert by_work([run_of("a", row("open", "none"))]) == {}
+
+
+def test_a_row_below_another_is_named_with_it() -> None:
+    run = run_of("a", row("open", "1 ms"), row("  memory", "5 MiB"), row("read", "2 ms"))
+    assert list(by_work([run])) == ["open", "open: memory", "read"]
+
+
+def test_bars_start_at_zero() -> None:
+    assert bars([100, 50, 0]) == "█▅▁"
+    assert bars([100, 99]) == "██"
+    assert bars([0, 0]) == "▁▁"
+
+
+def test_the_trend_tells_first_newest_and_what_one_is_of_the_other() -> None:
+    runs = [run_of("aaaa", row("open", "200 ms", 0.2)), run_of("bbbb", row("open", "100 ms", 0.1))]
+    text = text_of(runs)
+    for wanted in ("2 runs", "aaaa", "bbbb", "█▅", "200 to 100 ms", "0.50x", "0.1x", "<= 1x"):
+        assert wanted in text, wanted
+
+
+def test_a_figure_whose_unit_changed_is_left_out() -> None:
+    runs = [run_of("a", row("open", "2 s")), run_of("b", row("open", "100 ms"))]
+    assert "open" not in text_of(runs)
+
+
+def test_words_choose_what_is_drawn() -> None:
+    text = text_of([run_of("a", row("rows to Kafka", "1 M/s"), row("cold open", "2 ms"))], "kafka")
+    assert "rows to Kafka" in text
+    assert "cold open" not in text
+
+
+def test_a_kind_of_machine_without_results_is_told_with_those_that_have(tmp_path: Path) -> None:
+    keep(run_of("a", row("open", "1 ms")), tmp_path / "arm64-8-cores-16-gib.jsonl")
+    ran = CliRunner().invoke(main, ["--history", str(tmp_path), "--machine", "other"])
+    assert ran.exit_code == 1
+    assert "arm64-8-cores-16-gib" in ran.output
+    drawn_too = CliRunner().invoke(
+        main, ["--history", str(tmp_path), "--machine", "arm64-8-cores-16-gib"]
+    )
+    assert (drawn_too.exit_code, "open" in drawn_too.output) == (0, True)
+
+
+def test_this_run_names_the_commit_and_the_machine_only_by_its_kind() -> None:
+    run = this_run([row("open", "1 ms")])
+    assert run.commit
+    assert machine_kind().count("-") == 4
+
+
+def test_every_result_in_the_repository_can_be_drawn() -> None:
+    files = sorted(HISTORY.glob("*.jsonl"))
+    assert files
+    for file in files:
+        assert by_work(kept(file)), file
