@@ -109,6 +109,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(reason)
 
 
+_MADE_ONCE = {
+    "gigabyte_commit": "gigabyte-commit",
+    "place": "image",
+}
+"""Fixtures that take long to make -> the group of the tests that have them."""
+
+
 def _group_of(item: pytest.Item) -> str:
     """Return the group of tests that share a server: one worker starts it and runs them all."""
     fixtures = getattr(item, "fixturenames", ())
@@ -118,7 +125,9 @@ def _group_of(item: pytest.Item) -> str:
         # Those without the session of this process have Java processes of their own.
         name = "spark" if {"spark", "engine"} & set(fixtures) else "spark-processes"
         return f"{name}-kafka" if item.get_closest_marker("kafka") else name
-    return "kafka" if item.get_closest_marker("kafka") else ""
+    if item.get_closest_marker("kafka"):
+        return "kafka"
+    return next((_MADE_ONCE[name] for name in fixtures if name in _MADE_ONCE), "")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.java_archives import hasten_java
 
-WORKERS = 3
+WORKERS = 4
 """On two cores: many tests wait for servers, and each worker starts its own."""
 
 KEPT_RUNS = 20
