@@ -8,6 +8,8 @@ may change with any.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import (
     ChangeMode,
@@ -21,7 +23,6 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.changefeed.row_places import RowPlaces
-from tailerd.config import SinkConfig
 from tailerd.errors import (
     BugError,
     ConfigError,
@@ -66,6 +67,9 @@ from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.resources import SinkResources
 from tailerd.storage.base import FileMeta, ObjectStore, RemoteFile, StoreProvider
 from tailerd.storage.stores import Stores, path_of
+
+if TYPE_CHECKING:
+    from tailerd.config import SinkConfig
 
 __all__ = [
     "BEFORE_ALL",
@@ -138,3 +142,12 @@ __all__ = [
     "path_of",
     "to_ms",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load models of configuration when one is used: processes that read rows have none."""
+    if name == "SinkConfig":
+        from tailerd.config import SinkConfig
+
+        return SinkConfig
+    raise AttributeError(f"module 'tailerd.plugins' has no attribute {name!r}")
