@@ -82,6 +82,8 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
     yield open_at
     for page in opened:
+        # What a test answers itself may be under way.
+        page.unroute_all(behavior="ignoreErrors")
         page.context.close()
     assert wrong == []
 

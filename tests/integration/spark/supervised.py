@@ -19,7 +19,9 @@ from tailerd.telemetry.events import Event
 
 def _show(event: Event) -> None:
     line = {"event": type(event).__name__, **dataclasses.asdict(event)}
-    print(json.dumps(line), file=sys.stderr, flush=True)
+    # In one piece: events come from several threads.
+    sys.stderr.write(f"{json.dumps(line)}\n")
+    sys.stderr.flush()
 
 
 async def _main(config: Config, once: bool) -> None:
