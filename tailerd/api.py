@@ -6,24 +6,23 @@ Contract:
   then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version` (int64)
   and `_commit_timestamp` (microseconds, UTC).
 - **Order.** Commits in order. Within a commit that is read from whole files all deletes come before
-  the inserts, but for the pairs of a key; change files give rows as they have them. Both images of
-  an update come together. A batch
-  has rows of one commit.
+  the inserts, except for the pairs of a key; rows of change files keep their order. Both images of
+  an update are adjacent. A batch has rows of one commit.
 - **since** is inclusive: a version, or a time, which means the first commit at or after it.
-  `"snapshot"` first gives every row of the newest version as `insert` with that version, then what
-  follows; `"latest"` only what comes next. **until** is inclusive too; without it the last version
-  is the newest one at the moment of reading.
-- **Schema.** A batch has the columns of its own version: they change where the table's do. What
-  makes one table of all batches (`to_arrow`, `to_pandas`, `to_polars`, `to_duckdb`) gives older
-  rows null in added columns and the wider types, and raises `SchemaChangedError` where no type fits
-  both.
-- **Offsets** are short texts that `follow` gives with each batch. Going on from one loses no row;
-  rows of the step that it is in the middle of come again.
+  `"snapshot"` first returns every row of the newest version as `insert` with that version, then
+  later commits; `"latest"` only later commits. **until** is inclusive too; without it the last
+  version is the newest one at the moment of reading.
+- **Schema.** A batch has the columns of its own version: they change with the table's. Methods that
+  make one table of all batches (`to_arrow`, `to_pandas`, `to_polars`, `to_duckdb`) fill added
+  columns of older rows with null and use the wider types, and raise `SchemaChangedError` if no
+  type fits both.
+- **Offsets** are short texts that `follow` returns with each batch. Resuming from one loses no row;
+  rows of an incomplete step are repeated.
 - **Errors** derive from `tailerd.TailerdError`; `code`, `remedy` and `retryable` say what to do.
-  Rows before an error were right.
+  Rows before an error are valid.
 
-Nothing is written but a `ledger`, and no daemon is needed. Objects may be used from any thread,
-each iteration from one at a time; also where an event loop runs, as in notebooks.
+Nothing is written except a `ledger`, and no daemon is needed. Objects may be used from any thread,
+each iteration from one at a time; also while an event loop runs, as in notebooks.
 """
 
 from __future__ import annotations
@@ -129,8 +128,8 @@ class Changes:
     """Rows of a table as Arrow batches; read again by every iteration.
 
     Made by `tailerd.changes` and `Table.snapshot`. Iterate with `for` or `async for`; each item is
-    a `pyarrow.RecordBatch` of at most 65,536 rows. Memory is bounded by a few batches, except for
-    what puts all rows together.
+    a `pyarrow.RecordBatch` of at most 65,536 rows. Memory is bounded by a few batches, except in
+    methods that collect all rows.
     """
 
     def __init__(
@@ -235,12 +234,12 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedBatch:
-    """Rows of one commit, and where to go on once they are handled.
+    """Rows of one commit, and where to resume once they are handled.
 
     Attributes:
         rows: The batch, with change columns.
-        offset: For `follow(..., offset=...)`. It is the end of a step with the step's last batch,
-            and its beginning with those before.
+        offset: For `follow(..., offset=...)`. It is the end of a step for the step's last batch,
+            and its beginning for earlier ones.
     """
 
     rows: pa.RecordBatch
@@ -259,7 +258,7 @@ class Follower:
         self._poll_seconds = poll_seconds
 
     def __iter__(self) -> Iterator[FollowedBatch]:
-        """Yield batches; waits for commits. Ends when the iteration is left."""
+        """Yield batches; waits for commits. Ends when the caller leaves the iteration."""
         with LoopThread() as loop:
             yield from loop.iterate(self.__aiter__())
 
@@ -268,7 +267,7 @@ class Follower:
 
         Raises:
             TableRecreatedError: The offset is of another table.
-            MissingVersionError: A version that comes next is no longer in the log.
+            MissingVersionError: The next version is no longer in the log.
             TailerdError: The table cannot be read.
         """
         request = self._request
@@ -295,7 +294,7 @@ class Table:
 
     @property
     def version(self) -> int:
-        """The newest version; asks the log each time.
+        """The newest version; reads the log each time.
 
         Raises:
             TailerdError: The table cannot be opened.
@@ -306,7 +305,7 @@ class Table:
         """Return schema, properties, size and number of rows of a version, the newest by default.
 
         Raises:
-            MissingVersionError: The version is not there.
+            MissingVersionError: The version does not exist.
             TailerdError: The table cannot be opened.
         """
 
@@ -344,7 +343,7 @@ class Table:
         """Return how the newest commits changed the table: one row a commit, oldest first.
 
         Columns: `version`, `timestamp`, `operation`, `files` and `bytes`: added minus removed, null
-        where the format does not count them.
+        if the format does not count them.
 
         Raises:
             TailerdError: The log cannot be read.
@@ -413,16 +412,16 @@ def changes(
         since, until: Inclusive; see the module's contract.
         changes: `auto`, `cdf`, `files` or `net`, as `tail --changes`.
         columns: Only these, in this order; None for all.
-        key: Columns that tell rows apart: where rows are compared, a delete and an insert of one
+        key: Columns that identify a row: where rows are compared, a delete and an insert of one
             commit with the same values there are an update.
         table_format: Such as `delta`; `auto` recognises it.
         ledger: Folder or URL for what was observed of a table without history, such as a Kartothek
-            dataset; without it that lasts as long as one iteration.
+            dataset; without it these observations are kept for one iteration only.
         allowed_paths: Places outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
 
     Raises:
-        UsageError: `changes` is no mode, or a point is neither version nor time.
+        UsageError: `changes` is not a mode, or a point is neither version nor time.
     """
     request = _request(
         place,
@@ -455,9 +454,9 @@ def follow(
 
     Args:
         since: Where to begin without an offset; see the module's contract.
-        offset: Where to go on: a `FollowedBatch.offset` that the caller kept; `since` is then not
+        offset: Where to resume: a `FollowedBatch.offset` that the caller kept; `since` is then not
             used.
-        poll_seconds: Longest time between two looks; commits on a local disk are noticed at once.
+        poll_seconds: Longest time between two polls; commits on a local disk are noticed at once.
         place, changes, columns, key, table_format, ledger, allowed_paths, partition_timezone: As
             `changes`.
 
@@ -488,7 +487,7 @@ def table(
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
 ) -> Table:
-    """Return a table to look at; nothing is read yet. Arguments as `changes`."""
+    """Return a table to inspect; nothing is read yet. Arguments as `changes`."""
     return Table(
         _request(
             place,

@@ -1,4 +1,4 @@
-"""How long to wait before the next try: exponential, with full jitter, bounded."""
+"""How long to wait before the next attempt: exponential, with jitter, bounded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 ATTEMPTS_ONCE = 5
-"""`--once` is a command somebody waits for: it gives up where the daemon would go on trying."""
+"""Attempts with `--once`, which gives up where the daemon would keep retrying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a failed attempt is repeated, and after which waits.
+    """The number of attempts, and the waits between them.
 
     Attributes:
         backoff: Waits between attempts.
-        max_attempts: Failed attempts in a row before giving up; None never gives up.
+        max_attempts: Failed attempts in a row before giving up; None: no limit.
         jitter: Source of randomness of the waits.
     """
 

@@ -1,4 +1,4 @@
-"""Time as an argument: the shell asks a `Clock`, the core is given `now`."""
+"""Time as an argument: the shell uses a `Clock`, the core takes `now`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 _COPIES = ("posix/", "right/")
-"""Folders that some systems keep beside the zones; what is in `right` counts leap seconds."""
+"""Folders that some systems keep alongside the zones; zones in `right` count leap seconds."""
 
 
 class Clock(Protocol):
-    """What the shell needs of time; tests and simulations bring their own."""
+    """The time functions that the shell needs; tests and simulations have their own."""
 
     def now_ms(self) -> int:
         """Return wall-clock milliseconds since the Unix epoch; may jump either way."""
@@ -53,7 +53,7 @@ def zone_named(name: str) -> ZoneInfo:
         if name.startswith(_COPIES) or not name.strip():
             raise ValueError(name)
         return ZoneInfo(name)
-    # A folder's name, one that leaves the folder of zones, one that no file can have.
+    # The name of a folder, of a path outside the folder of zones, or of no possible file.
     except (KeyError, OSError, ValueError):
         raise ValueError(
             "it is no name of a time zone; write an IANA name, such as Europe/Berlin or UTC"

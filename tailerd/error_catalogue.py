@@ -1,6 +1,6 @@
 """What every error code means and what to do about it: for `tailerd help errors`.
 
-The cause is the class's docstring; a message says more, as it knows the case.
+The cause is the class's docstring; the message of an error is more specific.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CatalogueEntry:
     """One error code.
 
     Attributes:
-        is_retried: Whether a daemon tries again by itself.
+        is_retried: Whether a daemon retries by itself.
     """
 
     code: str

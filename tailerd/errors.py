@@ -1,11 +1,11 @@
 """Every error tailerd raises: one tree, each class with a stable code.
 
-A message says the problem, why it happened and how to mend it, in that order. Whose fault it is
-decides the branch: the configuration, the table, the storage, the sink, or ourselves. Vendor
+A message states the problem, its cause and the remedy, in that order. The branch depends on the
+origin of the error: the configuration, the table, the storage, the sink, or tailerd itself. Vendor
 exceptions are mapped once, in the module that owns the vendor, with `raise ... from`.
 
-Messages are for people. What a program has to know of an error is its class and its fields; both
-travel between processes as data (`to_data`, `from_data`), and nothing reads a message.
+Messages are for people. Programs use the class of an error and its fields; both are passed between
+processes as data (`to_data`, `from_data`), and no program parses a message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEEP_CHECKPOINT = (
 """Remedies that hold for a command, for Spark and for the daemon."""
 
 MOST_CHARACTERS = 4000
-"""Of a message or remedy between processes: a longer one is cut, since nobody reads on."""
+"""Of a message or remedy between processes: a longer one is truncated."""
 MOST_FIELD_CHARACTERS = 1024
 """Of a field between processes: as long as the names of files and objects may be."""
 MOST_LEFTOVERS = 10
@@ -37,22 +37,22 @@ MOST_LEFTOVERS = 10
 class TailerdError(Exception):
     """Base of all errors; `str(error)` is one paragraph without a traceback.
 
-    Every class can be made of a message and a remedy alone: that is how one arrives from another
-    process. What a class has besides are fields, which `fields` lists, so that they travel.
+    Every class can be created from a message and a remedy alone, as when it arrives from another
+    process. Further data of a class are fields, listed in `fields`, so that they are passed on.
 
     Attributes:
         code: Snake case, bounded and stable: used as a metric label, by scripts, and to find the
             class in another process. No two classes have the same.
-        retryable: Whether the same call may succeed later without anybody acting.
+        retryable: Whether the same call may succeed later without intervention.
         exit_status: What a command that ends with this error returns to the shell.
         fields: Names of the fields and their types: `str`, `int`, or `tuple` of `str`.
-        remedy: What to do about it; empty where the message already says so.
-        table: The configured name of the table that it is about alone: other tables of the same
-            batch need not wait for it. Empty where it is not one table's.
-        version: Of the table, where it is about one.
-        where: The configuration's field or the option that asks for what is impossible; empty
-            where it is about none.
-        path: The file or folder it is about, where the message names it; else empty.
+        remedy: What to do about it; empty if the message already says so.
+        table: The configured name, if it concerns one table alone: other tables of the same batch
+            need not wait for it. Otherwise empty.
+        version: Of the table, if it concerns one.
+        where: The configuration's field or the option that asks for something impossible; empty if
+            there is none.
+        path: The file or folder it concerns, if the message names it; otherwise empty.
         leftovers: URLs of files that may have stayed and have to be deleted.
     """
 
@@ -90,11 +90,11 @@ class TailerdError(Exception):
         return f"{self.message} {self.remedy}".strip()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process borders (Spark workers); keyword arguments need help to do so.
+        # Errors are pickled between processes (Spark workers); keyword arguments need this.
         return (_rebuild, (type(self), self.message, self.remedy, self._fields_given()))
 
     def restated(self, message: str, *, remedy: str | None = None) -> Self:
-        """Return an error of the same class and fields with other words; the remedy may stay."""
+        """Return an error of the same class and fields with another message, perhaps remedy."""
         said = self.remedy if remedy is None else remedy
         return _rebuild(type(self), message, said, self._fields_given())
 
@@ -104,7 +104,7 @@ class TailerdError(Exception):
         Returns:
             `code`, `class`, `ancestors` (the codes of its base classes, the nearest first),
             `message`, `remedy`, and each of `fields` that is given. Nothing else of the exception
-            goes along: neither its cause nor what a vendor's exception quotes.
+            is passed on: neither its cause nor what a vendor's exception quotes.
         """
         bases = [kind for kind in type(self).__mro__[1:] if issubclass(kind, TailerdError)]
         return {
@@ -120,8 +120,8 @@ class TailerdError(Exception):
     def from_data(data: Mapping[str, object]) -> TailerdError:
         """Return the error that `to_data` described, in this or in another process.
 
-        A class that is not known here, as of a newer release, becomes the nearest of its ancestors
-        that is. Fields that are not known, or not of their type, are left out.
+        An unknown class, for instance of a newer release, becomes its nearest known ancestor.
+        Fields that are unknown, or not of their type, are left out.
         """
         ancestors = data.get("ancestors")
         codes = [data.get("code"), *(ancestors if isinstance(ancestors, list) else ())]
@@ -148,7 +148,7 @@ _Error = TypeVar("_Error", bound=TailerdError)
 
 
 def class_of(code: object) -> type[TailerdError] | None:
-    """Return the class with a code, of those that are loaded; None where there is none."""
+    """Return the loaded class with a code; None if there is none."""
     return next((kind for kind in _tree(TailerdError) if kind.code == code), None)
 
 
@@ -167,7 +167,7 @@ def _rebuild(kind: type[_Error], message: str, remedy: str, fields: Mapping[str,
 
 
 def _as_text(text: str) -> str:
-    r"""Return what can be encoded: of a file's name that is no UTF-8 a byte is shown as `\xff`."""
+    r"""Return a text that can be encoded: bytes of a name that is not UTF-8 appear as `\xff`."""
     if text.isascii():
         return text
     try:
@@ -189,7 +189,7 @@ def _as_json(value: object) -> object:
 
 
 def _of_json(value: object, expected: type) -> object:
-    """Return a field's value; None where it is not of its type."""
+    """Return a field's value; None if it is not of its type."""
     if expected is tuple:
         is_good = isinstance(value, list) and all(isinstance(each, str) for each in value)
         return tuple(value) if is_good and isinstance(value, list) else None

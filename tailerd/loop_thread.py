@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own: asynchronous work for callers that block.
+"""An event loop in a thread of its own: asynchronous work for blocking callers.
 
-The caller may have a loop itself, as in notebooks, which could run no second one in its thread.
+The caller's thread may run a loop itself, as in notebooks, and cannot run a second one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class LoopThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        # Python ends threads like this one before it clears what a program left open, and whoever
-        # then waited for it would wait for ever.
+        # Python ends daemon threads before it finalizes objects that a program left open, and a
+        # finalizer that waited for this thread would never return.
         atexit.register(self._stop)
         return self
 
@@ -59,7 +59,7 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine to its end; raise what it raises.
 
-        When the caller is interrupted meanwhile, so is the coroutine.
+        If the caller is interrupted meanwhile, the coroutine is cancelled.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -71,7 +71,8 @@ class LoopThread:
     def iterate(self, items: AsyncIterator[_T]) -> Iterator[_T]:
         """Yield the items of an asynchronous iterator, which is closed when the iteration is left.
 
-        One task reads all items: what an asynchronous generator opens in a task, it closes there.
+        One task reads all items: an asynchronous generator must close its contexts in the task that
+        opened them.
         """
         asked: asyncio.Queue[bool] = asyncio.Queue()
         given: asyncio.Queue[tuple[_T] | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""The names that plug-ins build on: formats, stores, sinks and value formats of others.
+"""The stable names for plug-ins: formats, stores, sinks and value formats of others.
 
 A plug-in is a distribution with an entry point in the group of its kind (`tailerd.formats`,
 `tailerd.stores`, `tailerd.sinks`, `tailerd.value_formats`): `tailerd help architecture`. What is

@@ -1,7 +1,7 @@
-"""Files and folders for this user alone: what a daemon keeps in its state.
+"""Creates files and folders for this user alone: the content of a daemon's state.
 
-Offsets, file lists and errors name tables, paths and keys, and whoever can change them moves a
-delivery. What the process's umask says is for delivered files.
+Offsets, file lists and errors name tables, paths and keys, and changing them would change what is
+delivered. The process's umask applies to delivered files.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _OTHERS = 0o077
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone.
+    """Create a folder and its missing parents, for this user alone.
 
-    One that is there already is closed to others where it belongs to this user.
+    An existing one is made private if it belongs to this user.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     try:
         folder.mkdir(mode=_FOLDER)
@@ -38,7 +38,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private(path: Path, mode: Literal["wb", "ab", "a+b"]) -> BinaryIO:
-    """Open a file to write, for this user alone; one that is there already becomes so.
+    """Open a file to write, for this user alone; an existing one is made private.
 
     Raises:
         OSError: It cannot be opened.

@@ -1,8 +1,7 @@
-"""Which parts exist, by kind: the one table of them, loaded only when asked for.
+"""The registry of parts by kind; each is loaded on first use.
 
 A built-in part is one line here. Another distribution adds a part through an entry point of the
-kind's group whose name is the part's (of a store: the URL scheme) and whose value is what stands in
-the table here.
+kind's group, with the part's name (of a store: the URL scheme) and a value as in the tables here.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ VALUE_FORMATS: dict[str, str] = {
 """Name of a value format -> its class, a `tailerd.records.base.RecordFormat`."""
 
 FORMATS_WITH_SCHEMAS = frozenset({"avro", "json_schema", "protobuf"})
-"""Value formats that need a schema registry; another distribution's says so when it is used."""
+"""Built-in value formats that need a schema registry; those of others report it when used."""
 
 AUTO = "auto"
-"""In place of a table format's name: the format is recognised when the table is opened."""
+"""Instead of a table format's name: the format is detected when the table is opened."""
 
 MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
 """Engine of maintenance -> the module that is run as a program to do one large job."""
@@ -124,7 +123,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
         url: The place, for the error.
 
     Raises:
-        ConfigError: The scheme is not served, or the distribution that brings it does not load.
+        ConfigError: The scheme is not supported, or the distribution that brings it does not load.
     """
     if scheme in STORES:
         return load_class(STORES[scheme])
@@ -141,7 +140,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
 def is_remote(place: str) -> bool:
     """Return whether a place is in a store that is reached through a network, such as a bucket.
 
-    One of a scheme that is not served is not.
+    A place with an unsupported scheme is not.
 
     Raises:
         ConfigError: The distribution that brings the store does not load.
@@ -190,7 +189,7 @@ def known(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return the one of `words` that is nearly `word`; empty where none is."""
+    """Return the one of `words` that is similar to `word`; empty if none is."""
     by_folded = {each.casefold(): each for each in sorted(words)}
     found = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[found[0]] if found else ""
@@ -215,7 +214,7 @@ def unknown_field(where: str, name: str, table_format: str, fields: Iterable[str
 
 @functools.cache
 def plugged_in(group: str) -> EntryPoints:
-    """Return the entry points of a group; looked for once a process, which takes some time."""
+    """Return the entry points of a group; searched once a process, since it takes some time."""
     return entry_points(group=group)
 
 

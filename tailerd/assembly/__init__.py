@@ -1,1 +1,1 @@
-"""From a configuration to what it names: tables, offsets and running pipelines."""
+"""Build tables, offset stores and running pipelines from a configuration."""

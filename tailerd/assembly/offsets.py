@@ -1,4 +1,4 @@
-"""Where pipelines of a configuration go on: read, moved and bound anew while none runs."""
+"""Read, reset and rebind the offsets of a configuration's pipelines while they do not run."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def open_state(
     stores: Stores | None = None,
     on_request: Callable[[RequestKind], None] | None = None,
 ) -> State:
-    """Return the state a configuration names; nothing is asked of it yet.
+    """Return the state that a configuration names; sends no request yet.
 
     Args:
-        clock: For the lease of one in a bucket.
-        stores: By default as the configuration says.
-        on_request: Hears of each request to that bucket.
+        clock: For the lease of a state in a bucket.
+        stores: By default those of the configuration.
+        on_request: Called for each request to that bucket.
     """
     if not is_remote(config.state):
         return FolderState(Path(config.state))
@@ -55,13 +55,13 @@ def open_state(
 
 
 def identity_of(config: Config, name: str) -> PipelineIdentity:
-    """Return which pipeline delivers a table; without the cluster, which only brokers know."""
+    """Return the identity of a table's pipeline, without the cluster, which only brokers know."""
     return pipeline_identity(config.tables[name].sink, name, daemon=config.name)
 
 
 @asynccontextmanager
 async def opened_keeper(config: Config, name: str, state: State) -> AsyncIterator[OffsetKeeper]:
-    """Give what keeps one table's offset on the Arrow engine, while no pipeline runs it."""
+    """Yield the keeper of a table's offset on the Arrow engine, while its pipeline does not run."""
     sink = open_sink(name, config.tables[name].sink, daemon=config.name)
     try:
         yield OffsetKeeper(
@@ -82,13 +82,13 @@ def offset_store(state: State, sink: Sink | None) -> OffsetStore:
 
 
 async def held_offset(config: Config, name: str, state: State | None = None) -> HeldOffset | None:
-    """Return where a pipeline goes on; None before its first run.
+    """Return the offset where a pipeline resumes; None before its first run.
 
     Args:
-        state: By default the configured one, to look at.
+        state: By default the configured one, read-only.
 
     Raises:
-        OffsetError: What is saved cannot be read.
+        OffsetError: The saved offset cannot be read.
     """
     state = state or open_state(config, clock=SystemClock())
     known = await state.pipelines.load(name)
@@ -99,7 +99,7 @@ async def held_offset(config: Config, name: str, state: State | None = None) -> 
 async def _offset_of(
     config: Config, name: str, identity: PipelineIdentity, state: State
 ) -> HeldOffset | None:
-    """Return the offset of a pipeline as it was when the state remembered it."""
+    """Return the offset of a pipeline with the identity that the state has recorded."""
     if identity.sink == _STREAM:
         checkpoint = stream_checkpoint(config, name)
         offset, place = delivered_until(checkpoint), str(checkpoint)
@@ -112,10 +112,10 @@ async def _offset_of(
 
 
 def claim_of(config: Config, name: str, state: State) -> PipelineClaim:
-    """Return a pipeline's name in the state."""
+    """Return a pipeline's claim on its name in the state."""
 
     async def has_offset(known: PipelineRecord) -> bool:
-        # Elsewhere than in a checkpoint it may be out of sight, as in another cluster.
+        # An offset outside a checkpoint may be unreachable, for example in another cluster.
         return known.identity.sink != _STREAM or (
             await _offset_of(config, name, known.identity, state) is not None
         )
@@ -124,17 +124,17 @@ def claim_of(config: Config, name: str, state: State) -> PipelineClaim:
 
 
 async def saved_offset(config: Config, name: str) -> Offset | None:
-    """Return where a pipeline goes on, whichever engine runs it; None before its first run.
+    """Return the offset where a pipeline resumes, on any engine; None before its first run.
 
     Raises:
-        OffsetError: What is saved cannot be read.
+        OffsetError: The saved offset cannot be read.
     """
     held = await held_offset(config, name)
     return None if held is None else held.offset
 
 
 async def check_pipeline(config: Config, name: str) -> None:
-    """Make sure that a pipeline may go on from what the state remembers of it.
+    """Check that a pipeline may resume from its record in the state.
 
     Raises:
         PipelineReboundError: It may not.
@@ -154,15 +154,15 @@ async def reset_offset(
     stores: Stores | None = None,
     telemetry: Telemetry | None = None,
 ) -> Offset:
-    """Save where a pipeline that does not run begins next; return it.
+    """Save and return the offset where a stopped pipeline starts next.
 
     Args:
-        state: Held.
-        stores: By default as the configuration says.
+        state: Locked by the caller.
+        stores: By default those of the configuration.
 
     Raises:
-        UsageError: `to` says no place.
-        TailerdError: The table or the offset store.
+        UsageError: `to` is invalid.
+        TailerdError: An error of the table or the offset store.
     """
     try:
         check_start(to)
@@ -183,12 +183,14 @@ async def reset_offset(
     start = to if to == "snapshot" else str(offset.version)
     await state.pipelines.save(name, PipelineRecord(identity=identity, start=start))
     if offset.phase is Phase.SNAPSHOT:
-        # After the offset is saved: until then the list that is there may be all that is left of
-        # the snapshot under way. This one's version is the newest, and can be listed again.
+        # After the offset is saved: until then the stored file list may be the only remaining
+        # record of the current snapshot. The new snapshot is of the newest version, which can be
+        # listed again.
         again = await opened(state.scratch(name))
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
-        # A paused pipeline will not say so, and what it is to read must not be cleaned up.
+        # A paused pipeline does not report it, and the versions it will read must not be cleaned
+        # up.
         telemetry.emit(_chosen(name, config.engine_of(name), offset))
     return offset
 
@@ -204,17 +206,17 @@ def _chosen(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
 
 
 async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:
-    """Let a pipeline that does not run go on with its offset at the configured place.
+    """Rebind a stopped pipeline, with its offset, to the configured destination.
 
     Args:
-        state: Held.
+        state: Locked by the caller.
 
     Returns:
-        Where it goes on.
+        The offset where it resumes.
 
     Raises:
-        OffsetError: The state knows no pipeline of this name, or its offset is not found.
-        TailerdError: The state or the offset store.
+        OffsetError: The state has no pipeline with this name, or its offset is not found.
+        TailerdError: An error of the state or the offset store.
     """
     known = await state.pipelines.load(name)
     if known is None:

@@ -1,4 +1,4 @@
-"""From configuration to objects: the only module that knows which concrete parts there are."""
+"""Build objects from the configuration: the only module that knows all concrete parts."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class Assembly:
-    """Builds the pipelines of a running daemon, table by table and again after every change.
+    """Builds the pipelines of a running daemon, per table, and again after every change.
 
     Attributes:
-        wakeups: Where pipelines wait for the watchers' events.
-        memory: What their rows may take ahead of the sinks.
-        rows: The newest rows of each table; None where nobody may see them.
+        wakeups: The registry through which pipelines wait for the watchers' events.
+        memory: The memory budget for rows that are read ahead of the sinks.
+        rows: The newest rows of each table; None if showing rows is disabled.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Assembly:
         """Initialize.
 
         Args:
-            config: For what belongs to the process: memory, Spark.
-            state: Held while pipelines run.
-            stores: How files are reached.
-            telemetry, clock: As everywhere.
-            executor: Threads that read.
-            is_once: Whether pipelines end at the present heads of their tables.
+            config: For the process-wide settings: memory, Spark.
+            state: Locked while pipelines run.
+            stores: Access to files.
+            telemetry, clock: As elsewhere.
+            executor: Threads for reading.
+            is_once: Whether pipelines stop at the current latest versions of their tables.
         """
         self.wakeups = WakeupRegistry()
         self._config = config
@@ -84,16 +84,16 @@ class Assembly:
         self._place: Place | None = None
 
     def check_reload(self, after: Config) -> None:
-        """Refuse a configuration that changes what Spark's running queries were started with.
+        """Refuse a configuration that changes settings of running Spark queries.
 
         Raises:
-            ConfigError: It does; the message names the tables.
+            ConfigError: It changes such settings; the message names the tables.
         """
         if self._spark is not None:
             check_storage(self._spark.storage, after)
 
     def members(self, config: Config) -> dict[str, Member]:
-        """Return how every table of a configuration is run that has a sink."""
+        """Return how to run each table of a configuration that has a sink."""
         return {
             name: self._member(config, name)
             for name, table in config.tables.items()
@@ -101,7 +101,7 @@ class Assembly:
         }
 
     def explorer(self, config: Callable[[], Config]) -> TableExplorer:
-        """Return what looks into the tables of the configuration that `config` gives."""
+        """Return the explorer of the tables in the configuration that `config` returns."""
         quiet = Telemetry([_only_requests(self._telemetry)])
 
         async def source(name: str) -> ChangeSource:
@@ -193,7 +193,7 @@ class Assembly:
         )
 
     def _stream_pipeline(self, name: str, config: Config) -> PipelineRunner:
-        # Loads pyspark, which a daemon without Spark does without.
+        # Imports PySpark, which a daemon without Spark does not need.
         from tailerd.spark.claim import SparkClaim
         from tailerd.spark.supervisor import SparkPipeline
 
@@ -221,20 +221,20 @@ class Assembly:
         return self._place
 
     def _wakeup(self, name: str, folder: str) -> Wakeup:
-        """Return a new wakeup for a table's pipeline; the one of the pipeline before is gone."""
+        """Return a new wakeup for a table's pipeline, replacing that of the previous pipeline."""
         self._let_go(name)
         wakeup = self.wakeups.subscribe(folder)
         self._wakeups[name] = (folder, wakeup)
         return wakeup
 
     def _let_go(self, name: str) -> None:
-        """Ring no more for a pipeline that has ended, or others of its folder wait for its look."""
+        """Unsubscribe an ended pipeline; otherwise events of its folder would wait for its poll."""
         if name in self._wakeups:
             self.wakeups.unsubscribe(*self._wakeups.pop(name))
 
 
 def _only_requests(telemetry: Telemetry) -> Handler:
-    """Return what passes on nothing but requests: a look says itself what it meets."""
+    """Return a handler that forwards only requests: an exploration reports its own findings."""
 
     def handle(event: events.Event) -> None:
         if isinstance(event, events.StorageRequested):
@@ -251,7 +251,7 @@ def _table_of(config: Config, name: str) -> TableConfig:
 
 
 def _with_ledger(config: Config, name: str) -> TableConfig:
-    """Return a table's section that says its ledger, for Spark's processes."""
+    """Return a table's section with its ledger set, for Spark's processes."""
     return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).place})
 
 
@@ -276,13 +276,13 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
 
 
 def check_storage(started_with: StoreSettings, after: Config) -> None:
-    """Refuse another `storage` while streams of Spark follow tables in buckets.
+    """Refuse a changed `storage` while Spark streams follow tables in buckets.
 
     Args:
-        started_with: What Spark's queries were given.
+        started_with: The settings with which Spark's queries were started.
 
     Raises:
-        ConfigError: It is another, and there are such tables; the message names them.
+        ConfigError: It has changed, and there are such tables; the message names them.
     """
     if StoreSettings.of_config(after.storage) == started_with:
         return

@@ -1,4 +1,4 @@
-"""Tables of a configuration, opened for their changes, their statistics or a look."""
+"""Open a configuration's tables for their changes, statistics or inspection."""
 
 from __future__ import annotations
 
@@ -48,16 +48,18 @@ async def open_source(
     """Open a table for its changes.
 
     Args:
-        pipeline: Told what the table is, where one is named.
-        stores: How its files are reached.
-        ledger: Where a format without history keeps the states it observed; see `ledger_of`.
-        memory_bytes: The configured `memory`, which readers of its log keep within.
-        scratch: For what a snapshot that is being delivered needs after a restart.
-        warned: Places whose users know that a zone is guessed; pipelines open theirs often.
+        pipeline: Name of the pipeline for which `TableOpened` is emitted; empty for none.
+        stores: Access to its files.
+        ledger: Where a format without history stores the states it observed; see `ledger_of`.
+        memory_bytes: The configured `memory`, the limit for readers of its log.
+        scratch: For what an unfinished snapshot needs after a restart.
+        warned: Locations that have already had the warning about an assumed time zone, because
+            pipelines reopen their tables often.
 
     Raises:
-        TableError, StorageError: It is none, cannot be read, or asks for what is not known here.
-        ConfigError: Its `identity` names a column that is not there.
+        TableError, StorageError: It is not a table, cannot be read, or needs an unsupported
+            feature.
+        ConfigError: Its `identity` names a column that does not exist.
     """
     request = OpenRequest(
         stores=stores,
@@ -84,7 +86,7 @@ async def open_source(
 
 
 def _teller_of(pipeline: str, telemetry: Telemetry) -> Callable[[TableFormat], None]:
-    """Return what emits of which format a pipeline's table is."""
+    """Return a function that emits the format of a pipeline's table."""
 
     def tell(found: TableFormat) -> None:
         capabilities = asdict(found.capabilities)
@@ -98,7 +100,7 @@ def _teller_of(pipeline: str, telemetry: Telemetry) -> Callable[[TableFormat], N
 def _warnings_of(
     path: str, telemetry: Telemetry, known_guesses: set[str]
 ) -> Callable[[TailerdError], None]:
-    """Return what emits the warnings of a table; that of a guessed zone once a place."""
+    """Return a function that emits a table's warnings; an assumed zone only once per location."""
 
     def warn(error: TailerdError) -> None:
         if isinstance(error, ZoneAssumedError):
@@ -118,7 +120,7 @@ def _warnings_of(
 
 
 async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
-    """Refuse an identity of columns that the table does not have."""
+    """Refuse an identity with columns that the table does not have."""
     names = (await source.arrow_schema()).names if config.identity else []
     if unknown := [name for name in config.identity if name not in names]:
         raise ConfigError(
@@ -133,11 +135,11 @@ def _metered(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
 
 
 def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerPlace:
-    """Return where a pipeline keeps what it observed of a table without history.
+    """Return where a pipeline stores what it observed of a table without history.
 
-    One that a pattern found has its own below the state.
+    A table found by a pattern has its own folder below the state.
     """
-    # Spark's processes may work in another folder.
+    # Spark's processes may have another working directory.
     state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
     table = config.tables.get(name)
     named = None if table is None else table.ledger
@@ -146,7 +148,7 @@ def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> Ledge
 
 
 def ledgers_of(config: Config) -> tuple[str, ...]:
-    """Return where all pipelines keep what they observed."""
+    """Return the ledger locations of all pipelines."""
     return tuple(ledger_of(config, name).place for name in config.tables)
 
 
@@ -158,19 +160,19 @@ async def open_statistics(
     allowed: Sequence[str] = (),
     ledger: LedgerPlace | None = None,
 ) -> TableStatistics | None:
-    """Return what measures the table at a place; None where its format has no statistics.
+    """Return the statistics of the table at a location; None if its format has none.
 
-    Checksums that differ are reported by the pipeline's own reader.
+    Mismatched checksums are reported by the pipeline's own reader.
 
     Args:
-        stores: How its files are reached.
-        allowed: Places that symbolic links in the log may lead to.
-        ledger: What was observed of a table without history; only read.
+        stores: Access to its files.
+        allowed: Locations that symbolic links in the log may lead to.
+        ledger: What was observed of a table without history; read-only.
 
     Raises:
         NotATableError: There is no table.
-        ConfigError: No store serves this place.
-        StorageError: It cannot be looked at.
+        ConfigError: No store supports this location.
+        StorageError: It cannot be read.
     """
     found = await find_format(place, allowed=allowed, stores=stores)
     if found.statistics is None:
@@ -193,12 +195,12 @@ async def open_statistics(
 async def open_log(
     table: TableConfig, *, stores: Stores, telemetry: Telemetry, ledger: LedgerPlace
 ) -> OpenedLog:
-    """Open a table's log for a look at its commits; what is unexpected in it becomes notes.
+    """Open a table's log to inspect its commits; warnings become notes.
 
     Raises:
         UnsupportedFeatureError: Its format has no inspection.
         NotATableError: There is no table.
-        StorageError: It cannot be looked at.
+        StorageError: It cannot be read.
     """
     found = await find_format(table.path, table.format, table.allowed_paths, stores=stores)
     notes: list[str] = []
@@ -226,7 +228,8 @@ def kept_tables(config: Config) -> dict[str, KeptTable]:
             format=table.format,
             ledgers=ledgers_of(config),
             is_alone=not table.has_sink,
-            # Those with a sink are measured beside their pipelines; Spark's are too large for one.
+            # Tables with a sink are measured alongside their pipelines; those that Spark maintains
+            # are too large for one process.
             is_measured=(
                 config.table_metrics and not table.has_sink and table.maintenance.runs_on != "spark"
             ),
@@ -242,5 +245,5 @@ def delivered_folders(config: Config) -> dict[str, str]:
 
 
 def lacks_demo_table(config: TableConfig) -> bool:
-    """Return whether the table says `create: demo` and is not there yet."""
+    """Return whether the table has `create: demo` and does not exist yet."""
     return config.create == "demo" and not Path(log_folder(config)).exists()

@@ -1,1 +1,1 @@
-"""The words that sources and sinks share: offset, task, batch, delivery. Pure: no IO."""
+"""The types that sources and sinks share: offset, task, batch, delivery. Pure: no IO."""

@@ -26,7 +26,7 @@ VARIANT_FIELD = {b"tailerd.type": b"variant"}
 FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata of an Arrow field: its stable id, as text."""
 COMMENT = b"comment"
-"""Key of the metadata of an Arrow field: what the column means, UTF-8."""
+"""Key of the metadata of an Arrow field: the column's comment, UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class ChangeBatch:
     Attributes:
         rows: The table's columns by their logical names, in schema order. Timestamps are
             `timestamp[us, UTC]` or `timestamp[us]`; a variant is a struct marked by
-            `VARIANT_FIELD`. Fields have `FIELD_ID` and `COMMENT` where the table does. No change
-            columns: they are constants, kept apart.
+            `VARIANT_FIELD`. Fields have `FIELD_ID` and `COMMENT` if the table has them. No change
+            columns: they are constants, kept separately.
         change_type: One change for all rows, or an array of the same length: strings, or a
-            dictionary of them, which is what reading gives.
+            dictionary of them, as readers return.
         version, timestamp_us: Commit version and timestamp (microseconds since the epoch, UTC).
         change_source: How the rows were found.
-        places: Where they stand in their commit, of which their ids are made. Whatever reads a task
-            says so; None only for rows that came another way.
+        places: Their places in the commit, from which row ids are derived. Task readers always set
+            it; None only for rows of other origin.
     """
 
     rows: pa.RecordBatch
@@ -64,7 +64,7 @@ class ChangeBatch:
         return int(self.rows.get_total_buffer_size())
 
     def take(self, numbers: npt.NDArray[np.int64]) -> Self:
-        """Return some rows, by their numbers, in that order."""
+        """Return the rows with these numbers, in that order."""
         wanted = pa.array(numbers)
         kinds = self.change_type
         return replace(
@@ -118,13 +118,13 @@ class ChangeBatch:
 
 
 def rows_of_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Return `count` rows of columns; there may be none, as where an older version lacks them all.
+    """Return `count` rows of columns; there may be no column, if an older version lacks them all.
 
-    Without columns it must not be pickled: PyArrow 26 loses the number of its rows there.
+    A batch without columns must not be pickled: PyArrow 26 loses its row count.
     """
     if arrays:
         return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
-    # Without columns only a struct still knows how many rows there are.
+    # Without columns only a struct keeps the row count.
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
 

@@ -1,4 +1,4 @@
-"""A change task says exactly which rows are which change. Small and picklable."""
+"""A change task: which rows to read, and which change they are. Small and picklable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailerd.changefeed.offset import Offset, Version
 
 
 class ChangeType(enum.StrEnum):
-    """Values of `_change_type`, as Delta's change data feed spells them."""
+    """Values of `_change_type`, as in Delta's change data feed."""
 
     INSERT = "insert"
     UPDATE_PREIMAGE = "update_preimage"
@@ -23,16 +23,16 @@ class ChangeSourceKind(enum.StrEnum):
     CDC = "cdc"
     """Its change files."""
     VECTORS = "vectors"
-    """Rows that only deletion vectors take away or give back."""
+    """Rows that only deletion vectors delete or restore."""
     ROWS = "rows"
-    """The rows it takes away and those it brings, compared."""
+    """The rows it removes and those it adds, compared."""
     FILES = "files"
     """All rows of added and removed files."""
     SNAPSHOT = "snapshot"
     NET = "net"
     """Two snapshots, compared."""
     LATE = "late"
-    """As `rows`, of a commit that appeared when a newer one was delivered already."""
+    """As `rows`, of a commit that appeared after a newer one was delivered."""
     NONE = "none"
 
 
@@ -43,23 +43,23 @@ class ChangeMode(enum.StrEnum):
     CDF = "cdf"
     FILES = "files"
     NET = "net"
-    """Not of each commit, but between two versions."""
+    """The difference between two versions instead of each commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTask:
-    """A share of one version's changes that is read in one go. Opaque outside its format.
+    """The part of one version's changes that is read in one go. Opaque outside its format.
 
     Attributes:
         version, timestamp_us: `_commit_version` and `_commit_timestamp` (microseconds, UTC).
         position: Index of the task in its commit (or the file's key in a snapshot).
         change_source: How the rows were found.
-        change_type: The change all rows are; None when each row says its own.
-        size_bytes: About how many bytes reading takes; 0 where that is not known.
+        change_type: The change of all rows; None if each row has its own.
+        size_bytes: Estimated bytes to read; 0 if not known.
         format: Name of the table format whose `TaskReader` reads it.
-        payload: What that reader needs; picklable, the format's own.
-        num_records: Rows at most, where statistics say so.
-        table_id: Identity of the table in that version; empty where the source does not say.
+        payload: The reader's input; picklable, the format's own.
+        num_records: Maximum number of rows; None if statistics are missing.
+        table_id: Identity of the table in that version; empty if the source does not set it.
     """
 
     version: Version
@@ -78,14 +78,14 @@ class ChangeTask:
 class TaskGroup:
     """Consecutive tasks of one version, delivered together.
 
-    A commit with change files or deletion-vector differences is one group whatever the limits;
-    other commits and snapshots may come in several. `tasks` may be empty: a commit without row
-    changes still moves the offset.
+    A commit with change files or deletion-vector differences is one group regardless of limits;
+    other commits and snapshots may be split into several. `tasks` may be empty: a commit without
+    row changes still advances the offset.
 
     Attributes:
         start: Offset of the first task.
         end: Offset once every task is delivered.
-        operation: What its writer called it; empty where it said nothing, and for a snapshot.
+        operation: The operation its writer recorded; empty if none, and for a snapshot.
         files_added, bytes_added, files_removed, bytes_removed: Data files that the whole commit
             adds and removes, whether rows change or not; 0 for a snapshot.
     """

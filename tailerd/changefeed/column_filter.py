@@ -1,6 +1,6 @@
-"""Conditions on one column that say which rows somebody wants: to leave out what none passes. Pure.
+"""Conditions on one column, used to skip tasks of which no row can pass (task pruning). Pure.
 
-Rows are never filtered with these. They only tell, from a value that all rows of a task are known
+Rows are never filtered with these. They only show, from a value that all rows of a task are known
 to have in a column, that none of them can pass.
 """
 
@@ -34,7 +34,7 @@ class ColumnFilter:
     Attributes:
         column: Its logical name.
         comparison: How the column's value is compared.
-        values: With what: one value, those of `IN`, none for `IS_NULL` and `IS_NOT_NULL`.
+        values: Right-hand side: one value, those of `IN`, none for `IS_NULL` and `IS_NOT_NULL`.
     """
 
     column: str
@@ -43,7 +43,7 @@ class ColumnFilter:
 
 
 class Unknown(enum.Enum):
-    """Stands for a value that is not known."""
+    """Marks a value that is not known."""
 
     UNKNOWN = "unknown"
 
@@ -64,7 +64,7 @@ def may_pass(value: object, condition: ColumnFilter) -> bool:
     """Return whether a row with `value` in the filter's column can pass.
 
     Args:
-        value: The value, None for null, `UNKNOWN` where it may be anything.
+        value: The value; None for null; `UNKNOWN` if it may be any value.
     """
     match condition.comparison:
         case Comparison.IS_NULL:
@@ -77,7 +77,7 @@ def may_pass(value: object, condition: ColumnFilter) -> bool:
 
 
 def _holds(value: object, wanted: object, compare: Callable[..., bool]) -> bool:
-    """Compare where both are of one kind that orders the same everywhere; else anything may be."""
+    """Compare values of one type that all engines order the same; return True for any other."""
     if value is None or wanted is None:
         return False
     if isinstance(value, Decimal | int) and isinstance(wanted, Decimal | int):

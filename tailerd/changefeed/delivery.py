@@ -1,4 +1,4 @@
-"""Deliveries may finish in any order; the offset moves in order."""
+"""Tracks deliveries that finish in any order, and advances the offset in order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class _Pending:
 
 
 class DeliveryTracker:
-    """Turns completions into the one offset that is safe to save.
+    """Derives from completed deliveries the offset that is safe to save.
 
-    `begin` in table order, `delivered` in any order. The returned offset covers an unbroken run of
-    deliveries from the start; it never moves backward.
+    Call `begin` in table order, `delivered` in any order. The returned offset covers an unbroken
+    run of deliveries from the start; it never moves backward.
     """
 
     def __init__(self) -> None:

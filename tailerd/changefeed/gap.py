@@ -1,4 +1,4 @@
-"""A gap: commits that cannot be delivered any more, and where delivery goes on instead."""
+"""A gap: commits that can no longer be delivered, and where delivery resumes instead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Gap:
 
     Attributes:
         table: Configured name of the table.
-        start: Where delivery stood; what lies between `start` and `end` is not delivered.
-        end: Where it goes on: a snapshot, or what comes next.
-        reason: Code of the error that was met.
+        start: The offset before the gap; what is between `start` and `end` is not delivered.
+        end: Where delivery resumes: a snapshot, or the next available commit.
+        reason: Code of the error that caused it.
     """
 
     table: str
@@ -25,8 +25,8 @@ class Gap:
 
     @property
     def is_other_history(self) -> bool:
-        """Return whether `end` belongs to another log than what was delivered before.
+        """Return whether `end` belongs to another log than `start`.
 
-        So it is for a table that was dropped and created again, or restored from a copy.
+        This is the case if the table was dropped and created again, or restored from a copy.
         """
         return self.start.table_id != self.end.table_id or not self.start.is_before(self.end)

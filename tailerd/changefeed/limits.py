@@ -1,4 +1,4 @@
-"""Bounds that keep memory flat: how much one step admits, how large one Arrow batch is."""
+"""Limits that bound memory: how much one step admits, how large one Arrow batch is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 DEFAULT_MEMORY_BYTES = 256 * 1024 * 1024
-"""What commands read within, and a daemon whose configuration does not set `memory`."""
+"""`memory` of commands, and of a daemon whose configuration does not set it."""
 
 ALLOWANCE_BYTES = 128 * 1024 * 1024
-"""What a process may take besides `memory`, whatever a table's files have in them."""
+"""What a process may use in addition to `memory`, whatever a table's files contain."""
 
 _COPIES = 6
-"""A value is in its page, decoded, in a growing buffer, cast, encoded and written at once."""
+"""Copies of a value at one time: in its page, decoded, buffered, cast, encoded and written."""
 
 
 def largest_piece_bytes(memory_bytes: int) -> int:
-    """Return how large what cannot be divided may be: a line of the log, a page, a row."""
+    """Return the maximum size of what cannot be divided: a line of the log, a page, a row."""
     return (memory_bytes + ALLOWANCE_BYTES) // _COPIES
 
 
@@ -41,13 +41,13 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:
-    """Upper bounds of one Arrow batch; a single row larger than `max_bytes` still comes.
+    """Upper bounds of one Arrow batch; a single row larger than `max_bytes` is still returned.
 
     Attributes:
-        memory_bytes: The configured `memory`: what a single row and a file's pages must fit.
-        working_bytes: What a reader that compares rows may use besides its batches.
-        is_abandoned: Asked now and then by readers that take long before their first batch; once
-            it is true nobody wants their rows any more, and they may raise anything.
+        memory_bytes: The configured `memory`, which must hold a single row and a file's pages.
+        working_bytes: What a reader that compares rows may use in addition to its batches.
+        is_abandoned: Polled by readers that take long before their first batch; once it returns
+            true, the consumer has stopped reading and the reader may raise any error.
     """
 
     max_rows: int = 65_536

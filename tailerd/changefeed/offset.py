@@ -1,4 +1,4 @@
-"""Where a reader stands in a table: everything before an offset is delivered, nothing after."""
+"""A reader's position in a table: everything before an offset is delivered, nothing after."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import NewType, Protocol, Self
 from tailerd.errors import OffsetError
 
 Version = NewType("Version", int)
-"""A version of a table, not below 0. What follows what is the source's to say: `Versions`."""
+"""A version of a table, not below 0. The source defines which version follows: `Versions`."""
 
 BEFORE_ALL = Version(-1)
-"""Stands for the version before a table's first."""
+"""Placeholder for the version before a table's first."""
 
 FORMAT = 1
 FILE_KEYS = 1 << 64
@@ -22,17 +22,18 @@ MOST_MARK_CHARS = 1024
 
 
 class Versions(Protocol):
-    """Says which versions of a table follow each other. Nobody else counts versions.
+    """Defines which versions of a table follow each other. No other code does version arithmetic.
 
-    Both take any number, also one that is no version of the table. Neither asks the store.
+    Both methods accept any number, even one that is not a version of the table. Neither makes a
+    request.
     """
 
     def version_before(self, version: Version) -> Version:
-        """Return the last version below `version`; `BEFORE_ALL` where there is none."""
+        """Return the last version below `version`; `BEFORE_ALL` if there is none."""
         ...
 
     def next_version(self, version: Version) -> Version:
-        """Return the first version above `version`, which may not be there yet."""
+        """Return the first version above `version`, which may not exist yet."""
         ...
 
 
@@ -57,20 +58,20 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The first thing not yet delivered. Be careful of off-by-one errors: it points *at* work.
+    """The first item not yet delivered. Beware of off-by-one errors: it points *at* work.
 
     Attributes:
         table_id: Identity (`metaData.id`) the table had in `last_version`. A table replaced by
             `CREATE OR REPLACE TABLE` gets another one within its log, so offsets of one log may
-            differ in it: `ChangeSource` tells whether an offset is of its log.
+            differ in it: `ChangeSource` checks whether an offset is of its log.
         version: The version whose rows come next.
-        phase: `snapshot` while the rows of `version` itself are given as inserts; `follow` once
+        phase: `snapshot` while the rows of `version` itself are emitted as inserts; `follow` once
             commits are. The snapshot of V is before the commit V + 1.
         position: In `follow`, the first change task of the commit not yet delivered, counted
             among all its tasks before any filter; 0 at a commit's start. In `snapshot`, the
             smallest file key (unsigned 64 bit) not yet delivered: snapshot files are delivered in
-            the order of their keys, which does not depend on how the log is laid out.
-        mark: What the source wants to find again here, opaque to all others; short, mostly empty.
+            the order of their keys, which does not depend on the layout of the log.
+        mark: State that the source saves with the offset, opaque to others; short, mostly empty.
     """
 
     table_id: str
@@ -90,7 +91,7 @@ class Offset:
         return self.phase is Phase.FOLLOW and self.position == 0
 
     def last_version(self, versions: Versions) -> Version:
-        """Return the last version before it or partly before it; `BEFORE_ALL` before the first."""
+        """Return the last version delivered in full or in part; `BEFORE_ALL` if there is none."""
         return versions.version_before(self.version) if self.is_commit_start else self.version
 
     def is_before(self, other: Offset) -> bool:
@@ -106,7 +107,7 @@ class Offset:
         return Offset(table_id=self.table_id, version=versions.next_version(self.version))
 
     def snapshot_share(self) -> float | None:
-        """Return the share of a snapshot before it, 0 to 1; None where it is in no snapshot.
+        """Return the delivered share of a snapshot, 0 to 1; None if it is not in a snapshot.
 
         Files are delivered in the order of their keys, which are spread evenly.
         """
@@ -130,7 +131,7 @@ class Offset:
         """Read what `to_json` wrote.
 
         Raises:
-            OffsetError: The text is no offset, or a newer release wrote it.
+            OffsetError: The text is not an offset, or a newer release wrote it.
         """
         try:
             fields = json.loads(text)
@@ -162,7 +163,7 @@ class Offset:
 
 
 def first_commit(offset: Offset) -> int:
-    """Return the first commit at or after an offset: that after a snapshot is the next version.
+    """Return the first commit at or after an offset; after a snapshot it is the next version.
 
     For tables whose versions are consecutive.
     """
@@ -170,18 +171,18 @@ def first_commit(offset: Offset) -> int:
 
 
 def whole_before(versions: Versions, offset: Offset) -> Version | None:
-    """Return the newest version of which everything lies before an offset; None where none does."""
+    """Return the newest version that is entirely before an offset; None if there is none."""
     before = versions.version_before(offset.version)
     return None if before == BEFORE_ALL else before
 
 
 def is_past(offset: Offset, target: Version | None) -> bool:
-    """Return whether all up to the target, if there is one, lies before an offset."""
+    """Return whether everything up to the target is before an offset; False without a target."""
     return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
 
 
 def clipped(end: Offset, target: Version | None, versions: Versions) -> Offset:
-    """Return the end of a delivery that goes no further than the target."""
+    """Return the end of a delivery, limited to the target."""
     if target is None or not is_past(end, target):
         return end
     return replace(end, version=versions.next_version(target), phase=Phase.FOLLOW, position=0)

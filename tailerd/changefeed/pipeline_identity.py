@@ -1,4 +1,4 @@
-"""Which pipeline an offset belongs to: names that do not depend on where a configuration lies."""
+"""Which pipeline an offset belongs to: names that do not depend on the configuration's path."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PipelineIdentity:
         table: Configured name of the table.
         sink: Kind of the sink.
         cluster: Id of the Kafka cluster; empty for other sinks.
-        place: The topic as it is configured, or the real path of the folder; empty for a sink that
-            has no place.
+        place: The configured topic, or the real path of the folder; empty for a sink without a
+            place.
     """
 
     daemon: str = ""
@@ -33,7 +33,7 @@ class PipelineIdentity:
     @property
     def key(self) -> str:
         """Return the key of the offset record in Kafka; different for different identities."""
-        # Only the topic, which comes last, may have a slash in it.
+        # Only the topic, which comes last, may contain a slash.
         return "/".join((self.daemon, self.table, self.cluster, self.place))
 
     @property
@@ -44,11 +44,11 @@ class PipelineIdentity:
         return f"{readable[:_MOST_CHARS]}-{digest}"
 
     def __str__(self) -> str:
-        """Return it for messages."""
+        """Return the identity as text for messages."""
         cluster = f" of the cluster {self.cluster}" if self.cluster else ""
         place = f" {self.place}" if self.place else ""
         return f"{self.table} of the daemon {self.daemon!r} into {self.sink}{place}{cluster}"
 
 
 UNKNOWN_PIPELINE = PipelineIdentity()
-"""Stands where no configuration names the pipeline."""
+"""Placeholder for a pipeline without a configuration."""

@@ -1,4 +1,4 @@
-"""What a user says to begin or end with: a word, a version or a time. Pure."""
+"""Start and end points as users write them: a word, a version or a time. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StartWord(enum.StrEnum):
 
 
 def parse_start(text: str) -> StartWord | int | datetime.datetime:
-    """Read `snapshot`, `latest`, a version, or a time (UTC unless it says otherwise).
+    """Parse `snapshot`, `latest`, a version, or a time (UTC unless it has a zone).
 
     Raises:
         UsageError: It is none of them.
@@ -32,7 +32,7 @@ def parse_start(text: str) -> StartWord | int | datetime.datetime:
 
 
 def parse_point(text: str) -> int | datetime.datetime:
-    """Read a version or a time (UTC unless it says otherwise).
+    """Parse a version or a time (UTC unless it has a zone).
 
     Raises:
         UsageError: It is neither.
@@ -55,7 +55,7 @@ def resolved_point(text: str, now: datetime.datetime) -> str:
     """Return a point with relative times made absolute: `-2h`, `yesterday`, `today`.
 
     Args:
-        text: Any point; others come back as they are.
+        text: Any point; others are returned unchanged.
         now: With a zone.
     """
     word = text.strip().lower()

@@ -1,8 +1,8 @@
 """Multisets of rows compared in constant memory, however many rows they have.
 
-Each row is a 128-bit hash. Hashes are summed in buckets, with the sign of what happened to the row:
-two multisets are equal if all sums are. A difference shows in the buckets of the rows concerned, so
-that a second look needs to keep those few rows only.
+Each row is a 128-bit hash. Hashes are summed in buckets, with the sign of the row's change: two
+multisets are equal if all sums are. A difference shows in the buckets of its rows, so that a second
+pass needs to keep only those few rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HALF = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class RowMultiset:
-    """How often each row is there, as sums. Counts may be negative on the way, and at the end."""
+    """How often each row occurs, as sums. Counts may be negative, also at the end."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BUCKETS, np.int64)
@@ -35,18 +35,18 @@ class RowMultiset:
         return int(self._counts.sum())
 
     def add(self, rows: Sequence[bytes], signs: Sequence[int]) -> None:
-        """Count rows by their bytes: +1 for one that came, -1 for one that went."""
+        """Count rows by their bytes: +1 for an added row, -1 for a removed one."""
         highs, lows = _hashes(rows)
         sign = np.array(signs, np.int64)
         buckets = _bucket(lows)
         np.add.at(self._counts, buckets, sign)
-        # Sums wrap around: all that matters is that adding and taking away cancel out.
+        # Sums may wrap around: all that matters is that adding and removing cancel out.
         factor = sign.astype(np.uint64)
         np.add.at(self._highs, buckets, highs * factor)
         np.add.at(self._lows, buckets, lows * factor)
 
     def differing(self, other: RowMultiset) -> Buckets:
-        """Return the buckets whose rows are not the same in both, ascending; none: equal."""
+        """Return the buckets whose rows differ, ascending; empty if both are equal."""
         same = (
             (self._counts == other._counts)
             & (self._highs == other._highs)
@@ -64,7 +64,7 @@ class RowCounts:
         self._is_wanted[buckets] = True
 
     def add(self, rows: Sequence[bytes], signs: Iterable[int]) -> None:
-        """Count those of the rows that fall into the buckets."""
+        """Count the rows that fall into the buckets."""
         wanted = self._is_wanted[_bucket(_hashes(rows)[1])].tolist()
         for row, sign, is_wanted in zip(rows, signs, wanted, strict=True):
             if is_wanted:

@@ -1,7 +1,7 @@
-"""Where rows stand in their commit: the same in every run, so that each row has an id of its own.
+"""Places of rows in their commit, from which row ids are derived; the same in every run.
 
-Batches are cut by memory, deliveries by limits, and engines read in other orders. The file that a
-row is in, counted among those of its commit, and its position in that file depend on none of them.
+Batches are cut by memory, deliveries by limits, and engines read in different orders. The number of
+a row's file among those of its commit, and its position in that file, depend on none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def places_of(task: ChangeTask, files: int | Rows, rows: int | Rows) -> RowPlaces:
-    """Return where rows of a task stand; `files` and `rows` as `RowPlaces` has them."""
+    """Return the places of a task's rows; `files` and `rows` as in `RowPlaces`."""
     prefix = "snapshot." if task.change_source is ChangeSourceKind.SNAPSHOT else ""
     return RowPlaces(table_id=task.table_id, files=files, rows=rows, prefix=prefix)
 
@@ -30,11 +30,11 @@ class RowPlaces:
 
     Attributes:
         table_id: Identity of the table in their version.
-        files: Number of the file that each row is in, or that of all; no other file read for the
-            same version has it.
-        rows: Position of each row in its file; or that of the first where they follow each other.
-        prefix: What tells the places from those of the same version found in another way, such as
-            its snapshot; empty for the commit's own.
+        files: Number of each row's file, or of the file of all rows; unique among the files read
+            for the same version.
+        rows: Position of each row in its file, or that of the first if they are consecutive.
+        prefix: Distinguishes the places from those of the same version found in another way, such
+            as its snapshot; empty for the commit's own.
     """
 
     table_id: str
@@ -43,7 +43,7 @@ class RowPlaces:
     prefix: str = ""
 
     def take(self, numbers: Rows) -> RowPlaces:
-        """Return the places of some rows, by their numbers in the batch, in that order."""
+        """Return the places of the rows with these numbers in the batch, in that order."""
         return replace(
             self,
             files=self.files if isinstance(self.files, int) else self.files[numbers],

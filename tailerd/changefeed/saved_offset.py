@@ -1,8 +1,8 @@
-"""What is kept of a pipeline between two runs, wherever it is kept.
+"""The state of a pipeline that is saved between two runs, and the store for it.
 
-With the offset goes what it belongs to: the pipeline, the table's id, the schema of the version
-before it, the ids of the topics that were written, and the change mode, because positions count the
-tasks of one mode. What is saved is a promise: all before it is delivered.
+It contains the offset and what the offset belongs to: the pipeline, the table's id, the schema of
+the version before it, the ids of the topics that were written, and the change mode, because
+positions count the tasks of one mode. A saved offset guarantees that all before it is delivered.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedOffset:
-    """What a store keeps of one pipeline.
+    """The saved state of one pipeline.
 
     Attributes:
         offset: Everything before it is delivered.
-        changes: The change mode it was counted in.
-        schema_id: `TableIdentity.schema_id` of the last version before the offset; empty when it
-            was not known.
+        changes: The change mode in which its position was counted.
+        schema_id: `TableIdentity.schema_id` of the last version before the offset; empty if it was
+            not known.
         identity: The pipeline that saved it.
-        epoch: Raised at each start of the pipeline, from 1 on; 0 where none started yet.
-        topics: Kafka's id of each topic that was written; a topic that was deleted and made again
-            has another one.
+        epoch: Incremented at each start of the pipeline, from 1; 0 before the first start.
+        topics: Kafka's id of each topic that was written; a topic that was deleted and created
+            again has another one.
     """
 
     offset: Offset
@@ -64,7 +64,7 @@ class SavedOffset:
         Args:
             text: The stored text.
             place: Where it was found, for errors: `The offset file /state/offsets/orders.json`.
-            fix: What fixes a damaged one.
+            fix: Remedy for a damaged one, for errors.
 
         Raises:
             OffsetError: It is damaged, or another release wrote it.
@@ -104,28 +104,28 @@ class SavedOffset:
 class OffsetStore(Protocol):
     """Keeps one `SavedOffset` for each pipeline, by its configured name.
 
-    Errors: `OffsetError` for what is stored, those of the place for the rest. One process uses a
-    store at a time; calls for different pipelines may run at once.
+    Raises `OffsetError` for damaged content, and the errors of the place otherwise. One process
+    uses a store at a time; calls for different pipelines may run concurrently.
     """
 
     async def load(self, pipeline: str) -> SavedOffset | None:
-        """Return what was last saved, None when nothing ever was."""
+        """Return what was last saved; None if nothing was ever saved."""
         ...
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
-        """Keep `saved` durably: after a crash `load` returns it, or what was saved before."""
+        """Save durably: after a crash `load` returns `saved`, or the value saved before it."""
         ...
 
 
 @runtime_checkable
 class KeepsIdentities(Protocol):
-    """A store that several daemons share, so that offsets lie under whole identities. Optional."""
+    """A store shared by several daemons, with offsets keyed by full identity. Optional."""
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
-        """Return what was last saved under another identity, None when nothing ever was."""
+        """Return what was last saved under another identity; None if nothing was ever saved."""
         ...
 
 
 def texts_of(fields: Mapping[str, object]) -> dict[str, str]:
-    """Return the values of a JSON object as texts; `AttributeError` where it is none."""
+    """Return the values of a JSON object as texts; `AttributeError` if it is not an object."""
     return {str(name): str(text) for name, text in fields.items()}

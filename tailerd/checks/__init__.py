@@ -1,1 +1,1 @@
-"""What `run` needs, tried before it runs: for `tailerd doctor` and `tailerd validate`."""
+"""Checks what `run` needs before it runs: for `tailerd doctor` and `tailerd validate`."""

@@ -1,4 +1,4 @@
-"""Checks of what the daemon itself uses: its state and the address of its listener; blocking."""
+"""Checks the daemon's own resources: its state and the address of its listener; blocking."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tailerd.registry import is_remote
 
 
 def daemon_findings(config: Config) -> Iterator[Finding]:
-    """Yield whether the state folder and the listener's address can be used; changes nothing.
+    """Yield whether the state folder and the listener's address can be used; change nothing.
 
-    A daemon that runs on this state holds both: then neither is a problem.
+    If a daemon runs on this state, it holds both, and neither is a problem.
     """
     is_running = False
     if not is_remote(config.state):
@@ -42,7 +42,7 @@ def is_held(state: Path) -> bool:
 
 
 def state_finding(folder: Path, *, is_held: bool) -> Finding:
-    """Return whether a state folder can be made and written."""
+    """Return whether a state folder can be created and written."""
     check = "state"
     if is_held:
         return Finding.ok(check, f"A daemon is running on {folder}")
@@ -80,14 +80,14 @@ def port_finding(config: Config, *, is_running: bool) -> Finding:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As the listener does: an address whose last connections are ending is free.
+            # As the listener does: an address with closing connections is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((address.host, address.port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE and is_running:
             return Finding.ok(check, f"{address} is used by the running daemon")
         if error.errno == errno.EADDRINUSE and is_remote(config.state):
-            # Who holds a state in a bucket is not asked: that may be the daemon on this address.
+            # The holder of a state in a bucket is not checked: it may be this address's daemon.
             return Finding.warning(
                 check,
                 f"The address {address} is in use.",

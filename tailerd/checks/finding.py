@@ -27,9 +27,9 @@ class Finding:
         check: Name of the check, such as `port` or `table orders`.
         outcome: A problem would make `run` fail; a warning would not.
         message: A sentence.
-        remedy: What to do; empty where there is nothing to do.
-        code: The error's code; empty where there is no error.
-        exit_status: What a command ends with for it; 0 but for a problem.
+        remedy: What to do; empty if there is nothing to do.
+        code: The error's code; empty if there is no error.
+        exit_status: The exit status of a command for it; 0 except for a problem.
     """
 
     check: str
@@ -46,7 +46,7 @@ class Finding:
 
     @classmethod
     def warning(cls, check: str, message: str, remedy: str) -> Self:
-        """Return a finding that does not keep `run` from working."""
+        """Return a finding that does not prevent `run` from working."""
         return cls(check=check, outcome=Outcome.WARNING, message=message, remedy=remedy)
 
     @classmethod

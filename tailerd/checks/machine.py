@@ -34,7 +34,7 @@ _ASK_PYTHON = (
 
 
 def machine_findings(config: Config | None, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what there is to say of this machine.
+    """Yield the findings about this machine.
 
     Args:
         config: What will run; None for what any configuration may need.

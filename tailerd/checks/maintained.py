@@ -1,4 +1,4 @@
-"""The log of a configured table: what maintains it, and what pipelines still need of it."""
+"""The log of a configured table: its maintenance, and which versions pipelines still need."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class WantedMaintenance:
     """A table to maintain, and how.
 
     Attributes:
-        format: Name of its format; `auto` to look.
-        pipelines: Asked for what pipelines have yet to read.
+        format: Name of its format; `auto` to detect it.
+        pipelines: Returns which versions pipelines still need.
         stores: How its files are reached.
         ledgers: Places of the ledgers of all pipelines.
     """
@@ -45,13 +45,13 @@ class WantedMaintenance:
     ledgers: tuple[str, ...] = ()
 
     async def open(self) -> tuple[MaintainedTable, TableMaintenance]:
-        """Return the table, and what assessments it and does what is due.
+        """Return the table, and its maintenance.
 
         Raises:
             UnsupportedFeatureError: Its format has no maintenance.
             NotATableError: There is no table.
             ConfigError: No store serves this place, or the format is unknown.
-            StorageError: It cannot be looked at.
+            StorageError: The table cannot be read.
         """
         table = await open_maintained(
             self.place,
@@ -65,9 +65,9 @@ class WantedMaintenance:
 
 
 def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenance:
-    """Return the maintenance of a configured table; what is saved of pipelines bounds a cleanup.
+    """Return the maintenance of a configured table; saved offsets of pipelines limit a cleanup.
 
-    A saved offset that cannot be read is an `OffsetError` when it is asked for.
+    A saved offset that cannot be read raises an `OffsetError` when it is needed.
     """
     table = config.tables[name]
     section = table.maintenance
@@ -83,9 +83,9 @@ def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenan
 
 
 async def needs_of_pipelines(config: Config, name: str, table_id: str) -> RetentionFloor:
-    """Return what pipelines of this log want of it, as far as they have saved where they stand.
+    """Return which versions pipelines of this log still need, by their saved offsets.
 
-    A log that another name of its folder leads to is this log.
+    Pipelines that reach the same folder by another path are included.
     """
     folder = log_folder(config.tables[name])
     log = await asyncio.to_thread(FolderIdentity.of, folder)
@@ -93,7 +93,7 @@ async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Retent
     for other, place in delivered_folders(config).items():
         identity = await asyncio.to_thread(FolderIdentity.of, place)
         if await asyncio.to_thread(log.is_same, identity) is False:
-            # Asking for its offset may take a broker.
+            # Reading its offset may need a broker.
             continue
         offset = await saved_offset(config, other)
         readers.append(

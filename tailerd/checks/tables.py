@@ -32,14 +32,14 @@ NO_ERROR: dict[str, object] = {
 async def examine(
     config: Config, stores: Stores
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """Return what there is to say of the state (nothing of a folder) and of each table.
+    """Return the reports about the state (none for a folder) and about each table.
 
-    Nothing is written or made, but for an empty file that is deleted again in buckets.
+    Nothing is written, except an empty file that is deleted again in buckets.
     """
     running = asyncio.Semaphore(_AT_ONCE)
 
     async def one(name: str) -> dict[str, object]:
-        # A broker that does not answer costs seconds, and many tables may have it.
+        # A broker that does not answer costs seconds, and many tables may use it.
         async with running:
             return await _examine_table(config, name, stores)
 
@@ -59,7 +59,7 @@ async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, 
 
 
 async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str, object]:
-    """Return the report of a table; what is wrong with its sink is found out whatever else is."""
+    """Return the report of a table; its sink is checked even if the table has errors."""
     report = blank_report(config, name)
     errors: list[TailerdError] = []
     if lacks_demo_table(config.tables[name]):
@@ -121,7 +121,7 @@ async def _examine_sink(config: Config, name: str) -> None:
 async def _check_rights(
     stores: Stores, place: str, folder: str, report: dict[str, object], *, is_written: bool
 ) -> None:
-    """Note which rights are missing in a bucket.
+    """Report which rights are missing in a bucket.
 
     Args:
         place, folder: What is used, and where below it files are listed and read.
@@ -137,13 +137,13 @@ async def _check_rights(
 
 
 async def _check_sweep(stores: Stores, folder: str, place: str, report: dict[str, object]) -> None:
-    """Note what a cleanup could do more with; it does not fail for it."""
+    """Report rights with which a cleanup could do more; missing ones are no failure."""
     store, _ = stores.locate(place)
     report["missing_rights"] = list(await missing_for_sweep(store, folder))
 
 
 def blank_report(config: Config, name: str) -> dict[str, object]:
-    """Return the report of a table of which nothing is known yet."""
+    """Return an empty report of a table."""
     table = config.tables[name]
     return {
         "table": name,
@@ -185,7 +185,7 @@ async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[s
 
 
 async def check_columns(config: Config, name: str, source: ChangeSource) -> None:
-    """Make sure that the table has the columns that its sink needs.
+    """Check that the table has the columns that its sink needs.
 
     Raises:
         ConfigError: One is missing; the message names the field that asks for it.
@@ -203,7 +203,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
 
 
 async def _examine_log(config: Config, name: str, stores: Stores) -> dict[str, object]:
-    """Look at what maintenance of a table would do; that it may not is fatal to it alone."""
+    """Report what maintenance of a table would do; if it is refused, only maintenance fails."""
     try:
         _, work = await maintenance_of(config, name, stores).open()
         assessment = await work.assessment()

@@ -58,7 +58,7 @@ _ENVIRONMENT = {
     errno.ENOMEM,
     errno.ENAMETOOLONG,
 }
-"""What the machine lacks or refuses: no mistake of ours, and none that a report would mend."""
+"""Errors of the machine: not a bug of tailerd, and nothing that a bug report would fix."""
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _ending_quietly() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        # Of the error itself click would make a failure.
+        # Click would report the error itself as a failure.
         raise click.exceptions.Exit(0) from error
 
 
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
     """Imports a command's module when the command is called: `tail` need not load the daemon."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every command, in the order a newcomer meets them."""
+        """Return every command, in the order that a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -100,12 +100,12 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        """Read the arguments; where nobody reads what this prints, that is no failure."""
+        """Read the arguments; a closed output pipe is not a failure."""
         with _ending_quietly():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; where nobody reads what it prints, that is no failure."""
+        """Run the command; a closed output pipe is not a failure."""
         with _ending_quietly():
             return super().invoke(ctx)
 
@@ -137,10 +137,10 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Make sure that there are standard streams, and that they take every text.
+    """Ensure that standard streams exist and accept every text.
 
-    A stream that is closed leaves its number to the next file that is opened, which would then get
-    what is printed. A locale without UTF-8 has no way to write most characters but to escape them.
+    The descriptor of a closed stream is reused by the next file that is opened, which would then
+    get the output. With a locale other than UTF-8 most characters can only be written escaped.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
@@ -159,13 +159,13 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
 
     Args:
         arguments: Without the program's name.
-        is_own_process: Whether the process ends with the command, so that its signals are ours.
+        is_own_process: Whether the process ends with the command, which then handles its signals.
     """
     is_debug = "--debug" in arguments
     try:
         about = {"is_own_process": is_own_process}
         status = cli.main(arguments, prog_name="tailerd", standalone_mode=False, obj=about)
-        # Here it can still be told that this fails; at the end of the process it cannot.
+        # A failure can still be reported here; at the end of the process it cannot.
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Abort:
@@ -179,19 +179,19 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
         return _report_usage(error)
     except BaseException as error:  # noqa: BLE001 - the last line of defence
         if _is_reader_gone(error):
-            # As `| head` does: that is no failure.
+            # The reader closed the pipe, as `| head` does: that is not a failure.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return _report(_first_error(error), is_debug)
 
 
 def _is_reader_gone(error: BaseException) -> bool:
-    """Return whether nobody reads standard output any longer."""
+    """Return whether the reader of standard output has closed the pipe."""
     return isinstance(_first_error(error), BrokenPipeError)
 
 
 def _report_usage(error: click.ClickException) -> int:
-    """Report arguments that click refused, in the form of every other error."""
+    """Report arguments that click rejected, in the form of every other error."""
     message = error.format_message().rstrip().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "tailerd" if context is None else context.command_path
@@ -200,7 +200,7 @@ def _report_usage(error: click.ClickException) -> int:
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """Return the error that says most of a group: ours before others."""
+    """Return the most informative error of a group: a `TailerdError` before others."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     found = [_first_error(inner) for inner in error.exceptions]

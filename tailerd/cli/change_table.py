@@ -1,6 +1,6 @@
-"""Change rows as an aligned table that grows while it is read: for eyes, not for programs.
+"""Change rows as an aligned table that is printed while rows arrive: for people, not programs.
 
-Rich is imported where a terminal or wide characters ask for it: pipes start faster.
+Rich is imported only for a terminal or wide characters, so that pipes start faster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADINGS = ("change", "version", "time (UTC)")
 MIN_WIDTH = 6
 GAP = "  "
 
-# Terminals obey C0 and C1 controls and turn text around at bidirectional overrides.
+# Terminals interpret C0 and C1 controls and reverse text at bidirectional overrides.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -40,7 +40,7 @@ class ChangeTable:
     """Lays out batch after batch; widths only grow, so that rows of many batches stay aligned.
 
     Args:
-        width: Cells of the terminal; None neither cuts values nor leaves columns out.
+        width: Cells of the terminal; None neither truncates values nor leaves columns out.
         is_coloured: Whether to write ANSI colours for the change types.
     """
 
@@ -52,7 +52,7 @@ class ChangeTable:
         self._shown: list[int] = []
 
     def lines(self, batch: ChangeBatch) -> str:
-        """Return the batch's rows, after a heading where the layout is new."""
+        """Return the batch's rows, after a heading if the layout is new."""
         if batch.num_rows == 0:
             return ""
         columns = [_Column(name, name == HEADINGS[1]) for name in HEADINGS]
@@ -63,7 +63,7 @@ class ChangeTable:
             for column, texts in zip(columns, cells, strict=True)
         ]
         if self._width is not None:
-            # Whatever change comes later, the columns stay where they are.
+            # Wide enough for every change type, so that the columns keep their position.
             needed[0] = max(needed[0], max(map(len, CHANGE_STYLES)))
         is_new = columns != self._columns
         self._columns = columns
@@ -108,7 +108,7 @@ class ChangeTable:
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal would obey instead of show by visible escapes."""
+    """Replace characters that a terminal would interpret by visible escapes."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -122,7 +122,7 @@ def text_width(text: str) -> int:
 
 
 def aligned(text: str, width: int, *, is_number: bool = False, is_cut: bool = False) -> str:
-    """Pad to a width, numbers to the right; a longer text stays whole unless it is to be cut."""
+    """Pad to a width, numbers to the right; a longer text is truncated only with `is_cut`."""
     length = text_width(text)
     if length > width and is_cut:
         return _cut(text, width)
@@ -178,7 +178,7 @@ def _cells(batch: ChangeBatch) -> list[Sequence[str]]:
 
 
 def _bare(texts: Iterable[str]) -> Iterable[str]:
-    """Show strings as they are: a table has no use for quotes."""
+    """Show strings without quotes."""
     for text in texts:
         yield printable(json.loads(text) if text.startswith('"') else text)
 

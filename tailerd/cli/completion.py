@@ -1,4 +1,4 @@
-"""`tailerd completion`: the shell's Tab key knows commands, options and names of tables."""
+"""`tailerd completion`: completes commands, options and names of tables in the shell."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(shell: str) -> None:
 def table_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the names of tables that begin as a word does; none where nothing tells them."""
+    """Return the names of tables that begin with a word; none if no names are available."""
     from click.shell_completion import CompletionItem
 
     path = context.params.get("config_path")
@@ -49,7 +49,7 @@ def table_names(
 
 
 def _configured_names(path: object) -> list[str]:
-    """Return the names in a file, which need not be right yet."""
+    """Return the names in a file, which need not be valid yet."""
     from pathlib import Path
 
     import yaml

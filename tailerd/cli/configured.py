@@ -16,7 +16,7 @@ class Configured:
 
     Attributes:
         discovery: The configuration, with the tables that its patterns found.
-        stores: How files are reached; made once for the command.
+        stores: How files are reached; created once for the command.
     """
 
     discovery: Discovery
@@ -33,11 +33,11 @@ def read_config(path: Path, *, engine: str | None = None) -> Configured:
 
     Args:
         path: A YAML file.
-        engine: Runs every table, whatever the file says; None leaves it to that.
+        engine: Runs every table, instead of the engines in the file; None keeps those.
 
     Raises:
         ConfigError: Anything about it is wrong.
-        StorageError: A bucket cannot be looked through for tables.
+        StorageError: A bucket cannot be searched for tables.
     """
     config = load_config(path, engine=engine)
     stores = Stores.of_config(config.storage)

@@ -29,7 +29,7 @@ DEFAULT_URL = "http://127.0.0.1:9464"
 TOKEN_VARIABLE = "TAILERD__HTTP__TOKEN"
 _TIMEOUT_SECONDS = 10.0
 _CONTROL_SECONDS = 300.0
-"""Control answers when a pipeline has come to rest, which takes `shutdown_timeout` at most."""
+"""Control requests are answered when a pipeline has stopped, after at most `shutdown_timeout`."""
 _LARGEST_ANSWER_BYTES = 256 * 1024**2
 
 http_option = click.option(
@@ -53,17 +53,17 @@ token_option = click.option(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DaemonClient:
-    """Where a daemon listens, and what it wants to know of a caller."""
+    """Address of a daemon, and the token that it requires."""
 
     url: str
     token: str = ""
 
     @classmethod
     def of(cls, url: str | None, config_path: Path | None, token_file: Path | None) -> DaemonClient:
-        """Return the client that a command's options mean.
+        """Return the client for a command's options.
 
         Raises:
-            UsageError: The address is none, or the token cannot be read.
+            UsageError: The address is invalid, or the token cannot be read.
             DaemonUnreachableError: The configuration has no address.
             ConfigError: The configuration is wrong.
         """
@@ -83,8 +83,8 @@ class DaemonClient:
         """Return what `/status` shows.
 
         Raises:
-            DaemonUnreachableError: Nobody answers.
-            DaemonRefusedError: Something else answers.
+            DaemonUnreachableError: There is no answer.
+            DaemonRefusedError: The answer is not that of a daemon.
         """
         return self._ask("GET", "/status", None, timeout_seconds)
 
@@ -97,12 +97,12 @@ class DaemonClient:
 
         Raises:
             DaemonUnreachableError, DaemonRefusedError: It is not paused.
-            TailerdError: What the daemon met, of the same class.
+            TailerdError: The daemon's error, of the same class.
         """
         return self._change(name, "pause", {})
 
     def resume(self, name: str) -> dict[str, object]:
-        """Let a pipeline go on; errors as `pause`."""
+        """Resume a pipeline; errors as `pause`."""
         return self._change(name, "resume", {})
 
     def reset(self, name: str, to: str) -> dict[str, object]:
@@ -120,7 +120,7 @@ class DaemonClient:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, data=body, headers=headers, method=method)
-        # A proxy of the environment must not see the token, nor answer in the daemon's place.
+        # A proxy of the environment must not see the token, nor answer instead of the daemon.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         try:
             with opener.open(request, timeout=timeout_seconds) as answer:
@@ -137,10 +137,10 @@ class DaemonClient:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A daemon redirects nobody; the token must not follow one who does."""
+    """Follows no redirects: a daemon sends none, and the token must not reach another server."""
 
     def redirect_request(self, *_: object) -> None:
-        """Take the redirect for the error it is."""
+        """Treat a redirect as an error."""
 
 
 def url_of(config: Config) -> str:

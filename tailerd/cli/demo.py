@@ -163,7 +163,7 @@ class _Demo:
         from tailerd.spark.session import start_session_java
 
         if self._engine == "spark":
-            # Before a table is written: to start Java means to fork, and libraries of formats warn.
+            # Before a table is written: starting Java forks, of which libraries of formats warn.
             await asyncio.to_thread(start_session_java, _MASTER)
         tables = [
             self._demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)
@@ -204,7 +204,7 @@ class _Demo:
             case events.DaemonStarted(path=address):
                 _say(f"Page:   {address}/  (metrics: {address}/metrics)")
                 if self._is_opening:
-                    # In a thread: a browser may take its time, and may not be there at all.
+                    # In a thread: a browser may be slow, or missing.
                     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
             case events.DeliveryAcknowledged():
                 self._rows += sum(event.rows.values())

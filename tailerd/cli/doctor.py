@@ -1,4 +1,4 @@
-"""`tailerd doctor`: everything that `run` needs, tried, with a remedy for each problem."""
+"""`tailerd doctor`: checks everything that `run` needs, with a remedy for each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a screen that fills the terminal needs."""
+"""Requirements of a full-screen view."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tailerd.errors import UsageError
 
 
 def require_screen(command: str, instead: str) -> None:
-    """Make sure that there is a terminal, and Textual to draw on it.
+    """Check that there is a terminal, and that Textual is installed.
 
     Args:
-        command: Which asks, such as `tail -i`.
+        command: The command that needs it, such as `tail -i`.
         instead: A sentence that names what works without a terminal.
 
     Raises:

@@ -144,7 +144,7 @@ async def _configuration(place: str, sink: StarterSink, engine: str) -> str:
 
 
 async def _described(found: FoundTable, stores: Stores) -> StarterTable:
-    """Return what the configuration says of a table; one that cannot be read is there too."""
+    """Return the configuration of a table, also of one that cannot be read."""
     from tailerd.cli.output import warn
     from tailerd.config.starter import StarterTable
     from tailerd.errors import TailerdError

@@ -115,7 +115,7 @@ def _for_scripts(
 
 
 def _for_people(found: TableDescription, table: str) -> dict[str, object]:
-    """Return the same facts as one reads them: times, counts with separators, a line a column."""
+    """Return the same facts for people: times, counts with separators, a line a column."""
     time, rows = found.timestamp_ms, found.num_rows
     shown: dict[str, object] = {
         "table": table,
@@ -141,7 +141,7 @@ def _count(number: int | None) -> str | None:
 
 async def _print_files(inspection: TableInspection, version: Version | None, as_json: bool) -> None:
     if as_json:
-        # A table may have millions: they are printed as they are found.
+        # A table may have millions of files: they are printed as they are found.
         async for files in inspection.files(version):
             print_records(map(asdict, files), _FILE_LAYOUT, as_json=True)
         return

@@ -1,4 +1,4 @@
-"""What `inspect` and `history` look at: the inspection of a table, whatever its format."""
+"""Opens a table of any format for `inspect` and `history`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailerd.storage.stores import Stores
 
 @dataclass(frozen=True, slots=True)
 class InspectedTable:
-    """A table to look at, and its format."""
+    """A table to inspect, and its format."""
 
     format: TableFormat
     inspection: TableInspection
@@ -35,16 +35,16 @@ async def open_inspection(
 
     Args:
         table: A path or URL.
-        table_format: Name of its format; `auto` to look.
+        table_format: Name of its format; `auto` to detect it.
         allowed_paths: Places outside the table that its log may name.
-        is_strict: What the log says twice and not the same is an error.
-        ledger: Where what was observed of a table without history is kept.
+        is_strict: Whether contradictions within the log are errors.
+        ledger: Place of the ledger of a table without history.
 
     Raises:
         UnsupportedFeatureError: The format has no inspection.
         NotATableError: There is no table.
         ConfigError: No store serves this place, or the format is unknown.
-        StorageError: It cannot be looked at.
+        StorageError: The table cannot be read.
     """
     stores = Stores()
     await require_folder(table, stores)

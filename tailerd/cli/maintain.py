@@ -39,12 +39,12 @@ Examples:
   tailerd maintain /lake/orders --pin nightly-export=120 --for 7d
 """
 _ROUNDS = 3
-"""One job makes another due, as a checkpoint does a cleanup; never twice the same."""
+"""One job can make another due, as a checkpoint does a cleanup; no job runs twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """One job: what was decided, and what became of it."""
+    """One job: its decision and its result."""
 
     table: str
     version: int
@@ -121,7 +121,7 @@ async def _pin(wanted: WantedMaintenance, change: PinChange) -> list[Pin]:
 async def _maintain(
     table: str, wanted: WantedMaintenance, *, is_applying: bool
 ) -> tuple[list[_Line], list[str]]:
-    """Return what became of every job, and what the pins say."""
+    """Return the result of every job, and the pins."""
     from tailerd.clock import SystemClock
     from tailerd.storage.lease import Lease
 

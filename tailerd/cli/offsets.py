@@ -1,4 +1,4 @@
-"""`tailerd offsets`: where every pipeline stands, and how to move it."""
+"""`tailerd offsets`: shows and moves the saved offsets of pipelines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _ShowByDefault(click.Group):
     """A group whose plain form, `offsets [NAME]`, is its command `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `show` before arguments that name no command and ask for no help."""
+        """Insert `show` before arguments that name no command and request no help."""
         own = {*self.commands, *ctx.help_option_names}
         if not args or args[0] not in own:
             args = ["show", *args]
@@ -203,7 +203,7 @@ def _reset_running(
     config_path: Path,
     token_file: Path | None,
 ) -> Offset:
-    """Ask the daemon that holds the state folder.
+    """Reset through the daemon that holds the state folder.
 
     Raises:
         DaemonUnreachableError: It has no address, or does not answer; the message names it.
@@ -222,7 +222,7 @@ def _reset_running(
 
 
 def check_name(config: Config, name: str) -> None:
-    """Refuse a name that is no configured table, with the nearest one that is."""
+    """Reject a name that is not a configured table, and suggest a similar one."""
     from tailerd.errors import UsageError
     from tailerd.registry import known
 

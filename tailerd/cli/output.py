@@ -1,7 +1,8 @@
-"""How commands print: change rows in four formats, objects and records in two.
+"""Output of commands: change rows in four formats, objects and records in two.
 
-Only data goes here; words for people go to stderr. A reader that goes away (`| head`) ends the
-command silently with status 0. Rich is imported where a terminal asks for it: pipes start faster.
+Standard output carries data only; messages for people go to stderr. If the reader closes the pipe
+(`| head`), the command ends silently with status 0. Rich is imported only for a terminal, so that
+pipes start faster.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 FORMATS = ("table", "jsonl", "debezium", "arrow")
 
 MAX_ROWS_IN_TABLE = 1_000
-"""So many records are laid out together; what follows is written as it comes."""
+"""Number of records that are laid out together; further ones are written as they come."""
 
 
 class ChangeWriter(Protocol):
     """Prints change rows. A written batch has left this process when `write` returns.
 
     Raises:
-        click.exceptions.Exit: With status 0, nobody reads any longer.
+        click.exceptions.Exit: With status 0, the reader has closed the pipe.
     """
 
     def write(self, batch: ChangeBatch) -> None:
@@ -66,12 +67,12 @@ def writer_for(
     Args:
         format_name: One of `FORMATS`.
         stream: Takes the bytes.
-        is_terminal: Colours and cut lines for eyes; binary output is refused.
+        is_terminal: Colours and truncated lines; binary output is refused.
         columns: The table's columns to print, in this order; one that a batch lacks is null.
         table_name: What Debezium's `source` calls the table.
 
     Raises:
-        UsageError: The format is unknown, or not fit for a terminal.
+        UsageError: The format is unknown, or not suitable for a terminal.
     """
     match format_name:
         case "jsonl":
@@ -110,7 +111,7 @@ class JsonLinesWriter:
 
 
 class TableWriter:
-    """Aligned columns; on a terminal the change types are coloured and long values cut."""
+    """Aligned columns; on a terminal the change types are coloured and long values truncated."""
 
     def __init__(
         self, stream: BinaryIO, columns: Sequence[str] | None = None, *, is_terminal: bool
@@ -152,7 +153,7 @@ class DebeziumWriter:
 
 
 class ArrowWriter:
-    """One Arrow IPC stream; `write` raises `SchemaChangedError` where the columns change."""
+    """One Arrow IPC stream; `write` raises `SchemaChangedError` if the columns change."""
 
     def __init__(self, stream: BinaryIO, columns: Sequence[str] | None = None) -> None:
         self._stream = stream
@@ -179,7 +180,7 @@ def print_object(
         stream: Standard output when absent.
 
     Raises:
-        click.exceptions.Exit: With status 0, nobody reads any longer.
+        click.exceptions.Exit: With status 0, the reader has closed the pipe.
     """
     out = _output(stream)
     if as_json:
@@ -211,13 +212,13 @@ def print_records(
 
     Args:
         rows: JSON values by name; consumed as they are printed.
-        columns: What a table shows, in order, and what gives way where the line is narrow; a row
-            may lack some.
+        columns: What a table shows, in order, and what is left out on a narrow terminal; a row may
+            lack some.
         as_json: As `--json` asks.
         stream: Standard output when absent.
 
     Raises:
-        click.exceptions.Exit: With status 0, nobody reads any longer.
+        click.exceptions.Exit: With status 0, the reader has closed the pipe.
     """
     out = _output(stream)
     remaining = iter(rows)
@@ -247,7 +248,7 @@ def write_bytes(stream: BinaryIO, data: bytes) -> None:
     """Write and flush.
 
     Raises:
-        click.exceptions.Exit: With status 0, nobody reads any longer.
+        click.exceptions.Exit: With status 0, the reader has closed the pipe.
     """
     with _ending_with_its_reader(stream):
         if data:
@@ -260,7 +261,7 @@ def _ending_with_its_reader(stream: BinaryIO) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        # What is still buffered would fail again, with a message, when Python flushes at exit.
+        # Buffered output would fail again, with a message, when Python flushes at exit.
         with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:  # noqa: PTH123
             os.dup2(nothing.fileno(), stream.fileno())
         raise click.exceptions.Exit(0) from error

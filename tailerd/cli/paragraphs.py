@@ -1,4 +1,4 @@
-"""Sentences for people: on a terminal broken between words, elsewhere as they are."""
+"""Sentences for people: wrapped between words on a terminal, elsewhere unchanged."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return a text with its lines broken between words where a terminal would break within one.
+    """Return a text with its lines wrapped between words to the width of a terminal.
 
-    A word that is longer than a line, such as a path, stays whole.
+    A word that is longer than a line, such as a path, is not broken.
     """
     width = _width(stream)
     if width is None:
@@ -35,7 +35,7 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def _width(stream: TextIO) -> int | None:
-    """Return the cells of a terminal's line; None where there is no terminal."""
+    """Return the cells of a terminal's line; None if there is no terminal."""
     if not stream.isatty():
         return None
     asked = os.environ.get("COLUMNS", "")

@@ -1,4 +1,4 @@
-"""`tailerd pause`: hold one pipeline of the running daemon."""
+"""`tailerd pause`: pause one pipeline of the running daemon."""
 
 from __future__ import annotations
 

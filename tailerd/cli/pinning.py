@@ -1,4 +1,4 @@
-"""`tailerd maintain --pin`: what other consumers of a table have yet to read is kept for them."""
+"""`tailerd maintain --pin`: keeps the versions that other consumers of a table still need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pin_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of pins: the fields of `PinChange`."""
+    """Add the options of pins to a command: the fields of `PinChange`."""
     for option in reversed(
         (
             click.option(
@@ -39,7 +39,7 @@ def pin_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinChange:
-    """What the options ask for."""
+    """The change of pins that the options request."""
 
     pin: str | None
     pin_for: str | None
@@ -52,11 +52,11 @@ class PinChange:
 
 
 async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange) -> list[Pin]:
-    """Set or remove a pin; return those that there are then.
+    """Set or remove a pin; return the pins after that.
 
     Raises:
         UsageError: The options do not fit, or the version does not exist yet.
-        MissingVersionError: What should be kept is gone already.
+        MissingVersionError: The version to keep is gone already.
         PinUnreadableError, StorageError: Pins cannot be read or written.
     """
     from tailerd.clock import SystemClock
@@ -70,7 +70,7 @@ async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange
         wanted = _parsed(change.pin, change.pin_for, SystemClock().now_ms())
         await work.check_readable_from(Version(wanted.version), wanted.name)
         await board.set(wanted)
-        # A cleanup that did not know of it may have been at work.
+        # A cleanup that had read the pins before may have been running.
         await work.check_readable_from(Version(wanted.version), wanted.name)
     return await board.read()
 

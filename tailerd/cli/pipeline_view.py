@@ -1,4 +1,4 @@
-"""All that `tailerd status NAME` says of one pipeline, for people."""
+"""The output of `tailerd status NAME`: one pipeline in detail, for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def view_lines(table: Status, now: float, width: int | None) -> Iterator[str]:
     """Yield the lines of a pipeline's view.
 
     Args:
-        table: What `/status` says of it.
+        table: Its entry in `/status`.
         now: Seconds since the epoch.
         width: Cells of a line; None: texts are not wrapped.
     """

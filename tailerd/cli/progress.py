@@ -1,7 +1,7 @@
 """Progress of long work on standard error: percent, rate and time left.
 
-On a terminal one line that is drawn again, from the second second on; elsewhere a line every half
-minute. Standard output carries data only.
+On a terminal one line that is redrawn, starting after a second; elsewhere a line every half minute.
+Standard output carries data only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """Shows how far work is, while inside; any thread may report.
+    """Shows the progress of work while inside. Thread-safe.
 
     Args:
         what: What is done, such as `Reading orders`.
@@ -72,20 +72,20 @@ class Progress:
 
         Args:
             done: In units, since the start.
-            share: From 0 to 1; None where the whole is not known.
+            share: From 0 to 1; None if the total is not known.
         """
         self._done = done
         self._share = None if share is None else min(1.0, max(0.0, share))
 
     def above(self, write: Callable[[], None]) -> None:
-        """Let others write lines to the same stream: the line here gives way and comes back."""
+        """Write other lines to the same stream: the progress line is cleared and redrawn."""
         with self._writing:
             if self._is_drawn and self._is_terminal:
                 self._write(_CLEAR_LINE)
             write()
 
     def text(self) -> str:
-        """Return the line as it is now, without what moves the cursor."""
+        """Return the current line, without control characters for the cursor."""
         seconds = self._clock() - self._began
         parts = [self._what]
         if self._share is not None:
@@ -116,5 +116,5 @@ class Progress:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # Nobody reads it: the work goes on.
+            # The reader has closed the stream: the work continues.
             self._over.set()

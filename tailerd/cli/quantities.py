@@ -1,4 +1,4 @@
-"""Sizes, ages and durations as people read them."""
+"""Formats sizes, ages and durations for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as an aligned table that fits a terminal: columns are left out, then texts are cut."""
+"""Records as an aligned table that fits a terminal: columns are left out, then texts truncated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_WIDTH = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a table of records is fitted into a line.
+    """How a table of records is fitted to the width of a line.
 
     Attributes:
         columns: What is shown, in order.
@@ -35,7 +35,7 @@ class Layout:
 
 
 def line_width(out: BinaryIO) -> int | None:
-    """Return the cells of a line: of the terminal, or what COLUMNS asks for; None: any number."""
+    """Return the cells of a line: of the terminal, or as set by COLUMNS; None: any number."""
     asked = os.environ.get("COLUMNS", "")
     if out.isatty() or (asked.isascii() and asked.isdigit() and int(asked)):
         return shutil.get_terminal_size().columns

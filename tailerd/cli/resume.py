@@ -1,4 +1,4 @@
-"""`tailerd resume`: let a pipeline of the running daemon go on."""
+"""`tailerd resume`: resume a pipeline of the running daemon."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def command(
 
 
 def _outcome(client: DaemonClient, name: str, deadline: float) -> Mapping[str, object]:
-    """Return what is known of a pipeline once it runs or failed, or at the deadline."""
+    """Return the status of a pipeline once it runs or has failed, or at the deadline."""
     while True:
         table = _table(client.status(), name)
         if table.get("state") in ("running", "failed") or time.monotonic() > deadline:
@@ -76,7 +76,7 @@ def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _error_of(table: Mapping[str, object], what: str) -> TailerdError:
-    """Return the error that a pipeline is held up by, of its own class."""
+    """Return the error that blocks a pipeline, of its own class."""
     error = table.get("last_error")
     known = error if isinstance(error, dict) else {}
     kind = class_of(known.get("code")) or TailerdError

@@ -117,21 +117,21 @@ def _run(daemon: Daemon, progress: RunProgress) -> None:
 
 
 def _prints_rows(config: Config) -> bool:
-    """Return whether rows go to the terminal that progress would be on."""
+    """Return whether rows are printed to the terminal that would show progress."""
     kinds = {table.sink.kind for table in config.tables.values()}
     return sys.stdout.isatty() and "console" in kinds
 
 
 def _give_memory_back() -> None:
-    """Have the C library return large arrays to the system when they are freed.
+    """Let the C library return large arrays to the system when they are freed.
 
-    By itself glibc keeps them, scattered over a heap for each thread: after a table of millions of
-    files was listed, the process would stay twice as large as it need be.
+    By default glibc keeps them in a heap for each thread: after listing a table with millions of
+    files, the process would stay twice as large as necessary.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt
     except AttributeError:
-        # Another C library: musl and macOS return memory by themselves.
+        # Another C library: musl and macOS return memory by default.
         return
     set_option(_M_MMAP_THRESHOLD, 4 * 1024 * 1024)
     set_option(_M_ARENA_MAX, 2)
@@ -150,7 +150,7 @@ class _Hangups:
         self._has_come = True
 
     def pass_to(self, ask_reload: Callable[[], None]) -> None:
-        """Call this for signals from now on, and once for those that came."""
+        """Call `ask_reload` for signals from now on, and once for earlier ones."""
         if self._is_listening:
             signal.signal(signal.SIGHUP, lambda *_: ask_reload())
         if self._has_come:
@@ -158,7 +158,7 @@ class _Hangups:
 
 
 def make_demo_tables(config: Config) -> None:
-    """Make the tables that say `create: demo` and are not there yet."""
+    """Create the tables with `create: demo` that do not exist yet."""
     from tailerd.assembly.tables import lacks_demo_table
     from tailerd.formats.detect import find_demo
     from tailerd.formats.parts import make_demo_table
@@ -170,7 +170,7 @@ def make_demo_tables(config: Config) -> None:
 
 
 def _leave() -> None:
-    """End the process under a hanging thread. No offset is wrong: it is as if it was killed."""
+    """End the process despite a hanging thread. Offsets stay valid, as after a kill."""
     click.echo(
         "error[stuck]: A read or write hangs and did not end in time, so the process leaves it."
         " What was in flight is delivered again by the next run.",

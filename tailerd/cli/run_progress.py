@@ -1,6 +1,6 @@
 """Progress of `run` and `demo` on a terminal: the start of Spark, and how far `--once` is.
 
-The line is below the log, and gives way to its lines. Elsewhere than on a terminal the log says it.
+The line is below the log and is redrawn after its lines. Without a terminal only the log shows it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tailerd.telemetry.table_gauges import snapshot_progress
 
 
 class RunProgress:
-    """Handles events as a log does; shows progress while inside; any thread may call.
+    """Handles events as a log does; shows progress while inside. Thread-safe.
 
     Args:
         log: Writes the event's line.
-        is_counting: Whether rows and the share that is delivered are shown, as for `--once`.
+        is_counting: Whether rows and the delivered share are shown, as for `--once`.
         stream: Standard error by default.
     """
 
@@ -48,7 +48,7 @@ class RunProgress:
         self._show(None)
 
     def handle(self, event: events.Event) -> None:
-        """Take note of an event and pass it to the log."""
+        """Handle an event and pass it to the log."""
         if not self._is_terminal:
             self._log(event)
             return

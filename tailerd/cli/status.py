@@ -1,4 +1,4 @@
-"""`tailerd status`: where the pipelines of the running daemon stand."""
+"""`tailerd status`: the status of the running daemon's pipelines."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _show(tables: list[dict[str, object]], *, is_one: bool, as_json: bool) -> No
 
 
 def problem_lines(status: Mapping[str, object]) -> Iterator[str]:
-    """Yield a line for each thing that is wrong besides the tables."""
+    """Yield a line for each problem that concerns no single table."""
     problems = status.get("problems")
     for problem in problems if isinstance(problems, list) else ():
         error = problem.get("error") if isinstance(problem, dict) else None
@@ -121,7 +121,7 @@ def problem_lines(status: Mapping[str, object]) -> Iterator[str]:
 
 
 def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
-    """Return what `/status` says of each pipeline, or of the one that is named.
+    """Return the entries of `/status` for each pipeline, or for the named one.
 
     Raises:
         DaemonRefusedError: The answer is not that of a daemon.
@@ -145,7 +145,7 @@ def row_of(table: Mapping[str, object], now: float) -> dict[str, object]:
     """Return a pipeline's line of the table.
 
     Args:
-        table: What `/status` says of it.
+        table: Its entry in `/status`.
         now: Seconds since the epoch.
     """
     error, lag = table.get("last_error"), table.get("lag_seconds")
@@ -175,7 +175,7 @@ def state_text(table: Mapping[str, object]) -> str:
 
 
 def retry_text(table: Mapping[str, object], now: float) -> str | None:
-    """Return when the next attempt is; None where none is scheduled."""
+    """Return when the next attempt is; None if none is scheduled."""
     retry_ms = table.get("next_retry_ms")
     if not isinstance(retry_ms, int | float):
         return None

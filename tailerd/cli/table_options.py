@@ -1,4 +1,4 @@
-"""Options that several commands have: where a table is, of which format, and points in time."""
+"""Options that several commands share: a table's place, its format, and points in time."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRequest:
-    """What a `tail` command asks for: its arguments and options, by their names."""
+    """The arguments and options of a `tail` command, by their names."""
 
     table: str
     start: str
@@ -213,7 +213,7 @@ async def _print(batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter:
 
 
 async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None:
-    """Show the rows on a screen until it is left.
+    """Show the rows on a screen until the user leaves it.
 
     Raises:
         TailerdError: The rows cannot be read.
@@ -226,7 +226,7 @@ async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None
 
 
 def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
-    """Return what shows how far reading is; rows on a terminal show that themselves."""
+    """Return the display of reading progress; None if rows on a terminal show it themselves."""
     if sys.stdout.isatty() or not is_bounded:
         return None
     return Progress(f"Reading {request.table}", "rows")
@@ -242,7 +242,7 @@ class _Meter:
         self._rows = 0
 
     def count(self, batch: ChangeBatch, planned: Offset | None) -> None:
-        """Note a batch that was printed; `planned` is how far files were listed."""
+        """Count a printed batch; `planned` is how far files were listed."""
         self._rows += batch.num_rows
         if self.progress is not None:
             self.progress.report(self._rows, self._share(batch, planned))

@@ -1,4 +1,4 @@
-"""`tailerd validate`: would this configuration run, and what would it do?"""
+"""`tailerd validate`: checks whether a configuration would run, and what it would do."""
 
 from __future__ import annotations
 

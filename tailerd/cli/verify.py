@@ -1,4 +1,4 @@
-"""`tailerd verify`: is what was delivered, replayed, the table?"""
+"""`tailerd verify`: checks that the delivered records, replayed, equal the table."""
 
 from __future__ import annotations
 

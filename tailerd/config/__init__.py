@@ -1,4 +1,4 @@
-"""Configuration: models, the file and the environment, and the documents made of the models."""
+"""Configuration: models, loading from file and environment, and documents made from the models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables found by pattern: the configuration with them in it."""
+"""Extend a configuration with the tables that its patterns found."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tailerd.registry import is_remote, with_first_scheme
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _FILE_URL = re.compile(r"(?i:file):(?://(?:localhost)?)?(/.*)", re.DOTALL)
-"""All that `storage.stores`, which is above this, takes for a file."""
+"""Everything that `storage.stores`, a higher layer, treats as a file."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What the patterns of a configuration found.
+    """The tables that the patterns of a configuration found.
 
     Attributes:
-        config: The configuration with the tables found among its own.
+        config: The configuration including the tables found.
         found: Name of each table found -> name of the pattern's section.
-        rejected: (folder, reason) of what looks like a table and cannot be one here.
+        rejected: (folder, reason) of folders that look like tables but cannot be used.
     """
 
     config: Config
@@ -40,17 +40,17 @@ def with_tables_found(
     folders: Mapping[str, Sequence[str]],
     named_before: Mapping[str, str] | None = None,
 ) -> Discovery:
-    """Return a configuration with the tables its patterns found; those named in it come first.
+    """Return a configuration with the tables its patterns found, after those it names itself.
 
-    A folder that the configuration names as a table is that table, not another. Of folders with one
-    name the one that had it before has it: the offset of that name is its. Else one that is called
-    so itself goes before one whose name had to be changed.
+    A folder that the configuration names as a table is not added again. If several folders have the
+    same table name, the previous owner of the name keeps it, because the saved offset belongs to
+    it. Otherwise a folder with exactly that name precedes one whose name had to be adjusted.
 
     Args:
         config: The configuration.
         folders: Name of each pattern's section -> folders of tables, in order.
-        named_before: Name of a table found before, casefolded -> its folder; no other folder gets
-            that name, so those that are gone are left out.
+        named_before: Casefolded name of a table found before -> its folder; no other folder gets
+            that name, so omit folders that no longer exist.
     """
     if not config.discover:
         return Discovery(config=config, found={})
@@ -88,13 +88,13 @@ class _Candidate:
     is_called_so: bool
 
     def rank(self, owners: Mapping[str, str]) -> int:
-        """Return how late it is named; `owners`: casefolded name -> place that had it before."""
+        """Return its sort rank; `owners`: casefolded name -> location that had it before."""
         if owners.get(self.name.casefold()) == self.place:
             return 0
         return 1 if self.is_called_so else 2
 
     def check(self, owners: Mapping[str, str]) -> None:
-        """Make sure that its name is one, and its own."""
+        """Check that its name is valid and not owned by another folder."""
         if not is_table_name(self.name):
             raise ConfigError("its name gives no table name.", remedy="Name it in `tables`.")
         owner = owners.get(self.name.casefold())
@@ -107,11 +107,11 @@ class _Candidate:
 
 
 def _candidates(config: Config, folders: Mapping[str, Sequence[str]]) -> Iterator[_Candidate]:
-    """Yield each folder once, of the first pattern that found it."""
+    """Yield each folder once, for the first pattern that found it."""
     taken = {_place(table.path) for table in config.tables.values()}
     for section, group in config.discover.items():
         for folder in folders.get(section, ()):
-            # It takes the file system to know it, and there may be thousands.
+            # Computed once: it needs the file system, and there may be thousands of folders.
             place = _place(folder)
             if place in taken:
                 continue
@@ -129,14 +129,14 @@ def _candidates(config: Config, folders: Mapping[str, Sequence[str]]) -> Iterato
 def table_name(pattern: str, folder: str) -> str:
     """Return the name of the table in a folder that a pattern found.
 
-    Case A: the last part has a wildcard, and tells tables apart.
-    Case B: it has none: all from the first wildcard on tells them apart.
+    Case A: the last part has a wildcard: that part is the name.
+    Case B: it has none: the name consists of all parts from the first wildcard on.
     """
     return _NO_NAME.sub("-", _own_name(pattern, folder)).lstrip("._-")
 
 
 def _own_name(pattern: str, folder: str) -> str:
-    """Return what a folder is called, which may be no name for a table."""
+    """Return a folder's own name, which may not be a valid table name."""
     levels = _levels(pattern)
     first = next((n for n, level in enumerate(levels) if _WILDCARD.search(level)), -1)
     # Case A; Case B.

@@ -1,4 +1,4 @@
-"""Documents made of the models, so that they cannot disagree: an example and a JSON schema."""
+"""Generate documents from the models, so that they agree: an example and a JSON schema."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def schema() -> dict[str, Any]:
         section = _sink_model(kind).model_json_schema()
         definitions.update(section.pop("$defs", {}))
         definitions[section["title"]] = section
-        # Not `anyOf`, which would have an editor say of each field that it fits no sink at all.
+        # Not `anyOf`, with which editors report that a field matches no sink at all.
         kinds.append(
             {
                 "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
@@ -73,7 +73,7 @@ def schema() -> dict[str, Any]:
     for table_format in FORMATS:
         section = maintenance_class(table_format).model_json_schema()
         definitions.update(section.pop("$defs", {}))
-        # No two formats share a field of their own; which one a table has may not be said.
+        # Merged, because a table's format may be omitted; formats have no specific field in common.
         definitions["MaintenanceConfig"]["properties"] |= section["properties"]
     for name in ("TableConfig", "TemplateConfig"):
         definitions[name]["anyOf"] = [{"required": ["sink"]}, {"required": ["maintenance"]}]
@@ -173,20 +173,20 @@ def _field(name: str, field: Any, values: Mapping[str, object], indent: int) -> 
 
 
 def _optional_section(field: Any) -> type[BaseModel] | None:
-    """Return the section that a field may have, or None where it is no section."""
+    """Return the section model of an optional field; None if it is not a section."""
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     is_section = len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel)
     return kinds[0] if is_section else None
 
 
 def _commented_section(name: str, section: type[BaseModel], indent: int) -> list[str]:
-    """Return a section that is not set, with all its fields, as a comment."""
+    """Return an unset section with all its fields, commented out."""
     margin = f"{' ' * indent}# "
     return [f"{margin}{name}:", *(f"{margin}{line}" for line in _fields(section, {}, 2))]
 
 
 def _commented_field(name: str, field: Any, indent: int) -> list[str]:
-    """Return a field that another format has, as a comment."""
+    """Return a field of another format, commented out."""
     if (section := _optional_section(field)) is not None:
         about = _comment(field.description or "", indent)
         return [*about, *_commented_section(name, section, indent)]
@@ -201,7 +201,7 @@ def _yaml(value: object) -> str:
 
 
 def _kind_of_value(field: Any, value: object) -> str:
-    """Return whether a value is the default; of an example, what the default is."""
+    """Return whether a value is the default or an example; for an example, also the default."""
     default = field.get_default(call_default_factory=True)
     if default is PydanticUndefined or isinstance(default, BaseModel):
         return "example"
@@ -217,7 +217,7 @@ def _kind_of_value(field: Any, value: object) -> str:
 
 
 def _equal(field: Any, value: object, default: object) -> bool:
-    """Return whether a value as it is written means the default, `30s` for 30 seconds."""
+    """Return whether a value as written equals the default, such as `30s` for 30 seconds."""
     if value == default or not field.metadata:
         return bool(value == default)
     adapter: TypeAdapter[object] = TypeAdapter(Annotated[field.annotation, *field.metadata])

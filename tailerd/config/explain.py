@@ -1,4 +1,4 @@
-"""What a validation found, as one paragraph: the field, its value, the allowed form."""
+"""Describe validation errors in one paragraph: the field, its value, the allowed form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mistake:
     """One mistake of a configuration.
 
     Attributes:
-        path: Dotted path of the field; empty where it is none's.
+        path: Dotted path of the field; empty if it concerns no single field.
         text: Sentences that name the field, its value and the allowed form.
     """
 
@@ -38,12 +38,12 @@ class Mistake:
 def mistakes_of(
     error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
 ) -> list[Mistake]:
-    """Return what `error` says about a section, a mistake for each field.
+    """Return the mistakes that `error` reports for a section, one per field.
 
     Args:
-        error: What validating a `model` raised.
+        error: The error from validating `model`.
         model: The section's class, for the names of its fields.
-        place: Turns a path inside the section into the path the user knows.
+        place: Maps a path in the section to its path in the whole configuration.
     """
     return [
         Mistake(path=_path(problem["loc"], place), text=_problem(dict(problem), model, place))
@@ -54,14 +54,14 @@ def mistakes_of(
 def explain(
     error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
 ) -> str:
-    """Describe what `error` says about a section, as one paragraph; arguments as `mistakes_of`."""
+    """Return the mistakes of a section as one paragraph; arguments as `mistakes_of`."""
     return " ".join(mistake.text for mistake in mistakes_of(error, model, place))
 
 
 def explained(
     error: ValidationError, model: type[BaseModel], place: Callable[[str], str], where: str
 ) -> ConfigError:
-    """Return the error for a section that does not validate, with all its mistakes.
+    """Return the error for an invalid section, with all its mistakes.
 
     Args:
         where: The section's own path.
@@ -73,7 +73,7 @@ def explained(
 
 
 def _path(loc: Sequence[int | str], place: Callable[[str], str]) -> str:
-    # pydantic adds the discriminating member of a union or `[key]` to the path; fields matter.
+    # pydantic adds the union's discriminator or `[key]` to the path; only fields are shown.
     return place(".".join(str(part) for part in loc if part != "[key]"))
 
 
@@ -109,10 +109,10 @@ def _sentence(text: str) -> str:
 
 
 def _may_hold_secrets(value: object, kind: str, section: type[BaseModel] | None) -> bool:
-    """Return whether a value may be, or contain, what no message shows.
+    """Return whether a value may be or contain a secret, and so must not be in a message.
 
-    A section or list as a whole is long, and one of its fields may be a secret; so may be a text
-    where a section belongs, and anything in a mapping of others' options.
+    Any field of a section or list may be a secret, and so may a text in place of a section, and
+    any value in a mapping of third-party options.
     """
     if value is None or isinstance(value, bool | int | float):
         return False
@@ -163,13 +163,13 @@ def _is_secret(section: type[BaseModel] | None, loc: Sequence[int | str]) -> boo
 
 
 def _section_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the model a path leads to, None where it leads into a plain mapping."""
+    """Return the model at a path; None if the path is in a plain mapping."""
     here: object = model
     for part in loc:
         if isinstance(here, type) and issubclass(here, BaseModel):
             field = _field(here, part)
             here = None if field is None else _sub_model(field.annotation)
-            # A dict of sections: its next part is a key of the dict.
+            # A dict of sections: the next part of the path is a key of the dict.
             if field is not None and here is None:
                 here = _value_of_dict(field.annotation)
         elif isinstance(here, _Values):

@@ -1,4 +1,4 @@
-"""The sections `http` and `web`: where the listener listens, who may ask it what, the page."""
+"""The sections `http` and `web`: the listener's address and access control, and the page."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class HttpConfig(BaseModel):
         return self
 
     def address(self) -> Address | None:
-        """Return the address, None when the listener is off."""
+        """Return the address; None if the listener is off."""
         return None if self.listen is None else parse_address(self.listen)
 
 

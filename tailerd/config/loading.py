@@ -1,7 +1,7 @@
-"""A file and the environment become one `Config`; the environment wins.
+"""Load a `Config` from a file and the environment; the environment takes precedence.
 
 `TAILERD__TABLES__ORDERS__SINK__PATH=/out` is `tables.orders.sink.path`. Case does not matter, and
-in a table's name anything that is no letter or digit is written `_`.
+in a table's name any character that is not a letter or digit is written as `_`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tailerd.registry import known
 
 _LARGEST_FILE_BYTES = 16 * 1024**2
 _FIXED = ("state", "http", "web", "spark", "memory", "table_metrics")
-"""What a running process cannot change."""
+"""Sections that a running process cannot change."""
 
 
 def load_config(path: Path, *, engine: str | None = None) -> Config:
@@ -36,10 +36,10 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
 
     Args:
         path: A YAML file.
-        engine: Runs every table, whatever file and environment say; None leaves it to them.
+        engine: Overrides the engine of every table; None uses file and environment.
 
     Raises:
-        ConfigError: Anything about it is wrong, or an engine is not installed; the message names
+        ConfigError: The configuration is invalid, or an engine is not installed; the message names
             the field.
     """
     config = parse_config(_read_file(path), os.environ, where=str(path), engine=engine)
@@ -49,7 +49,7 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
 
 
 def _require_names(config: Config, *, where: str) -> None:
-    """Refuse paths that the locale has no bytes for: no file could be opened by them."""
+    """Refuse paths that the locale cannot encode, because no file could be opened with them."""
     places = {"state": config.state}
     for name, table in config.tables.items():
         places[f"tables.{name}.path"] = table.path
@@ -73,18 +73,18 @@ def parse_config(
     engine: str | None = None,
     substitutes: bool = True,
 ) -> Config:
-    """Make a configuration of the text of a file and an environment.
+    """Parse the text of a file and an environment into a configuration.
 
     Args:
         text: YAML.
-        environment: All variables; those that are not ours are left alone.
-        where: What the text came from, for errors.
+        environment: All variables; those without our prefix are ignored.
+        where: Source of the text, for errors.
         engine: As in `load_config`.
-        substitutes: Whether `${VAR}` and `${file:...}` are replaced; not where the file is for
+        substitutes: Whether `${VAR}` and `${file:...}` are replaced; False if the file is for
             another machine.
 
     Raises:
-        ConfigError: Anything about it is wrong; all mistakes are named, each with its place.
+        ConfigError: The configuration is invalid; lists all mistakes, each with its position.
     """
     content = _parse(text, where)
     own = _read_environment(environment)
@@ -110,7 +110,7 @@ def parse_config(
     known_paths = {mistake.path for mistake in unknown}
     found = [*unknown, *(mistake for mistake in found if mistake.path not in known_paths)]
     text = mistakes_message(found, origin, merged)
-    # What pydantic says quotes values, also in the traceback of `--debug`.
+    # Pydantic's messages quote values, also in the traceback of `--debug`.
     raise ConfigError(text if references is None else references.hidden(text)) from None
 
 
@@ -128,10 +128,10 @@ def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose mappings have no key twice: PyYAML would silently take the last."""
+    """Rejects duplicate keys in mappings: PyYAML would silently use the last."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Make a value; one that only looks like a number or a date is told with its place."""
+        """Construct a value; report an invalid number or date with its position."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError):
@@ -179,7 +179,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        # Its text quotes what stands there, which may be a secret.
+        # The error's text quotes the file, which may contain a secret.
         raise ConfigError(
             f"{where} is not valid YAML: {yaml_mistake(error, text)}.", remedy=QUOTE_VALUES
         ) from None
@@ -196,7 +196,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if name.upper().startswith(ENV_PREFIX):
             first = name[len(ENV_PREFIX) :].partition("__")[0].lower()
             if first not in fields:
-                # A misspelt variable must not silently do nothing.
+                # A misspelt variable must not be ignored silently.
                 raise ConfigError(
                     f"The environment variable {name} sets `{first}`, which is not a known field.",
                     remedy=known(first, fields),
@@ -232,10 +232,10 @@ def _plain(key: str) -> str:
 
 
 def require_engines(config: Config) -> None:
-    """Make sure that the engines of all tables are installed: PySpark is an extra.
+    """Check that the engines of all tables are installed: PySpark is an extra.
 
     Raises:
-        MissingExtraError: One is not.
+        MissingExtraError: An engine is not installed.
     """
     engines = {f"tables.{name}": config.engine_of(name) for name in config.tables}
     for name, group in config.discover.items():
@@ -253,7 +253,7 @@ def check_fixed(before: Config, after: Config) -> None:
     """Refuse a configuration that changes what a running process cannot change.
 
     Raises:
-        ConfigError: It does; the message names the fields.
+        ConfigError: A fixed section differs; the message names the fields.
     """
     changed = [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
     if changed:

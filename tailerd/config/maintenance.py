@@ -1,4 +1,4 @@
-"""The section `maintenance` of a table: what all formats have, and how a format adds to it."""
+"""The section `maintenance` of a table: the common fields, and how a format adds its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def minutes_of(part_of_day: str) -> tuple[int, int]:
     """Return start and end of `22:00-06:00` in minutes after midnight.
 
     Raises:
-        ValueError: The text has another form, or is no part of the day.
+        ValueError: The text has another form, or start and end are equal.
     """
     match = _PART_OF_DAY.fullmatch(part_of_day)
     if match is None:
@@ -108,12 +108,12 @@ class MaintenanceConfig(MaintenancePart):
 
     @property
     def runs_on(self) -> str:
-        """Return the engine of jobs that are too large for one process."""
+        """Return the engine for jobs that are too large for one process."""
         return "arrow"
 
     @model_validator(mode="after")
     def _cleans_up_sensibly(self) -> Self:
-        # The others have been taken beside `enabled: false` from the beginning.
+        # Only these: the other fields were always accepted together with `enabled: false`.
         for name in ("older_than", "keep_from"):
             if not self.cleanup.enabled and getattr(self.cleanup, name) is not None:
                 raise ValueError(f"cleanup.{name} is set, but cleanup.enabled is false")
@@ -123,10 +123,10 @@ class MaintenanceConfig(MaintenancePart):
 
 
 def maintenance_class(table_format: str) -> type[MaintenanceConfig]:
-    """Return the section `maintenance` of a format; what all have in common where it has none.
+    """Return a format's model of the section `maintenance`; the common one if it has none.
 
     Raises:
-        ConfigError: The format is unknown, or the distribution that brings it does not load.
+        ConfigError: The format is unknown, or the distribution that provides it cannot be loaded.
     """
     own: type[MaintenanceConfig] | None = getattr(
         format_class(table_format)(), "maintenance_config", None
@@ -135,14 +135,14 @@ def maintenance_class(table_format: str) -> type[MaintenanceConfig]:
 
 
 def read_maintenance(where: str, section: dict[str, Any], table_format: str) -> MaintenanceConfig:
-    """Return the section `maintenance` of a table as the table's format reads it.
+    """Parse the section `maintenance` of a table with its format's model.
 
     Args:
-        where: Its path, for errors.
-        table_format: `auto` for the format that has these fields, as no two share one of their own.
+        where: The section's path, for errors.
+        table_format: `auto` selects the format by the fields, because formats' own fields differ.
 
     Raises:
-        ConfigError: A field is unknown, or does not fit.
+        ConfigError: A field is unknown or invalid.
     """
     if table_format == AUTO:
         table_format = _format_with(section)
@@ -157,12 +157,12 @@ def read_maintenance(where: str, section: dict[str, Any], table_format: str) -> 
 
 
 def _format_with(section: dict[str, Any]) -> str:
-    """Return the first format that has all fields of a section, else that which has most."""
+    """Return the first format that has all fields of a section, else the one with the most."""
     known: dict[str, int] = {}
     for name in format_names():
         fields = maintenance_class(name).model_fields.keys()
         if section.keys() <= fields:
-            # Others are not looked at: one of another distribution may not load.
+            # Further formats are not imported: one of another distribution may fail to load.
             return name
         known[name] = len(section.keys() & fields)
     return max(known, key=known.__getitem__)

@@ -1,7 +1,7 @@
-"""A configuration as Kubernetes manifests carry it, such as those that Helm renders.
+"""Read configurations from Kubernetes manifests, such as those that Helm renders.
 
-The file is `tailerd.yaml` in a ConfigMap. The environment is that of the workload which mounts it;
-what it takes from a Secret is not known here, and stands as a text that is long enough.
+The file is `tailerd.yaml` in a ConfigMap, the environment that of the workload which mounts it.
+Values from a Secret are unknown; a placeholder, long enough to be valid, replaces them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def configs_of_manifests(text: str, where: str) -> dict[str, Config]:
     """Return every configuration in a stream of manifests, by the name of its ConfigMap.
 
     Args:
-        text: YAML documents; lists of manifests are looked into.
-        where: What the text came from, for errors.
+        text: YAML documents; lists of manifests are expanded.
+        where: Source of the text, for errors.
 
     Raises:
-        ConfigError: There is none, or one is wrong.
+        ConfigError: There is no configuration, or one is invalid.
     """
     manifests = list(_manifests(text, where))
     found = {}
@@ -72,7 +72,7 @@ def _name(manifest: dict[str, Any]) -> str:
 
 
 def _environment(manifests: list[dict[str, Any]], config_map: str) -> dict[str, str]:
-    """Return our variables of the containers in pods that mount a ConfigMap."""
+    """Return the tailerd variables of containers in pods that mount a ConfigMap."""
     found = {}
     for pod in (pod for manifest in manifests for pod in _pods(manifest)):
         if not any(_mounts(volume, config_map) for volume in _sections(pod, "volumes")):

@@ -1,8 +1,8 @@
-"""All mistakes of a configuration at once, each with its place.
+"""Report all mistakes of a configuration at once, each with its position.
 
-A model stops at the first layer that is wrong: a sink before its table, a table before what must
-hold between tables. So what is wrong is noted and removed, and the rest is validated again, until
-nothing is wrong any more or nothing more can be removed.
+Validation stops at the first invalid layer: a sink before its table, a table before the rules
+between tables. So invalid fields are recorded and removed, and the rest is validated again, until
+it is valid or nothing more can be removed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SECTIONS_BY_NAME = ("tables", "discover")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a configuration came from.
+    """The source of a configuration.
 
     Attributes:
         where: Name of the file.
-        positions: Of the file's fields.
-        environment: The fields that environment variables set.
+        positions: Positions of the file's fields.
+        environment: Fields that are set by environment variables.
     """
 
     where: str
@@ -39,7 +39,7 @@ class Origin:
     environment: Mapping[str, Any]
 
     def place_of(self, path: FieldPath) -> str:
-        """Return `file:line:column` of a field, or of the nearest section that the file has."""
+        """Return `file:line:column` of a field, or of the nearest section that is in the file."""
         if path and _has(self.environment, path) and path not in self.positions:
             return ENV_PREFIX + "__".join(part.upper() for part in path)
         for length in range(len(path), 0, -1):
@@ -63,12 +63,12 @@ def all_mistakes(
     first: ValidationError | ConfigError,
     validate: Callable[[dict[str, Any]], object],
 ) -> list[Mistake]:
-    """Return every mistake of a content, in the order they were found.
+    """Return all mistakes of a configuration, in the order in which they were found.
 
     Args:
-        content: What was validated.
-        first: What validating it raised.
-        validate: Validates a content, raising the same kinds of errors.
+        content: The configuration.
+        first: The error from validating it.
+        validate: Validates a configuration, raising the same kinds of errors.
     """
     found: dict[str, Mistake] = {}
     removed: set[FieldPath] = set()
@@ -101,16 +101,16 @@ def _mistakes(error: ValidationError | ConfigError) -> Sequence[Mistake]:
 
 
 def _is_consequence(path: FieldPath, removed: set[FieldPath]) -> bool:
-    """Return whether a mistake is only there because something at or below its path is gone."""
+    """Return whether a mistake only results from a removal at or below its path."""
     return any(gone[: len(path)] == path for gone in removed)
 
 
 def _without_field(
     content: dict[str, Any], path: FieldPath, removed: set[FieldPath]
 ) -> dict[str, Any]:
-    """Return the content without a field; where that is gone already, without what it was in.
+    """Return the content without a field; if it is removed already, without its section.
 
-    In place of a wrong sink a table gets one that is right, so that its other fields are looked at.
+    An invalid sink is replaced by a valid one, so that the table's other fields are validated.
     """
     if path[:1] == ("tables",) and path[2:3] == ("sink",) and path[:3] not in removed:
         removed.add(path[:3])
@@ -131,7 +131,7 @@ def _without_field(
 def mistakes_message(
     mistakes: Sequence[Mistake], origin: Origin, content: Mapping[str, Any]
 ) -> str:
-    """Return the message of all mistakes: a line each, with its place."""
+    """Return the message for all mistakes: one line each, with its position."""
     lines = sorted(
         ((origin.place_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line
     )

@@ -1,4 +1,4 @@
-"""A whole configuration: the sections together, and what must hold between them."""
+"""The whole configuration: its sections, and the rules between them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what `load_config` merged and nothing else."""
+        """Use only what `load_config` merged."""
         return (init_settings,)
 
     def engine_of(self, table: str) -> Engine:
@@ -153,7 +153,7 @@ class Config(BaseSettings):
         return self
 
     def _check_state(self) -> None:
-        """Refuse Spark's checkpoints in a bucket: Spark would need a file system of its own."""
+        """Reject Spark's checkpoints in a bucket: Spark would need its own file system for it."""
         if not is_remote(self.state):
             return
         streams = [f"tables.{name}" for name, table in self.tables.items() if table.is_stream]
@@ -172,10 +172,10 @@ class Config(BaseSettings):
 
 
 def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
-    """Make sure that a table mixes with none of those noted in `seen`, and note it there.
+    """Check that a table does not conflict with those in `seen`, and add it there.
 
     Raises:
-        ConfigError: It has the name or the place of another.
+        ConfigError: It has the name or the destination of another table.
     """
     keys = [f"the name {name.casefold()!r}"]
     if table.sink.place():
@@ -198,13 +198,13 @@ def _with_template(name: str, group: Any) -> object:
 
 
 def _read(where: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table's section with those in it read that have classes of their own."""
+    """Return a table's section with `sink` and `maintenance` parsed by their own classes."""
     read: dict[str, Any] = {}
     if isinstance(sink := table.get("sink"), dict):
         read["sink"] = read_sink(f"{where}.sink", sink)
     if isinstance(wanted := table.get("maintenance"), dict):
         table_format = table.get("format", AUTO)
-        # Another format is an error of that field.
+        # An unknown format is reported by the field `format`.
         named = table_format if table_format in format_names() else AUTO
         read["maintenance"] = read_maintenance(f"{where}.maintenance", wanted, named)
     return {**table, **read}
@@ -246,7 +246,7 @@ def _with_sink(name: str, table: Any) -> object:
 
 
 def _check_engine(where: str, engine: str, table: TableConfig) -> None:
-    """Make sure that an engine can do what the section at `where` asks for."""
+    """Check that an engine supports the section at `where`."""
     sink = table.sink
     for field in ("on_gap", "on_corrupt_commit"):
         if table.is_stream and getattr(table, field) != "stop":

@@ -1,4 +1,4 @@
-"""The section `notifications`: the queue that tells of commits in buckets."""
+"""The section `notifications`: the queue with notifications of commits in buckets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class NotificationsConfig(BaseModel):
 
     @property
     def region_of_queue(self) -> str:
-        """The region that is given, or that the URL of a queue of AWS says; else nothing."""
+        """The configured region, or the one in the URL of an AWS queue; empty if neither."""
         if self.region is not None:
             return self.region
         host = (urlsplit(self.queue).hostname or "").split(".")

@@ -1,4 +1,4 @@
-"""Where in a YAML text each field stands."""
+"""Find the position of each field in a YAML text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 FieldPath = tuple[str, ...]
-"""Keys of mappings, and indexes of lists as text, from the top down."""
+"""Keys of mappings, and list indexes as text, outermost first."""
 
 
 class Position(NamedTuple):
@@ -19,7 +19,7 @@ class Position(NamedTuple):
 
 
 def positions(text: str) -> Mapping[FieldPath, Position]:
-    """Return the position of every key and list entry; empty for a text that is no YAML."""
+    """Return the position of every key and list entry; empty if the text is not valid YAML."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError):
@@ -30,7 +30,7 @@ def positions(text: str) -> Mapping[FieldPath, Position]:
     while pending:
         path, here = pending.pop()
         if id(here) in seen:
-            # An alias: its own place is the first one.
+            # An alias: the position is that of its anchor.
             continue
         seen.add(id(here))
         if isinstance(here, yaml.MappingNode):
@@ -51,9 +51,9 @@ def _position(node: yaml.Node) -> Position:
 
 
 def path_of(where: str, content: object) -> FieldPath:
-    """Return the path that a dotted name means in a content; names of tables may have dots.
+    """Return the path of a dotted name in `content`; names of tables may contain dots.
 
-    As far as the content has it: the last part may be missing there, and is then the rest.
+    The last parts may be missing in `content`; the name is then split at its dots.
     """
     path: list[str] = []
     rest = where
@@ -78,14 +78,14 @@ def _next_key(rest: str, content: object) -> tuple[str, Any]:
 
 
 def without(content: dict[str, Any], path: FieldPath) -> dict[str, Any] | None:
-    """Return a content without one field; None where it has no such field."""
+    """Return `content` without one field; None if it has no such field."""
     if not path or path[0] not in content:
         return None
     if len(path) == 1:
         return {key: value for key, value in content.items() if key != path[0]}
     below = content[path[0]]
     if not isinstance(below, dict):
-        # An entry of a list, or a field of what is no section: the whole goes.
+        # A list entry, or a field of something other than a section: remove the whole value.
         return {key: value for key, value in content.items() if key != path[0]}
     rest = without({str(key): value for key, value in below.items()}, path[1:])
     return None if rest is None else {**content, path[0]: rest}

@@ -1,4 +1,4 @@
-"""The sections of a configuration file. The section of a sink is beside the sink."""
+"""The sections of a configuration file. Each sink's section is in the sink's own package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tailerd.registry import AUTO, format_names, is_remote, known, sink_config_c
 Engine = Literal["spark", "arrow"]
 
 NO_SINK = "none"
-"""The kind that stands for a missing section `sink`: the table is maintained and not delivered."""
+"""The kind for a missing section `sink`: the table is maintained but not delivered."""
 
 _LOOK_SECONDS = 60.0
 _LOOK_IN_BUCKET_SECONDS = 600.0
@@ -37,7 +37,7 @@ _SECTION = ConfigDict(
     extra="forbid",
     frozen=True,
     coerce_numbers_to_str=True,
-    # `explain` knows which values may be shown; a traceback does not.
+    # `explain` hides secret values; a traceback would show them.
     hide_input_in_errors=True,
 )
 
@@ -58,24 +58,24 @@ class SinkConfig(BaseModel):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """Return the columns whose values make the key of a record; empty without a key."""
+        """Return the columns of a record's key; empty without a key."""
         return ()
 
     def place(self) -> str:
-        """Return what two tables must not share, or nothing if they may share this sink."""
+        """Return the destination that two tables must not share; empty if they may share it."""
         return ""
 
     def identity_place(self) -> str:
-        """Return what tells pipelines with this kind of sink apart: where it writes; or nothing."""
+        """Return the destination that identifies a pipeline with this kind of sink, or nothing."""
         place = self.place()
         return str(Path(place).resolve()) if place.startswith("/") else place
 
     def offsets_place(self) -> str:
-        """Return where this sink keeps the pipeline's offset itself, if it does; for messages."""
+        """Return where this sink itself stores the offset, for messages; empty if it does not."""
         return ""
 
     def guarantee(self) -> str:
-        """Return how often a row may come, in the words of `delivery`."""
+        """Return the delivery guarantee, as a value of `delivery`."""
         return "at-least-once"
 
     def columns_by_field(self) -> Mapping[str, tuple[str, ...]]:
@@ -120,7 +120,7 @@ class SparkConfig(BaseModel):
     def _spell_as_spark_does(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        # YAML knows booleans; Spark knows "true" and "false".
+        # YAML has booleans; Spark expects "true" and "false".
         return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
 
 
@@ -267,7 +267,7 @@ class TableConfig(BaseModel):
     )
 
     def options_of_format(self) -> dict[str, object]:
-        """Return the options that the table's format is opened with, by name."""
+        """Return the options with which the table's format is opened, by name."""
         return {**self.format_options, "partition_timezone": self.partition_timezone}
 
     @field_validator("format")
@@ -301,9 +301,10 @@ class TableConfig(BaseModel):
 
     @property
     def pairing_columns(self) -> tuple[str, ...]:
-        """Return the columns by which deletes and inserts become updates; empty: they do not.
+        """Return the columns by which deletes and inserts are paired to updates; empty for none.
 
-        With a key of records too: an update that changes it must delete the old one first.
+        Includes the columns of the records' key, because an update that changes the key must delete
+        the old one first.
         """
         if not self.identity:
             return self.sink.key_columns
@@ -311,17 +312,17 @@ class TableConfig(BaseModel):
 
     @property
     def reads_net(self) -> bool:
-        """Whether several commits may come as one difference."""
+        """Whether several commits may be read as one difference."""
         return self.changes == "net" or self.net is not None or self.on_gap == "net"
 
     @property
     def is_stream(self) -> bool:
-        """Whether Spark itself writes to the sink, and keeps the offset."""
+        """Whether Spark itself writes to the sink, and stores the offset."""
         return self.has_sink and not self.sink.implementation
 
     @property
     def has_sink(self) -> bool:
-        """Whether the table's changes are delivered; otherwise its log is maintained only."""
+        """Whether the table's changes are delivered; otherwise its log is only maintained."""
         return self.sink.kind != NO_SINK
 
 
@@ -338,14 +339,14 @@ class TemplateConfig(TableConfig):
         return self
 
     def table(self, name: str, path: str, *, where: str = "") -> TableConfig:
-        """Return the section of one table that was found.
+        """Return the section of one discovered table.
 
         Args:
             name, path: Of the table.
-            where: The template's own path in the configuration, where errors are to name it.
+            where: The template's path in the configuration, for errors; may be empty.
 
         Raises:
-            ConfigError: With this name, a field does not fit.
+            ConfigError: With this name, a field is invalid.
         """
         section = _filled(self.model_dump(by_alias=True, exclude_unset=True), name)
         filled = {**section, "path": path}
@@ -396,14 +397,14 @@ class DiscoverConfig(BaseModel):
 
     @property
     def interval_seconds(self) -> float:
-        """Time between two looks."""
+        """Time between two searches."""
         if self.every is not None:
             return self.every
         return _LOOK_IN_BUCKET_SECONDS if is_remote(self.path) else _LOOK_SECONDS
 
 
 def is_table_name(name: str) -> bool:
-    """Return whether `name` can be the name of a table: of files and labels."""
+    """Return whether `name` is a valid table name, for use in files and labels."""
     return _TABLE_NAME.fullmatch(name) is not None
 
 
@@ -416,10 +417,10 @@ def _filled(value: Any, name: str) -> Any:
 
 
 def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
-    """Return the section of a sink as its kind reads it; `where` is its path, for errors.
+    """Parse the section of a sink with its kind's model; `where` is its path, for errors.
 
     Raises:
-        ConfigError: The kind is unknown, or a field does not fit.
+        ConfigError: The kind is unknown, or a field is invalid.
     """
     kind = section.get("kind")
     if not isinstance(kind, str):
@@ -445,13 +446,13 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
 
 
 def bucket_of(path: str, wanted: str) -> str:
-    """Return the bucket of a place; empty for a folder.
+    """Return the bucket of a location; empty for a folder.
 
     Args:
         wanted: What must follow the bucket, for the error.
 
     Raises:
-        ValueError: Nothing does, or the place is not served.
+        ValueError: Nothing follows, or the location is not supported.
     """
     refuse_credentials(path)
     if not is_remote(path):
@@ -464,7 +465,7 @@ def bucket_of(path: str, wanted: str) -> str:
 
 
 def refuse_other_stores(path: str) -> str:
-    """Return `path` when it is a local one.
+    """Return `path` if it is a local one.
 
     Raises:
         ValueError: It is a URL of another store.
@@ -476,12 +477,12 @@ def refuse_other_stores(path: str) -> str:
 
 
 def refuse_credentials(path: str) -> None:
-    """Refuse a URL that has credentials in it: places are shown, logged and kept.
+    """Refuse a URL that contains credentials: locations are shown, logged and stored.
 
     Raises:
-        ValueError: It has.
+        ValueError: It contains credentials.
     """
     host, _, rest = path.partition("://")[2].partition("/")
-    # Half of Amazon's secrets have a slash.
+    # Half of Amazon's secrets contain a slash, so the `@` may come after one.
     if "@" in host or (":" in host and "@" in rest):
         raise ValueError("credentials do not belong into a place; use access_key_id of `storage`")

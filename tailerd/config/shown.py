@@ -1,4 +1,4 @@
-"""A configuration as it may be shown: every setting, and no secret."""
+"""Convert a configuration for display: all settings, secrets hidden."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ASSIGNED = re.compile(
 
 
 def shown_settings(section: BaseModel, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return a section as JSON values: what it has by default too, secrets replaced.
+    """Return a section as JSON values, including defaults, with secrets replaced.
 
-    What is typed as a secret is hidden, and so is what only its name, or its place inside a text,
-    says to be one: options that are passed on to others are theirs to name.
+    Values of a secret type are hidden, and also values that look secret by their name or their
+    position in a text, because options passed to third parties have no secret type.
 
     Args:
         without: Names of fields to leave out.
@@ -43,7 +43,7 @@ def _shown(name: str, value: Any) -> Any:
         return HIDDEN if value not in (None, True, False) and _SECRET_NAME.search(name) else value
     if not value:
         return value
-    # As pydantic writes what is typed as a secret.
+    # How pydantic dumps secret types.
     if set(value) == {"*"} or _SECRET_NAME.search(name):
         return HIDDEN
     value = _WHOLE_SECONDS.sub(r"\1s", value)

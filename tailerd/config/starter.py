@@ -12,10 +12,10 @@ class StarterTable:
     """A table that the configuration delivers.
 
     Attributes:
-        name, path, format: As `tables` has them.
+        name, path, format: As in `tables`.
         columns: Names of its columns, for the comment and the choice of a key.
-        rows: Number of its rows; None where that is not known.
-        version: Its newest version.
+        rows: Number of its rows; None if unknown.
+        version: Its latest version.
     """
 
     name: str
@@ -28,12 +28,12 @@ class StarterTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StarterSink:
-    """Where all tables go.
+    """The sink of all tables.
 
     Attributes:
         kind: `file`, `kafka` or `console`.
-        folder: Of `file`: has one folder for each table.
-        bootstrap_servers, topic, key, value_format: Of `kafka`; `{table}` in the topic is the
+        folder: For `file`: contains one folder per table.
+        bootstrap_servers, topic, key, value_format: For `kafka`; `{table}` in the topic is the
             table's name. `key` is used for tables that have all its columns.
     """
 
@@ -51,7 +51,7 @@ def starter(tables: Sequence[StarterTable], sink: StarterSink, *, engine: str, p
     Args:
         tables: At least one; names are unique.
         engine: `arrow` or `spark`.
-        place: What was searched, for the comment.
+        place: Location that was searched, for the comment.
     """
     lines = [
         f"# {len(tables)} table{'s' * (len(tables) > 1)} found by `tailerd init` in"
@@ -106,7 +106,7 @@ def _sink(table: StarterTable, sink: StarterSink) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return text as a YAML value: as it is where nothing in it has a meaning, else quoted."""
+    """Return text as a YAML value, quoted unless it has no special characters."""
     plain = text.isascii() and text.replace("/", "").replace("-", "").replace("_", "")
     if plain and plain.replace(".", "").replace("://", "").isalnum() and text[0].isalpha():
         return text
@@ -116,5 +116,5 @@ def _text(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return text for a comment: on one line."""
+    """Return text on one line, for a comment."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""`${VAR}` and `${file:/run/secret}` in the values of a configuration file."""
+"""Replace `${VAR}` and `${file:/run/secret}` in the values of a configuration file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LARGEST_FILE_BYTES = 1 << 20
 
 
 class Substitution:
-    """Replaces references in texts, and remembers what came in so that no message shows it.
+    """Replaces references in texts, and remembers the values, so that no message shows them.
 
-    `${VAR}` is an environment variable, `${VAR:-text}` has a default for one that is unset or
+    `${VAR}` is an environment variable, `${VAR:-text}` has a default if the variable is unset or
     empty, `${file:PATH}` is the content of a file without its last line break, `$${` is `${`.
     """
 
@@ -27,13 +27,13 @@ class Substitution:
         self._known: dict[str, str] = {}
 
     def filled(self, value: Any, where: str = "") -> Any:
-        """Return a value with its references replaced, in sections and lists too; keys stay.
+        """Return a value with its references replaced, recursively; keys are not changed.
 
         Args:
             where: Path of the field, for errors.
 
         Raises:
-            ConfigError: All references that mean nothing; `mistakes` has one for each.
+            ConfigError: Some references cannot be resolved; `mistakes` has one entry for each.
         """
         mistakes: list[tuple[str, str]] = []
         made = self._filled(value, where, mistakes)
@@ -44,7 +44,7 @@ class Substitution:
         return made
 
     def hidden(self, text: str) -> str:
-        """Return a message with values that came from references replaced by the references."""
+        """Return a message with the values of references replaced by the references."""
         for value, reference in self._known.items():
             text = text.replace(value, reference)
         return text

@@ -1,4 +1,4 @@
-"""Values with a unit, as people write them: sizes, durations, addresses, places to start."""
+"""Parse human-readable values: sizes, durations, addresses, starting positions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a listener listens.
+    """The address of a listener.
 
     Attributes:
-        host: Name or number, an IPv6 number without brackets.
-        port: 0 lets the machine choose.
+        host: Host name or IP address, IPv6 without brackets.
+        port: 0 lets the system choose.
     """
 
     host: str
@@ -47,10 +47,10 @@ class Address:
 
 
 def parse_size(value: object) -> object:
-    """Turn `256MiB` into bytes; leave what is no text to the type's own check.
+    """Convert `256MiB` to bytes; values that are not text are left to the type's own check.
 
     Raises:
-        ValueError: The text is no size.
+        ValueError: The text is not a size.
     """
     if not isinstance(value, str):
         return value
@@ -63,10 +63,10 @@ def parse_size(value: object) -> object:
 
 
 def parse_duration(value: object) -> object:
-    """Turn `500ms`, `10s`, `2m`, `1h`, `7d` into seconds.
+    """Convert `500ms`, `10s`, `2m`, `1h`, `7d` to seconds.
 
     Raises:
-        ValueError: The value is no duration; a number without a unit is none.
+        ValueError: The value is not a duration, or has no unit.
     """
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or match[2].lower() not in _DURATION_UNITS:
@@ -90,10 +90,10 @@ def parse_address(text: str) -> Address:
 
 
 def parse_start(value: object) -> object:
-    """Bring the forms of `from` to text: YAML gives numbers and dates as such.
+    """Convert the forms of `from` to text: YAML parses numbers and dates.
 
     Raises:
-        ValueError: The value is no version, timestamp or word.
+        ValueError: The value is a boolean.
     """
     if isinstance(value, bool):
         raise ValueError(_START_FORM)
@@ -110,10 +110,10 @@ _START_FORM = (
 
 
 def check_start(text: str) -> str:
-    """Return `text` when it says where to begin.
+    """Return `text` if it is a valid starting position.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It is not.
     """
     if text in ("snapshot", "latest") or (text.isascii() and text.isdecimal()):
         return text
@@ -130,10 +130,10 @@ def _check_address(text: str) -> str:
 
 
 def check_zone(text: str) -> str:
-    """Return `text` when it names a time zone.
+    """Return `text` if it is the name of a time zone.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It is not.
     """
     return zone_named(text).key
 
@@ -148,7 +148,7 @@ SizeBytes = Annotated[
 Seconds = Annotated[
     float,
     BeforeValidator(parse_duration),
-    # What is dumped can be read again: templates of tables are.
+    # The dumped text can be parsed again, which templates of tables need.
     PlainSerializer(lambda seconds: f"{seconds:.6f}s", return_type=str),
     WithJsonSchema({"type": "string", "examples": ["10s"]}),
 ]
@@ -163,22 +163,22 @@ Start = Annotated[
     AfterValidator(check_start),
     WithJsonSchema({"type": ["string", "integer"], "examples": ["snapshot", "latest", 42]}),
 ]
-"""Where a pipeline begins that has no saved offset."""
+"""The starting position of a pipeline without a saved offset."""
 
 TimeZone = Annotated[str, AfterValidator(check_zone)]
 """The IANA name of a time zone."""
 
 
 def parse_http_url(value: str) -> str:
-    """Return the URL of a service without trailing slash.
+    """Return the URL of a service without its trailing slash.
 
     Raises:
-        ValueError: It is none, or carries credentials.
+        ValueError: It is not an HTTP URL, or contains credentials.
     """
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("write a URL with http:// or https:// and a host")
-    # A secret with a slash in it would end the host.
+    # Not only in the host: a secret that contains a slash would end it.
     if "@" in value:
         raise ValueError("credentials do not belong into the URL; use access_key_id of `storage`")
     return value.rstrip("/")

@@ -1,4 +1,4 @@
-"""What is wrong with a YAML text, without a word of its values: a password may be among them."""
+"""Describe errors in a YAML text without its values, which may include passwords."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def yaml_mistake(error: Exception, text: str) -> str:
     """Return the kind of mistake with its line, column and field.
 
     Args:
-        error: What parsing raised.
-        text: What was parsed; only names of fields are taken from it.
+        error: The parser's error.
+        text: The parsed text; only field names are taken from it.
     """
     if isinstance(error, RecursionError):
         return "it is nested too deep"
@@ -36,7 +36,7 @@ def yaml_mistake(error: Exception, text: str) -> str:
 
 
 def _without_values(problem: str) -> str:
-    """Return a parser's words; what it quotes is kept only where it is a token of YAML."""
+    """Return the parser's message; quoted parts are removed unless they are YAML tokens."""
     start, found, end = problem.rpartition(", but found ")
     if _TOKEN.fullmatch(end):
         return f"{_QUOTED.sub('...', start)}{found}{end}"
@@ -44,7 +44,7 @@ def _without_values(problem: str) -> str:
 
 
 def _field_at(text: str, line: int) -> str:
-    """Return the path of the field that a line belongs to, by the indentation of keys."""
+    """Return the path of the field on a line, from the indentation of keys."""
     path: list[tuple[int, str]] = []
     for each in text.splitlines()[: line + 1]:
         if match := _KEY.match(each):

@@ -1,1 +1,1 @@
-"""The running daemon, how it ends, and the file that it is configured by."""
+"""The running daemon, its shutdown, and its configuration file."""

@@ -1,4 +1,4 @@
-"""The file that a daemon is configured by: read again when somebody asks, or when it changes."""
+"""The configuration file of a daemon: read again on request, or when it changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tailerd.telemetry import Telemetry, events
 
 
 class ConfigFile:
-    """A configuration as its file has it; patterns are not looked at.
+    """The configuration in its file; patterns are not resolved.
 
     Attributes:
-        config: As it was read last without a fault.
-        is_watched: Whether a changed file is read without being asked.
+        config: As it was last read without an error.
+        is_watched: Whether a changed file is read without a request.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class ConfigFile:
 
         Args:
             config: As it was read first.
-            telemetry: Hears what became of a changed file.
+            telemetry: Receives the result of reading a changed file.
             path: Where it came from.
-            reload: Reads it again, blocking; None where that cannot be done.
+            reload: Reads it again, blocking; None if that is not possible.
             is_watched: See the attribute.
         """
         self.config = config
@@ -55,11 +55,11 @@ class ConfigFile:
         return self._reload is not None
 
     def ask(self) -> None:
-        """Ask for it to be read again."""
+        """Request that it is read again."""
         self._asked.set()
 
     async def wait(self, seconds: float | None) -> bool:
-        """Wait until somebody asks (True), or so long."""
+        """Wait for a request (True), or for `seconds` (False)."""
         try:
             async with asyncio.timeout(seconds):
                 await self._asked.wait()
@@ -71,11 +71,11 @@ class ConfigFile:
     async def read_again(
         self, check: Callable[[Config], None], take: Callable[[Config, StoreSettings], None]
     ) -> None:
-        """Take the changed file, or say why not.
+        """Apply the changed file, or report why not.
 
         Args:
-            check: Raises TailerdError where what runs cannot go on with it.
-            take: Called with what was read, and with what it says of storage.
+            check: Raises TailerdError if the running daemon cannot continue with it.
+            take: Called with the new configuration, and with its storage settings.
         """
         if self._reload is None:
             return
@@ -95,7 +95,7 @@ class ConfigFile:
         self._telemetry.emit(events.ConfigReloaded(path=path))
 
     async def watch(self) -> None:
-        """Ask for a new look whenever the file has other content."""
+        """Request a new read whenever the file has other content."""
         path = self._path
         if path is None or not self.is_watched:
             return
@@ -114,5 +114,5 @@ def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
-        # In the middle of being replaced, or gone; the next event tells.
+        # In the middle of being replaced, or gone; the next event shows which.
         return None

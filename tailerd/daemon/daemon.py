@@ -1,4 +1,4 @@
-"""From objects to running tasks: pipelines, watchers, the listener, and the way out."""
+"""Runs the tasks of a daemon: pipelines, watchers, the listener; and shuts them down."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Daemon:
     """Runs all tables of a configuration. `run` once.
 
     Attributes:
-        shutdown: Who asked it to stop.
+        shutdown: The state of its shutdown.
         manager: The pipelines, to pause, resume and reset.
     """
 
     _configured: Config
-    """With the tables that patterns found; as of the last look."""
+    """With the tables that patterns found, as of their last listing."""
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ class Daemon:
         """Initialize.
 
         Args:
-            config: What to run; its patterns are looked at by `run`.
+            config: What to run; `run` resolves its patterns.
             is_once: End when every table has been delivered up to its present head.
-            handlers: Hear every event, beside the metrics and the status page.
-            on_stuck: Called in a thread of its own when something that hangs, in the storage or in
-                a sink, holds up the shutdown beyond its time; a process ends itself there. With
-                `is_own_process` also after `run` has ended, for threads may still hang.
+            handlers: Handle every event, in addition to the metrics and the status page.
+            on_stuck: Called in a thread of its own when a storage or a sink hangs and delays the
+                shutdown beyond its time; a process ends itself there. With `is_own_process` also
+                after `run` has ended, for threads may still hang.
             config_path: Where the configuration came from.
             reload: Reads it again, blocking; called at SIGHUP.
-            is_watching_config: Whether a changed file is read without being asked.
+            is_watching_config: Whether a changed file is read without a request.
             is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
         self._stores = Stores.of_config(config.storage)
@@ -85,7 +85,7 @@ class Daemon:
         self._dashboard = Dashboard(
             self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
-        # The page comes last: it shows what the others know by then.
+        # The page comes last: it shows what the other handlers have recorded by then.
         own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
         self._file = ConfigFile(
@@ -117,7 +117,7 @@ class Daemon:
         )
 
     def _make_growth(self, config: Config) -> GrowthKeeper:
-        # A place says nothing of its table's configuration, which patterns may give.
+        # A place does not show its table's configuration, which a pattern may define.
         templates = (group.template for group in config.discover.values())
         tables = [*config.tables.values(), *templates]
         allowed = [place for table in tables for place in table.allowed_paths]
@@ -143,7 +143,7 @@ class Daemon:
         )
 
     def _is_lasting(self, config: Config) -> bool:
-        """Return whether there is something to wait for when no pipeline runs."""
+        """Return whether the daemon keeps running when no pipeline runs."""
         is_open = bool(config.discover) or self._file.is_watched or bool(kept_tables(config))
         return is_open and not self._is_once
 
@@ -152,7 +152,7 @@ class Daemon:
         self.shutdown.begin()
 
     def ask_reload(self) -> None:
-        """Ask for another look at the configuration; before `run`, for one as soon as it runs."""
+        """Request a reload of the configuration; before `run`, one as soon as it runs."""
         self._file.ask()
 
     def _count(self, verb: RequestKind) -> None:
@@ -168,7 +168,7 @@ class Daemon:
         """Run until every pipeline has ended or `stop` was called.
 
         Raises:
-            ConfigError: The state folder or the listener's address is taken.
+            ConfigError: The state folder or the listener's address is in use.
             TailerdError: Of the first table, in the order of the configuration, that failed.
         """
         async with AsyncExitStack() as stack:
@@ -178,7 +178,7 @@ class Daemon:
             await stack.enter_async_context(self._state.held(watch))
             on_hangup = self._file.ask if self._file.can_reload else None
             stack.enter_context(self.shutdown.signals(on_hangup))
-            # Before anybody can ask: a daemon that knows of no table yet is not ready.
+            # Before the listener opens: a daemon without known tables would report itself ready.
             config = (await self._search.look(self._file.config, is_strict=self._is_once)).config
             self._status.expect(_engines(config))
             await listener.open(stack)
@@ -188,7 +188,7 @@ class Daemon:
             raise failures[0]
 
     def _lose(self, error: TailerdError) -> None:
-        """End at once: what is delivered now, another daemon delivers too."""
+        """End at once: another daemon delivers the same commits by now."""
         self._lost = error
         self.shutdown.begin_at_once()
 
@@ -244,7 +244,7 @@ class Daemon:
                 remedy="Please report it.",
             ) from error
         finally:
-            # A read that hangs in the storage must not keep the process.
+            # A read that hangs in the storage must not block the process.
             executor.shutdown(wait=False, cancel_futures=True)
             await assembly.close()
             await self._dashboard.close()
@@ -260,7 +260,7 @@ class Daemon:
         )
 
     async def _end_maintenance(self, keeper: MaintenanceProcess, config: Config) -> None:
-        """Let the job that runs end; with `is_once` do now what is due."""
+        """Let the running job end; with `is_once` do now what is due."""
         if self._is_once and kept_tables(config):
             keeper.set_tables(kept_tables(config), delivered_folders(config))
             await keeper.run()
@@ -278,14 +278,14 @@ class Daemon:
             self._keeping = group.create_task(self._keeper.run())
 
     def _maintain_now(self, name: str) -> bool:
-        """Ask for maintenance of a table now; False where none is configured for it."""
+        """Request maintenance of a table now; return False if it is not maintained."""
         if self._keeper is None or name not in self._keeper.names:
             return False
         self._keeper.ask(name)
         return True
 
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
-        """Keep manager and watchers as the file and the folders say, until cancelled."""
+        """Keep manager and watchers in line with the file and the folders, until cancelled."""
         watching: asyncio.Task[None] | None = None
         watched: object = None
         try:
@@ -320,7 +320,7 @@ class Daemon:
                 watching.cancel()
 
     def _tell_settings(self, config: Config, assembly: Assembly) -> None:
-        """Let the page show, and look into, what is configured now."""
+        """Let the page use the current configuration."""
         self._configured = config
         memory = assembly.memory
         self._dashboard.daemon.settings = Settings(
@@ -330,7 +330,7 @@ class Daemon:
         )
 
     def _take(self, config: Config, storage: StoreSettings) -> None:
-        # Of pipelines and state that are open, too: connections stay, later requests use these.
+        # Also for open pipelines and state: connections stay, later requests use these settings.
         self._stores.reconfigure(storage)
         self.manager.patience_seconds = config.shutdown_timeout
 
@@ -341,12 +341,12 @@ class Daemon:
             self._keeper.stop()
         patience = self._file.config.shutdown_timeout
         await self.shutdown.patience(max(patience - CANCEL_SECONDS, patience / 2))
-        # In time or not: what still runs now is cancelled.
+        # Whatever still runs now is cancelled.
         if self._keeper is not None:
             self._keeper.cancel()
         self.manager.cancel("arrow")
         if self.manager.has_engine("spark"):
-            # Spark keeps the same deadline by itself, then needs time to end its Java process.
+            # Spark keeps the same deadline itself, then needs time to end its Java process.
             await self.shutdown.patience(SPARK_GRACE_SECONDS)
         self.manager.cancel()
 

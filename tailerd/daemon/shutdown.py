@@ -1,9 +1,9 @@
-"""How a daemon is asked to end, and what ends it if it does not.
+"""Shuts down a daemon, and ends its process if the shutdown hangs.
 
-Shutdown has two phases. The first signal lets every pipeline finish what is in flight; shortly
+Shutdown has two phases. The first signal lets every pipeline finish deliveries in flight; shortly
 before the end of `shutdown_timeout`, or at a second signal, whatever still runs is cancelled.
 Either way an offset is saved only for what was acknowledged, so nothing is lost: at most a delivery
-is repeated. A process that has not ended by then is ended by a thread of its own, which waits
+is repeated. A process that has not ended by then is ended by a separate thread, which waits
 neither for the loop nor for other threads: they may hang in the kernel.
 """
 
@@ -20,16 +20,16 @@ from types import FrameType
 from tailerd.telemetry import Telemetry, events
 
 SPARK_GRACE_SECONDS = 10.0
-"""Spark keeps `shutdown_timeout` by itself, then needs this time to end its Java process."""
+"""Spark keeps `shutdown_timeout` itself, then needs this time to end its Java process."""
 CANCEL_SECONDS = 2.0
-"""How long what is cancelled may take to end, of `shutdown_timeout`."""
+"""Part of `shutdown_timeout` for cancelled tasks to end."""
 _LEAVE_SECONDS = 5.0
-"""The same after a second signal, where the machine may be busy with other things."""
+"""The same after a second signal, when the machine may be busy."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Shutdown:
-    """What was asked of a process that is to end.
+    """The state of a process's shutdown.
 
     Attributes:
         interrupted_by: The first signal that asked, if any.
@@ -47,9 +47,9 @@ class Shutdown:
         """Initialize.
 
         Args:
-            telemetry: Hears of signals.
+            telemetry: Receives the signals.
             timeout: Returns `shutdown_timeout` as it is configured now, seconds.
-            has_spark: Tells whether a table runs on Spark.
+            has_spark: Returns whether a table runs on Spark.
             on_stuck: Called in a thread of its own when the process has not ended in time.
             is_own_process: Whether the process ends afterwards, so that signals no longer matter.
         """
@@ -84,17 +84,17 @@ class Shutdown:
         await self._begun.wait()
 
     async def patience(self, seconds: float) -> None:
-        """Wait so long, or until the second phase."""
+        """Wait for `seconds`, or until the second phase."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hurried.wait()
 
     @contextmanager
     def signals(self, on_hangup: Callable[[], None] | None) -> Iterator[None]:
-        """Handle signals; afterwards a process of our own is deaf to them: it ends anyhow.
+        """Handle signals; with `is_own_process` they are ignored afterwards, since it ends anyway.
 
         Args:
-            on_hangup: Called at SIGHUP, which is not heard without.
+            on_hangup: Called at SIGHUP, which is not handled without it.
         """
         loop = asyncio.get_running_loop()
         actions: dict[signal.Signals, Callable[[], None]] = {
@@ -105,12 +105,12 @@ class Shutdown:
 
         def hear(number: int, _: FrameType | None) -> None:
             if number in _SIGNALS:
-                # Here, for the loop itself may hang.
+                # In the signal handler: the loop itself may hang.
                 self._limit()
             loop.call_soon_threadsafe(actions[signal.Signals(number)])
 
-        # Not the loop's own handlers: with those a signal that comes between the last of them and
-        # the end of the process kills it, whatever its status was going to be.
+        # Not the loop's own handlers: after they are removed, a signal before the end of the
+        # process would kill it and replace its exit status.
         before = {number: signal.signal(number, hear) for number in actions}
         try:
             yield
@@ -122,7 +122,7 @@ class Shutdown:
                     deadline.cancel()
 
     def _limit(self) -> None:
-        """Count the time from the first signal on, and from the second, after which none counts."""
+        """Start a deadline at the first signal and another at the second; later ones add none."""
         grace = SPARK_GRACE_SECONDS if self._has_spark() else 0.0
         if not self._deadlines:
             timeout = max(self._timeout(), CANCEL_SECONDS)
@@ -131,7 +131,7 @@ class Shutdown:
             self._end_within(_LEAVE_SECONDS + grace)
 
     def _end_within(self, seconds: float) -> None:
-        """See to it that the process ends, whatever hangs; the earliest of several times counts."""
+        """Ensure that the process ends, whatever hangs; the earliest of several calls applies."""
         if self._on_stuck is not None:
             deadline = threading.Timer(seconds, self._on_stuck)
             deadline.daemon = True

@@ -1,1 +1,1 @@
-"""Table formats that can be asked for changes: one folder each, behind one contract (`base`)."""
+"""Table formats whose changes can be read: one package each, implementing one contract (`base`)."""

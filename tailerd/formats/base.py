@@ -1,7 +1,7 @@
-"""What a table format offers: tables that can be asked for their changes, and readers of those.
+"""The contract of a table format: sources that plan a table's changes, and readers of the tasks.
 
-A format is one object, `TableFormat`, that `tailerd.registry` names and `formats.detect` loads. All
-else outside a format's own folder knows only what is here.
+A format is one object, `TableFormat`, that `tailerd.registry` names and `formats.detect` loads.
+Code outside a format's own package depends only on what is defined here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tailerd.storage.stores import Stores
 
 
 class Ordering(enum.StrEnum):
-    """What the order of versions rests on."""
+    """How the order of versions is determined."""
 
     TOTAL = "total"
     OBSERVED = "observed"
@@ -57,14 +57,15 @@ class History(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the changes of a format can say; shown to users.
+    """What the changes of a format can express; shown to users.
 
     Attributes:
-        has_deletes: Deleted rows are given.
-        has_preimage: Rows are given as they were before an update.
-        pairs_updates: An update is given as its two images, not as a delete and an insert.
-        has_intermediate_versions: Every commit between two looks is given, not just their sum.
-        ordering: What the order of versions rests on.
+        has_deletes: Deleted rows are emitted.
+        has_preimage: The row before an update is emitted.
+        pairs_updates: An update is emitted as its two images, not as a delete and an insert.
+        has_intermediate_versions: Every commit between two polls is emitted, not only the net
+            change.
+        ordering: How the order of versions is determined.
         history: How long past versions can be read.
     """
 
@@ -78,10 +79,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What lies between an offset and the head of the table, as far as the log was looked at.
+    """What is between an offset and the head of the table, as far as the log was read.
 
-    `retention_seconds` is how long after its time a commit and its files are kept at least; None
-    where the source does not know.
+    `retention_seconds` is the minimum time for which a commit and its files are kept after its
+    timestamp; None if the source does not know.
     """
 
     head_version: Version
@@ -93,12 +94,12 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableIdentity:
-    """What tells two tables, or two histories of one table, apart.
+    """Distinguishes two tables, or two histories of one table.
 
     Attributes:
-        table_id: Identity the table had in one version; that of the newest where it can no longer
-            be told.
-        schema_id: Hash of the schema of that version; empty where it can no longer be told.
+        table_id: Identity of the table in one version; that of the newest version if it can no
+            longer be determined.
+        schema_id: Hash of the schema of that version; empty if it can no longer be determined.
     """
 
     table_id: str
@@ -110,7 +111,7 @@ class SchemaStep:
     """Where rows of another schema begin.
 
     Attributes:
-        offset: At their first task. A commit that replaces the schema gives its deleted rows with
+        offset: At their first task. A commit that replaces the schema yields its deleted rows with
             the old one and then its inserted rows with the new one, so this may be inside it.
         version: The version whose schema it is.
         schema: Its columns, without change columns.
@@ -122,11 +123,11 @@ class SchemaStep:
 
 
 class ChangeSource(Versions, Protocol):
-    """A table that can be asked for its changes.
+    """The changes of one table.
 
-    An offset that is not of its log raises `TableRecreatedError`. A table that is replaced within
-    its log gets another id there, and offsets behind that have it.
-    Planning is deterministic: the same start and end give the same tasks in the same order, in
+    An offset of another log raises `TableRecreatedError`. A table that is replaced within its log
+    gets another id there; offsets after the replacement have the new id.
+    Planning is deterministic: the same start and end yield the same tasks in the same order, in
     another process too.
     """
 
@@ -148,7 +149,7 @@ class ChangeSource(Versions, Protocol):
 
         Raises:
             MissingVersionError: The version is not there, or more than one ahead of the head.
-            UsageError: The text says nothing of that kind, or the time is in the future.
+            UsageError: The text is none of these, or the time is in the future.
         """
         ...
 
@@ -166,13 +167,13 @@ class ChangeSource(Versions, Protocol):
         ...
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return who the table was in `version`; below 0 it has the first id and no schema."""
+        """Return the table's identity in `version`; below 0: the first id and no schema."""
         ...
 
     def hear(self, version: int | None) -> None:
-        """Note that something may have happened since the last look, or that a version is there.
+        """Note that the table may have changed since the last poll, or that a version exists.
 
-        The event may be wrong. Asked for news without one, a source looks no further than it must.
+        The event may be wrong. A poll without an event makes as few requests as possible.
         """
         ...
 
@@ -189,9 +190,9 @@ class ChangeSource(Versions, Protocol):
         ...
 
     def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
-        """Yield a step for the first rows of [start, end), and for each change of schema after.
+        """Yield a step for the first rows of [start, end), and for each schema change after that.
 
-        Commits without rows give none. Ends early at a version that is not there.
+        Commits without rows yield none. Ends early at a version that does not exist.
         """
         ...
 
@@ -201,19 +202,19 @@ class ChangeSource(Versions, Protocol):
 
     @property
     def run_bytes(self) -> int:
-        """How much of small files is best read in a row; 0 where it makes no difference."""
+        """Bytes of small files that one `read_run` should cover; 0 if that makes no difference."""
         ...
 
     def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order, as `read` does each, the next under way meanwhile."""
+        """Read the rows of tasks in order, each as `read` does; may prefetch the next task."""
         ...
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Return how far the head is from `start`, with at most one look at the log."""
+        """Return how far the head is from `start`, with at most one listing of the log."""
         ...
 
     async def commit(self, end: Offset) -> None:
-        """Let caches forget what lies before `end`: it is delivered."""
+        """Drop cached state before `end`: it is delivered."""
         ...
 
     async def arrow_schema(self) -> pa.Schema:
@@ -227,7 +228,7 @@ class ChangeSource(Versions, Protocol):
             columns: Names to have; None for all.
 
         Raises:
-            TableError: There is no such version any more.
+            TableError: The version no longer exists.
             UsageError: It has no such column.
         """
         ...
@@ -238,11 +239,11 @@ class ChangeSource(Versions, Protocol):
 
 
 class TaskReader(Protocol):
-    """Reads the tasks that a format planned; in the daemon and on executors alike.
+    """Reads the tasks that a format planned, both in the daemon and on executors.
 
-    Blocking and safe to use from several threads. A task has all it needs. Each batch says where
-    its rows stand (`ChangeBatch.places`), the same however they are read and a task is split: their
-    ids are made of it.
+    Blocking and thread-safe. A task is self-contained. Each batch carries the places of its rows
+    (`ChangeBatch.places`), which do not depend on how the rows are read or a task is split: row ids
+    are derived from them.
     """
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -264,7 +265,7 @@ class TaskReader(Protocol):
         """Yield a task's rows.
 
         Args:
-            stores: How files are reached; by default as the environment says.
+            stores: How files are accessed; by default configured by the environment.
 
         Raises:
             TableError, StorageError: They cannot be read.
@@ -281,24 +282,24 @@ class TaskReader(Protocol):
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of several tasks in order.
 
-        Here one task after the other; a reader may have the next under way meanwhile.
+        This default reads one task after the other; a reader may prefetch the next.
         """
         for task in tasks:
             yield from self.read(task, limit, columns, stores=stores)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
-        """Cut a task into some of about `target_bytes`, which have each of its rows once, in order.
+        """Split a task into parts of about `target_bytes` that have each row once, in order.
 
-        The parts keep the task's position; their sizes add up to about the task's. What cannot be
-        cut comes back alone.
+        The parts keep the task's position; their sizes add up to about the task's. A task that
+        cannot be split is returned alone.
         """
         ...
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Return whether certainly no row of a task passes all filters, without reading it.
+        """Return whether it is certain that no row of a task passes all filters, without reading.
 
-        Filters on change columns are not asked here. A filter on anything that is not known of a
-        task excludes nothing, and here nothing is known.
+        Filters on change columns are not passed here. A filter on a value that is not known for a
+        task excludes nothing. This default knows no values.
         """
         return False
 
@@ -308,11 +309,11 @@ class CommitNames:
     """How files show that a commit happened: for watchers and bucket notifications.
 
     Attributes:
-        folder: The folder they lie in, below the table's own; empty for that itself.
-        suffix: How their names end; empty where they end in several ways.
-        version_of: The version a name says it is a commit of; None where it is no commit's name.
-        table_of: Where commits lie beside the table's folder: the name of the table that a file
-            shows, None for other files. None where they lie in it.
+        folder: The folder that holds them, relative to the table's own; empty for that itself.
+        suffix: The suffix of their names; empty if there are several.
+        version_of: Returns the version that a commit's name encodes; None for other names.
+        table_of: For formats that keep commits next to the table's folder: returns the name of the
+            table that a file belongs to, None for other files. None if commits are inside it.
     """
 
     folder: str
@@ -323,12 +324,13 @@ class CommitNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchPlace:
-    """Where a source keeps a pipeline's own files over a restart, such as a snapshot's file list.
+    """Where a source keeps a pipeline's files across restarts, such as a snapshot's file list.
 
     Attributes:
-        folder: Of this machine. With a `store` it is a copy that may be gone any time.
-        store, prefix: The lasting place, where it is not this machine.
-        check_held: Raises when another process took the place over; before writing to the store.
+        folder: On this machine. With a `store` it is a cache that may disappear at any time.
+        store, prefix: The durable place, if that is not this machine.
+        check_held: Raises if another process has taken over the place; called before each write to
+            the store.
     """
 
     folder: Path
@@ -342,25 +344,26 @@ class OpenRequest:
     """How a table is opened.
 
     Attributes:
-        stores: How files are reached; by default as the environment says.
-        changes: Which changes are asked for.
-        allowed_paths: Places outside the table that its log may name, as tables' places are given.
+        stores: How files are accessed; by default configured by the environment.
+        changes: Which changes are requested.
+        allowed_paths: Places outside the table that its log may reference, in the same form as a
+            table's place.
         columns: Names of the columns to read; None for all.
-        identity: Columns that tell rows apart, so that a format that finds a deleted and an
-            inserted row of one commit with the same values there gives an update; empty: none.
-        wrap_store: Puts a wrapper (metering, retries) around the store of the log.
-        on_warning: Called with what is wrong and can be read all the same; without it, a damaged
-            checksum or checkpoint is an error.
-        scratch: For files that a snapshot under way needs after a restart; without it, the
-            snapshot goes on only as long as the table has its version.
-        options: The format's own options, by name; None is one that is not given.
+        identity: Key columns: a format emits an update if one commit deletes and inserts rows with
+            the same values in them; empty: none.
+        wrap_store: Wraps the store of the log (metering, retries).
+        on_warning: Called with problems that do not prevent reading; without it, a damaged checksum
+            or checkpoint is an error.
+        scratch: For files that an unfinished snapshot needs after a restart; without it, the
+            snapshot resumes only while the table still has its version.
+        options: The format's own options, by name; None is an option that is not set.
         ledger: Where a format whose tables have no history keeps the states it observed; without
-            it they are known as long as the source is.
-        memory_bytes: The configured `memory`, which readers of the log keep within.
+            it they are lost with the source.
+        memory_bytes: The configured `memory`, which log readers must not exceed.
         on_format: Called with the format once the table is open.
         clock: By default the system's.
-        net_above: With more new versions than that, they are given as one difference, by a source
-            that is `NetSteps`; None: never.
+        net_above: A source that implements `NetSteps` emits more new versions than this as one
+            difference; None: never.
     """
 
     stores: Stores = field(default_factory=Stores)
@@ -381,10 +384,10 @@ class OpenRequest:
 
 @runtime_checkable
 class NetSteps(Protocol):
-    """A source that can give several commits as one difference. Optional.
+    """A source that can emit several commits as one difference. Optional.
 
-    Its end must be the same after a restart, when the table has gone on: rows of another
-    difference may have been delivered already. So it is saved with the start, as the mark.
+    The end of the difference must be the same after a restart, even if the table has new commits:
+    rows of it may have been delivered already. So it is saved in the start offset, as the mark.
     """
 
     def pinned(self, start: Offset, end: Offset) -> Offset:
@@ -395,17 +398,17 @@ class NetSteps(Protocol):
         """Return `start` with the mark of one difference to the newest version.
 
         Raises:
-            TableError: One of the two versions cannot be read any more, or they have none.
+            TableError: One of the two versions can no longer be read, or they have no difference.
         """
         ...
 
 
 class TableFormat(OptionalParts, Protocol):
-    """A kind of table: how to recognise one, open it, and read what it plans.
+    """A kind of table: how to detect one, open it, and read the tasks it plans.
 
     Attributes:
-        name: As configuration, commands and `ChangeTask.format` have it.
-        capabilities: What its changes can say.
+        name: As used in the configuration, commands and `ChangeTask.format`.
+        capabilities: What its changes can express.
         names: How files show that a commit happened.
         options: Names of its own options.
     """
@@ -417,11 +420,11 @@ class TableFormat(OptionalParts, Protocol):
 
     @property
     def reader(self) -> TaskReader:
-        """Reads its tasks."""
+        """The reader of its tasks."""
         ...
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether a table of this format lies at `root`, with a request or two.
+        """Return whether there is a table of this format at `root`, with one or two requests.
 
         Raises:
             StorageError: The place cannot be read.
@@ -436,7 +439,7 @@ class TableFormat(OptionalParts, Protocol):
         ...
 
     def is_at(self, place: str) -> bool:
-        """Return whether a table of this format seems to lie at a local place; blocking."""
+        """Return whether a local place looks like a table of this format; blocking."""
         ...
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:
@@ -446,7 +449,7 @@ class TableFormat(OptionalParts, Protocol):
             place: A path or URL, as the user gave it.
 
         Raises:
-            NotATableError, TableError: The table cannot be served.
+            NotATableError, TableError: The table cannot be read.
             ConfigError: No store serves this place, or an option is wrong.
         """
         ...

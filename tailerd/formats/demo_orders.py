@@ -1,4 +1,4 @@
-"""The orders of demo tables: placed, moved on and deleted at random, alike for the same seed."""
+"""The orders of demo tables: placed, updated and deleted at random, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Order = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderChange:
-    """One order as it was and as it is.
+    """One order before and after a change.
 
     Attributes:
-        before: None where it is new.
-        after: None where it is deleted.
+        before: None if it is new.
+        after: None if it is deleted.
     """
 
     order_id: int
@@ -29,21 +29,21 @@ class OrderChange:
 
     @property
     def kind(self) -> str:
-        """What was done."""
+        """The kind of change."""
         if self.before is None:
             return "insert"
         return "delete" if self.after is None else "update"
 
 
 class DemoOrders:
-    """The rows of a demo table, and what happens to them; a format's demo table inherits it.
+    """The rows of a demo table and their changes; a format's demo table inherits it.
 
     Args:
-        folder: Where the table is made; must not hold one yet.
-        seed: Makes the same changes again.
+        folder: Where the table is created; must not contain one yet.
+        seed: The same seed yields the same changes.
 
     Attributes:
-        orders: Those there are, by number.
+        orders: The current orders, by number.
     """
 
     def __init__(self, folder: Path, seed: int = 7) -> None:
@@ -58,13 +58,13 @@ class DemoOrders:
         return self._folder
 
     def place_first(self) -> list[Order]:
-        """Place the orders that the table begins with."""
+        """Place the initial orders of the table."""
         for _ in range(_FIRST_ORDERS):
             self._place()
         return list(self.orders.values())
 
     def change_order(self) -> OrderChange:
-        """Place an order, move one on or delete one."""
+        """Place an order, update one or delete one."""
         draw = self._random.random()
         if draw < 0.45 or len(self.orders) < 3:
             return self._place()

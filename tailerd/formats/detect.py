@@ -1,4 +1,4 @@
-"""Table formats by name, and which of them a table has."""
+"""Looks up table formats by name, and detects the format of a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table_format(name: str) -> TableFormat:
     """Return the format of a name.
 
     Raises:
-        ConfigError: The format is unknown, or the distribution that brings it does not load.
+        ConfigError: The format is unknown, or the distribution that provides it does not load.
     """
     return cast("TableFormat", format_class(name)())
 
@@ -40,13 +40,13 @@ def formats_named(name: str = AUTO) -> list[TableFormat]:
     """Return the format of a name; all of them for `auto`.
 
     Raises:
-        ConfigError: The format is unknown, or the distribution that brings it does not load.
+        ConfigError: The format is unknown, or the distribution that provides it does not load.
     """
     return table_formats() if name == AUTO else [table_format(name)]
 
 
 def reader_of(task: ChangeTask) -> TaskReader:
-    """Return what reads a task."""
+    """Return the reader of a task."""
     return table_format(task.format).reader
 
 
@@ -57,7 +57,7 @@ def read_tasks(
     *,
     stores: Stores,
 ) -> Iterator[ChangeBatch]:
-    """Yield the rows of tasks in order, however their formats read them; blocking.
+    """Yield the rows of tasks in order, whatever their formats; blocking.
 
     Args:
         columns: Names to read, as far as a task's version has them; None for all.
@@ -77,20 +77,20 @@ async def find_format(
     """Return the format of the table at a place.
 
     Args:
-        name: What the user says it is; `auto` to look.
+        name: The format the user named; `auto` to detect it.
         allowed: Places outside the table that links may lead to.
-        stores: How its files are reached.
+        stores: How its files are accessed.
 
     Raises:
-        ConfigError: The format is unknown, several are there, or no store serves this place.
-        NotATableError: No table that a format recognises lies there.
+        ConfigError: The format is unknown, several formats match, or no store serves this place.
+        NotATableError: No format recognises a table there.
         StorageError: The place cannot be read.
     """
     if name != AUTO:
         return table_format(name)
     formats = table_formats()
     if len(formats) == 1:
-        # Opening says better what is wrong.
+        # Opening the table reports a more precise error.
         return formats[0]
     store, root = stores.locate_table(place, allowed_places(allowed))
     answers = await asyncio.gather(
@@ -105,7 +105,7 @@ async def find_format(
     if found:
         return found[0]
     for answer in answers:
-        # Rights may end at the table's folder, where another format's files would lie beside it.
+        # A format may look next to the table's folder, where the user may lack permissions.
         if isinstance(answer, BaseException):
             raise answer
     names = ", ".join(each.name for each in formats)
@@ -116,9 +116,9 @@ async def find_format(
 
 
 async def require_folder(place: str, stores: Stores) -> None:
-    """Make sure that a place is not obviously wrong, before its log is said to be empty.
+    """Make sure that a place is not obviously wrong, before its log is reported as empty.
 
-    Of a bucket nothing is asked.
+    Places in a bucket are not checked.
 
     Raises:
         NotATableError: There is no such folder, or it is a table's log.
@@ -147,7 +147,7 @@ def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
     except OSError:
-        # Opening says better what is wrong.
+        # Opening the table reports a more precise error.
         return True
 
 
@@ -162,10 +162,10 @@ def _sibling_like(parent: str, name: str) -> str:
 
 
 def presumed_format(place: str, name: str = AUTO) -> TableFormat:
-    """Return the format a table most likely has, for watchers; blocking, asks no remote store.
+    """Return the format a table most likely has, for watchers; blocking, without remote requests.
 
-    Where the format is to be recognised and nothing can be seen yet, or the place is in a bucket,
-    it is the first: polling finds commits all the same.
+    Returns the first format if it is to be detected and no table exists yet, or the place is in a
+    bucket: polling finds commits in any case.
 
     Raises:
         ConfigError: The format is unknown, or no store serves this place.
@@ -179,7 +179,7 @@ def presumed_format(place: str, name: str = AUTO) -> TableFormat:
 
 
 def commit_folder(place: str, name: str = AUTO) -> str:
-    """Return the folder whose files are a table's commits, as `presumed_format` has it.
+    """Return the folder whose files are a table's commits, according to `presumed_format`.
 
     Raises:
         ConfigError: The format is unknown, or no store serves this place.
@@ -191,10 +191,10 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
     """Open a table for its changes.
 
     Args:
-        name: Its format; `auto` to look.
+        name: Its format; `auto` to detect it.
 
     Raises:
-        TableError: It is none, or asks for what its reader does not know.
+        TableError: It is not a table, or requires a feature that its reader does not support.
         ConfigError: The format or an option is unknown, or no store serves this place.
         StorageError: The place cannot be read.
     """
@@ -212,13 +212,13 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
 
 
 def find_demo(name: str = AUTO) -> Demo:
-    """Return what makes a demo table.
+    """Return the demo of a format.
 
     Args:
-        name: Of a format; `auto` for the first one that makes any.
+        name: Of a format; `auto` for the first one that has a demo.
 
     Raises:
-        UnsupportedFeatureError: The format makes none.
+        UnsupportedFeatureError: The format has no demo.
     """
     formats = formats_named(name)
     demo = next((each.demo for each in formats if each.demo is not None), None)

@@ -1,4 +1,4 @@
-"""Tables below a place: what `tailerd init` writes a configuration for."""
+"""Finds the tables below a place, for which `tailerd init` writes a configuration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tailerd.storage.base import ListsFolders, ObjectStore
 from tailerd.storage.stores import Stores
 
 DEPTH = 3
-"""Levels below the place that are looked at: catalog, database, table."""
+"""Levels below the place that are searched: catalog, database, table."""
 
 MOST_FOLDERS = 5_000
-"""Folders that one search looks at: a lake of many tables has its own patterns (`discover`)."""
+"""Folders that one search visits; a lake with many tables should use patterns (`discover`)."""
 
 _AT_ONCE = 16
 _HIDDEN = (".", "_")
@@ -40,11 +40,11 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTables:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         tables: In the order of their places.
-        is_complete: Whether all folders were looked at; the search is bounded.
+        is_complete: Whether all folders were searched; the search is bounded.
     """
 
     tables: Sequence[FoundTable]
@@ -59,7 +59,7 @@ async def find_tables(place: str, stores: Stores, *, depth: int = DEPTH) -> Foun
         depth: Levels of folders below the place.
 
     Raises:
-        NotATableError: The place is no folder.
+        NotATableError: The place is not a folder.
         ConfigError: No store serves it.
         StorageError: It cannot be read.
     """
@@ -138,7 +138,7 @@ def _local_folders(path: str) -> list[str]:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
     except PermissionError:
-        # Folders of others, such as lost+found, hold no table of this user.
+        # Other users' folders, such as lost+found, contain no table of this user.
         return []
 
 
@@ -166,7 +166,7 @@ def _ends(path: str, count: int) -> str:
 
 
 def _as_name(text: str) -> str:
-    """Return what a table may be called in a configuration: letters, digits, `.`, `_`, `-`."""
+    """Return a valid table name for a configuration: letters, digits, `.`, `_`, `-`."""
     plain = "".join(
         each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in text
     )

@@ -16,13 +16,13 @@ class TableDescription:
     """One version of a table.
 
     Attributes:
-        timestamp_ms: When it was committed; None where that is no longer known.
-        num_files, size_bytes: Live data files; None where the format does not count them.
-        num_rows: Live rows; None where statistics do not tell.
-        columns: Name and type of each column, for people, in order.
-        schema: The same as the format writes it: what `json.dumps` takes.
-        facts: All else the format has to say: what `json.dumps` takes, by key.
-        shown: The same for people, by label.
+        timestamp_ms: When it was committed; None if no longer known.
+        num_files, size_bytes: Live data files; None if the format does not count them.
+        num_rows: Live rows; None if statistics are missing.
+        columns: Name and type of each column, human-readable, in order.
+        schema: The same as the format writes it; JSON-serialisable.
+        facts: Further properties of the format; JSON-serialisable, by key.
+        shown: The same, human-readable, by label.
     """
 
     table_id: str
@@ -45,9 +45,9 @@ class FileDescription:
     """One live data file.
 
     Attributes:
-        num_rows: Physical rows; None where statistics do not tell.
-        deletion_vector: Identity of what marks deleted rows of it; None without any.
-        deleted_rows: How many rows that are.
+        num_rows: Physical rows; None if statistics are missing.
+        deletion_vector: Identity of its deletion vector; None without one.
+        deleted_rows: Number of rows that the vector deletes.
     """
 
     path: str
@@ -64,10 +64,10 @@ class CommitDescription:
     """One commit.
 
     Attributes:
-        operation: What its writer calls it; None where it does not say.
-        bytes_added, bytes_removed: None where nobody counted them.
-        change_files, change_bytes: Files that hold nothing but row changes.
-        changes: How its row changes are read, in a word of the format's own.
+        operation: The operation its writer recorded; None if it recorded none.
+        bytes_added, bytes_removed: None if they were not counted.
+        change_files, change_bytes: Files that contain only row changes.
+        changes: How its row changes are read; one word, defined by the format.
     """
 
     version: Version
@@ -83,23 +83,24 @@ class CommitDescription:
 
 
 class TableInspection(Protocol):
-    """Looks at one table. Used by one task at a time."""
+    """Inspects one table. Used by one task at a time."""
 
     async def version_at(self, timestamp: str) -> Version:
         """Return the newest version not later than a timestamp.
 
         Raises:
-            UsageError: The text is no timestamp, or before the first commit.
+            UsageError: The text is not a timestamp, or before the first commit.
         """
         ...
 
     async def describe(self, version: Version | None = None) -> TableDescription:
         """Describe a version, the newest by default.
 
-        Rows that cannot be served do not keep a table from being described: the place is warned.
+        A table whose rows cannot be read is described all the same, with a warning
+        (`TablePlace.warn`).
 
         Raises:
-            NotATableError, MissingVersionError: It is not there.
+            NotATableError, MissingVersionError: It does not exist.
             TableError, StorageError: It cannot be read.
         """
         ...
@@ -115,7 +116,7 @@ class TableInspection(Protocol):
     def history(self, limit: int) -> AsyncIterator[CommitDescription]:
         """Yield the newest `limit` commits, oldest first.
 
-        Those that can no longer be told are left out; the place is warned.
+        Those that can no longer be read are left out, with a warning (`TablePlace.warn`).
 
         Raises:
             NotATableError: There is no table.
@@ -126,4 +127,4 @@ class TableInspection(Protocol):
 
 
 Inspector = Callable[[TablePlace], TableInspection]
-"""What a format offers to look at its tables: returns the inspection of one; asks nothing yet."""
+"""Returns the inspection of a table; makes no request yet."""

@@ -1,11 +1,11 @@
 """States of a table that keeps no history of its own, saved as they were observed.
 
 An entry is what a format wrote of one observed state, under its number. It is durable before the
-rows that lead to it are delivered, and kept until a later one is: a crash repeats the same
-difference. An entry that is missing is a gap, never a fresh start.
+rows that lead to it are delivered, and kept until a later one is: after a crash the same difference
+is repeated. A missing entry is a gap, never a fresh start.
 
 Several processes may observe one table into one ledger: of those that save the same number exactly
-one wins, and the others take what it saved.
+one succeeds, and the others use its entry.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Ledger(Protocol):
     """The saved states of one table."""
 
     is_durable: bool
-    """Whether another process finds the entries again."""
+    """Whether the entries outlive the process."""
 
     async def numbers(self) -> list[int]:
         """Return the numbers of all entries, ascending."""
         ...
 
     async def load(self, number: int) -> bytes | None:
-        """Return an entry; None where there is none.
+        """Return an entry; None if there is none.
 
         Raises:
             OffsetError: It is damaged.
@@ -48,7 +48,7 @@ class Ledger(Protocol):
         ...
 
     async def save(self, number: int, entry: bytes) -> bool:
-        """Save an entry durably; False where there is one of this number already."""
+        """Save an entry durably; False if there is one of this number already."""
         ...
 
     async def forget_before(self, number: int) -> None:
@@ -56,15 +56,15 @@ class Ledger(Protocol):
         ...
 
     async def mark_dropped(self) -> None:
-        """Remember that the table was gone when it was looked at."""
+        """Record that the table was missing at a poll."""
         ...
 
     async def unmark_dropped(self) -> None:
-        """Forget that: the same table is there again."""
+        """Clear that mark: the same table exists again."""
         ...
 
     async def is_marked_dropped(self) -> bool:
-        """Return whether the table was gone, and nobody has settled since what is there now."""
+        """Return whether the table was missing and the mark has not been cleared since."""
         ...
 
     async def clear(self) -> None:
@@ -73,7 +73,7 @@ class Ledger(Protocol):
 
 
 class MemoryLedger:
-    """A ledger that ends with its process."""
+    """A ledger in memory, lost with its process."""
 
     is_durable = False
 
@@ -86,11 +86,11 @@ class MemoryLedger:
         return sorted(self._entries)
 
     async def load(self, number: int) -> bytes | None:
-        """Return an entry; None where there is none."""
+        """Return an entry; None if there is none."""
         return self._entries.get(number)
 
     async def save(self, number: int, entry: bytes) -> bool:
-        """Keep an entry; False where there is one of this number already."""
+        """Keep an entry; False if there is one of this number already."""
         return self._entries.setdefault(number, entry) is entry
 
     async def forget_before(self, number: int) -> None:
@@ -99,15 +99,15 @@ class MemoryLedger:
             del self._entries[old]
 
     async def mark_dropped(self) -> None:
-        """Remember that the table was gone."""
+        """Record that the table was missing."""
         self._is_dropped = True
 
     async def unmark_dropped(self) -> None:
-        """Forget that."""
+        """Clear that mark."""
         self._is_dropped = False
 
     async def is_marked_dropped(self) -> bool:
-        """Return whether the table was gone."""
+        """Return whether the table is marked as missing."""
         return self._is_dropped
 
     async def clear(self) -> None:
@@ -120,8 +120,8 @@ class StoredLedger:
     """A ledger in a folder of an object store, one file an entry.
 
     Args:
-        store, folder: Where; the folder is the ledger's own, and need not be there yet.
-        is_read_only: For a process that only looks: what it saves stays in its memory, and it
+        store, folder: The ledger's own folder; it need not exist yet.
+        is_read_only: For a process that only inspects: what it saves stays in memory, and it
             deletes nothing.
     """
 
@@ -146,7 +146,7 @@ class StoredLedger:
         return sorted(found)
 
     async def load(self, number: int) -> bytes | None:
-        """Return an entry; None where there is none.
+        """Return an entry; None if there is none.
 
         Raises:
             OffsetError: It is damaged.
@@ -158,7 +158,7 @@ class StoredLedger:
             return None if self._unsaved is None else await self._unsaved.load(number)
 
     async def save(self, number: int, entry: bytes) -> bool:
-        """Save an entry durably; False where there is one of this number already.
+        """Save an entry durably; False if there is one of this number already.
 
         Raises:
             StorageError: It cannot be written.
@@ -173,7 +173,7 @@ class StoredLedger:
         return True
 
     async def forget_before(self, number: int) -> None:
-        """Delete the entries below a number; costs nothing where none can be there.
+        """Delete the entries below a number; makes no request if there can be none.
 
         Raises:
             StorageError: One cannot be deleted.
@@ -185,7 +185,7 @@ class StoredLedger:
         self._oldest = number
 
     async def mark_dropped(self) -> None:
-        """Remember that the table was gone when it was looked at.
+        """Record that the table was missing at a poll.
 
         Raises:
             StorageError: It cannot be written.
@@ -194,7 +194,7 @@ class StoredLedger:
             await self._store.put(f"{self._folder}/{_DROPPED}", b"")
 
     async def unmark_dropped(self) -> None:
-        """Forget that: the same table is there again.
+        """Clear that mark: the same table exists again.
 
         Raises:
             StorageError: The mark cannot be deleted.
@@ -203,10 +203,10 @@ class StoredLedger:
             await self._store.delete(f"{self._folder}/{_DROPPED}")
 
     async def is_marked_dropped(self) -> bool:
-        """Return whether the table was gone, and nobody has settled since what is there now.
+        """Return whether the table was missing and the mark has not been cleared since.
 
         Raises:
-            StorageError: It cannot be told.
+            StorageError: The mark cannot be checked.
         """
         try:
             await self._store.head(f"{self._folder}/{_DROPPED}")
@@ -263,14 +263,14 @@ def _unpacked(content: bytes, path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPlace:
-    """Where a ledger is: a folder or a URL, and whether it is only looked at."""
+    """Where a ledger is: a folder or a URL, and whether it is opened read-only."""
 
     place: str
     is_read_only: bool = False
 
 
 def open_ledger(wanted: LedgerPlace | None, stores: Stores) -> Ledger:
-    """Return the ledger at a place; without one, it lasts as long as the process.
+    """Return the ledger at a place; without a place, one in memory.
 
     Raises:
         ConfigError: No store serves the place.

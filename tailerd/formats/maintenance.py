@@ -1,6 +1,6 @@
 """The contract of table maintenance: an optional part of a table format.
 
-The format decides which jobs a table needs and does them. When to look, the lease, pins, pauses,
+The format decides which jobs a table needs and runs them. Scheduling, the lease, pins, pauses,
 retries and the process the work runs in belong to `tailerd.maintenance`, which knows no format.
 """
 
@@ -20,7 +20,7 @@ from tailerd.formats.placement import TablePlace
 from tailerd.registry import unknown_field
 
 CLEANUP = "cleanup"
-"""The job that deletes what has expired: the only one that depends on what readers still need."""
+"""The job that deletes expired files: the only one that depends on what readers still need."""
 DAY_MINUTES = 24 * 60
 MINUTE_MS = 60_000
 
@@ -39,13 +39,13 @@ _Shared = TypeVar("_Shared")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupPolicy:
-    """Whether what has expired is deleted.
+    """Whether and when expired files are deleted.
 
     Attributes:
-        is_enabled: Off by default: what is deleted cannot be read again.
-        older_than_seconds: Keep longer than the table says; never less.
-        every_seconds: How often to look for what has expired.
-        keep_from: A version that stays readable, with all that follow; None for no such wish.
+        is_enabled: Off by default: deleted versions cannot be read again.
+        older_than_seconds: Retention, if longer than the table's own; never shorter.
+        every_seconds: How often to check for expired files.
+        keep_from: Oldest version that must stay readable; None for no such limit.
         wait_for_pins: Consumers that must have pinned what they need before anything is deleted.
     """
 
@@ -58,7 +58,7 @@ class CleanupPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DailyPause:
-    """A part of every day in which only jobs run that need no lease.
+    """A daily period in which only jobs that need no lease run.
 
     Attributes:
         start_minute, end_minute: Minutes after midnight UTC; an end before the start is on the
@@ -76,7 +76,7 @@ class DailyPause:
 
 
 def paused_until_ms(pauses: Sequence[DailyPause], now_ms: int) -> int | None:
-    """Return when the pauses that this time falls into are over; None outside of them."""
+    """Return when the pauses that include this time end; None if there is none."""
     until_ms = now_ms
     for _ in pauses:
         # One pause may end where another begins.
@@ -86,11 +86,11 @@ def paused_until_ms(pauses: Sequence[DailyPause], now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """An engine that runs a job too large for one process.
+    """An engine that runs jobs too large for one process.
 
     Attributes:
         kind: Its key in `registry.MAINTENANCE_PROGRAMS`.
-        master, conf: Where its session runs, and the session's own configuration.
+        master, conf: Where its session runs, and the session's configuration.
     """
 
     kind: str = "spark"
@@ -100,12 +100,12 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePolicies:
-    """What is wanted for one table, as any format understands it.
+    """The maintenance settings of one table, in a form common to all formats.
 
     Attributes:
         jobs: The format's own fields of the section `maintenance`, already validated: one JSON
             object; empty for the format's defaults.
-        engine: Runs the large jobs; None for this process.
+        engine: Runs the large jobs; None to run them in this process.
     """
 
     jobs: str = ""
@@ -114,14 +114,14 @@ class MaintenancePolicies:
     engine: EngineSettings | None = None
 
     def paused_until_ms(self, now_ms: int) -> int | None:
-        """Return when the pauses that this time falls into are over; None outside of them."""
+        """Return when the pauses that include this time end; None if there is none."""
         return paused_until_ms(self.pauses, now_ms)
 
     def jobs_as(self, kind: type[_Jobs], table_format: str) -> _Jobs:
         """Return the format's own fields of the section.
 
         Raises:
-            ConfigError: There is one that the format does not have, or that does not fit.
+            ConfigError: The format does not have one of them, or a value is invalid.
         """
         own = json.loads(self.jobs or "{}")
         there = (*kind.__struct_fields__, *_COMMON_FIELDS)
@@ -142,12 +142,12 @@ class RetentionFloor:
     """What readers of a table still need of its history.
 
     Attributes:
-        from_version: The oldest version whose changes somebody has yet to read; None where nobody
-            has. What must stay readable for that (such as the version before) is the format's
-            knowledge.
-        obstacle: Why that is not known yet; empty where it is.
-        error_code: Of an obstacle that an operator should see; empty for one that passes.
-        by: Who has yet to read that version, for people.
+        from_version: The oldest version whose changes a reader has yet to read; None if no reader
+            has any left. The format knows what must stay readable for that, such as the version
+            before.
+        obstacle: Why that is not known yet; empty if it is.
+        error_code: Of an obstacle that an operator should see; empty for a transient one.
+        by: The reader that needs that version, human-readable.
     """
 
     from_version: int | None = None
@@ -156,7 +156,7 @@ class RetentionFloor:
     by: str = "a pipeline"
 
     def and_also(self, other: RetentionFloor) -> RetentionFloor:
-        """Return what satisfies both."""
+        """Return the floor that satisfies both."""
         if self.obstacle or other.obstacle:
             return self if self.obstacle else other
         if other.from_version is None:
@@ -171,7 +171,7 @@ AskFloor = Callable[[str], Awaitable[RetentionFloor]]
 
 
 async def no_readers(_: str) -> RetentionFloor:
-    """Return the floor of a table that nobody reads."""
+    """Return the floor of a table without readers."""
     return RetentionFloor()
 
 
@@ -183,14 +183,14 @@ class Decision:
     """Whether a job is due.
 
     Attributes:
-        job: The format's name of the job; `CLEANUP` for the one that deletes what has expired.
+        job: The format's name of the job; `CLEANUP` for the one that deletes expired files.
         reason: Why, or why not: one sentence.
-        cost, saves: What it reads and writes, and what readers gain; sentences, for a due one.
+        cost, saves: What it reads and writes, and what readers gain; sentences, if it is due.
         cost_seconds, cost_bytes: Estimates of the same: time, and bytes written.
-        saves_seconds: Time that every reader saves who opens the table cold.
-        start_version, end_version: The versions it is about.
-        due_ms: When it becomes due by time alone, should nothing else happen; None where it is due
-            now, or time does not decide. Milliseconds since the epoch.
+        saves_seconds: Time saved by each reader that opens the table cold.
+        start_version, end_version: The versions it covers.
+        due_ms: When it becomes due by time alone, if the table does not change; None if it is due
+            now, or does not depend on time. Milliseconds since the epoch.
     """
 
     job: str
@@ -208,11 +208,11 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What became of one job.
+    """The result of one job.
 
     Attributes:
         outcome: `written`, `deleted`, `already_there` or `nothing_to_say`.
-        version: The newest it is about; of a cleanup the oldest that is left.
+        version: The newest version it covers; for a cleanup, the oldest that is left.
         files: How many files were written or deleted.
         summary: One sentence.
     """
@@ -227,15 +227,15 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAssessment:
-    """A table's log as it was found, and what the policies say of it.
+    """A table's log as it was read, and the decisions of the policies.
 
     Attributes:
         version: The newest.
         floor: What readers needed when the cleanup was planned.
         has_expired: Whether a cleanup would delete anything.
-        cleanup_error: Why no cleanup could be planned, which concerns no other job; None where it
+        cleanup_error: Why no cleanup could be planned, which affects no other job; None if it
             could.
-        payload: The format's own, given back to `apply`.
+        payload: The format's own data, passed back to `apply`.
     """
 
     table_id: str
@@ -255,35 +255,35 @@ class TableMaintenance(Protocol):
 
     @property
     def unleased_jobs(self) -> frozenset[str]:
-        """Jobs that are cheaper than taking turns for them, and do no harm done twice."""
+        """Jobs that are cheaper than acquiring the lease, and harmless if they run twice."""
         ...
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
     ) -> LogAssessment:
-        """Look at the table and decide what is due.
+        """Read the table's log and decide what is due.
 
         Args:
-            with_cleanup: Whether to look for what has expired, which may read all of the log.
-            is_asked: An operator asked for maintenance: what is of any use is due.
+            with_cleanup: Whether to check for expired files, which may read all of the log.
+            is_asked: An operator requested maintenance: every job that is of any use is due.
 
         Raises:
-            UnsupportedFeatureError: The table asks of its writers what this release cannot do.
+            UnsupportedFeatureError: The table requires a writer feature that is not supported.
             ConfigError: The policies contradict the table.
             TableError, StorageError: The table cannot be read.
         """
         ...
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Do one job that is due, by a assessment of this object.
+        """Run one job that is due according to an assessment of this object.
 
         Raises:
-            TableError, StorageError: It could not be done; no reader sees a wrong state.
+            TableError, StorageError: It failed; no reader sees a wrong state.
         """
         ...
 
     async def check_readable_from(self, version: Version, reader: str) -> None:
-        """Make sure that a reader which has yet to read `version` can go on from there.
+        """Make sure that a reader which has yet to read `version` can continue from there.
 
         Args:
             reader: Its name, for the error.
@@ -296,7 +296,7 @@ class TableMaintenance(Protocol):
 
 
 class Maintainer(Protocol):
-    """What a format offers to keep its tables in order."""
+    """Opens the maintenance of a format's tables."""
 
     def open(
         self,
@@ -307,46 +307,45 @@ class Maintainer(Protocol):
         floor: AskFloor = no_readers,
         run_on_engine: RunOnEngine | None = None,
     ) -> TableMaintenance:
-        """Return the maintenance of one table; nothing is asked of it yet.
+        """Return the maintenance of one table; makes no request yet.
 
         Args:
-            floor: Asked before and during each cleanup.
+            floor: Called before and during each cleanup.
             run_on_engine: Runs a request of this format on the engine that the policies name;
-                None where there is no such engine.
+                None without such an engine.
 
         Raises:
-            ConfigError: The policies are none of this format.
+            ConfigError: The policies are not valid for this format.
         """
         ...
 
     async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
-        """Do what `run_on_engine` was asked for, in the engine's program; return its answer.
+        """Run a request of `run_on_engine` in the engine's program; return its answer.
 
         Raises:
-            TailerdError: It could not be done.
+            TailerdError: It failed.
         """
         ...
 
 
 RunOnEngine = Callable[[EngineSettings, bytes], Awaitable[bytes]]
-"""Takes an engine and a format's request to itself; returns what `run_request` returned there."""
+"""Runs a format's own request on an engine; returns what `run_request` returned there."""
 
 
 class TaskExecutor(Protocol):
-    """Runs functions in the tasks of an engine: functions, items and answers are pickled.
+    """Runs functions in the tasks of an engine: functions, items and results are pickled.
 
-    Raises of all methods: a `TailerdError` that a task raised; `EngineError` where the engine
-    failed.
+    All methods raise a `TailerdError` that a task raised, or `EngineError` if the engine failed.
     """
 
     async def map(self, items: Sequence[_In], work: Callable[[_In], _Out]) -> list[_Out]:
-        """Return what each item's own task makes of it, in the order of the items."""
+        """Run `work` for each item in its own task; return the results in the order of items."""
         ...
 
     async def map_with(
         self, shared: _Shared, items: Sequence[_In], work: Callable[[_In, _Shared], _Out]
     ) -> list[_Out]:
-        """Do the same with a value that is sent to each worker once."""
+        """As `map`, with a value that is sent to each worker once."""
         ...
 
     async def map_by_range(
@@ -356,7 +355,7 @@ class TaskExecutor(Protocol):
         ranges: int,
         write: Callable[[Iterable[_Piece]], Iterable[_Out]],
     ) -> list[_Out]:
-        """Cut items into pieces in tasks, bring the pieces of one range together, write each range.
+        """Cut items into pieces in tasks, shuffle the pieces by range, and write each range.
 
         Args:
             cut: Yields pieces with the number of their range, from 0 to `ranges` - 1.

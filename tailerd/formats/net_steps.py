@@ -1,6 +1,6 @@
-"""Which steps of a table are one difference, and what an offset says of one that was begun.
+"""Decides which steps of a table are one difference, and marks offsets inside such a step.
 
-What `formats.base.NetSteps` asks for, for formats that can compare two versions.
+Implements `formats.base.NetSteps` for formats that can compare two versions.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from tailerd.changefeed.offset import Offset, Version, Versions
 from tailerd.errors import RESET_OR_ON_GAP, MissingVersionError, TableError
 
 _MARK = "/net:"
-"""Behind a format's own mark, before the version that the step leads to."""
+"""Separates a format's own mark from the version at which the step ends."""
 
 
 class NetStepPlan:
-    """Decides where one table is read in one difference. Used by one task.
+    """Decides when one table is read as one difference. Used by one task.
 
     Args:
         versions: Of the table.
-        check: Raises a TableError where [start, end), both at the start of a commit, has no
+        check: Raises a TableError if [start, end), both at the start of a commit, has no
             difference.
-        always: All commits are read so.
-        above: They are where more versions than this are new; None: never.
+        always: All commits are read as differences.
+        above: Commits are read as one difference if more versions than this are new; None: never.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class NetStepPlan:
         self._chosen: Offset | None = None
 
     def begun(self, start: Offset) -> Version | None:
-        """Return where the step leads that was begun here, in this process or an earlier one."""
+        """Return the end of the step that was begun here, in this process or an earlier one."""
         _, is_there, version = start.mark.partition(_MARK)
         return Version(int(version)) if is_there else None
 
     def is_net(self, start: Offset) -> bool:
-        """Whether the step that begins here is one difference."""
+        """Return whether the step that begins here is one difference."""
         return self.begun(start) is not None or (self._always and start.is_commit_start)
 
     async def is_far(self, start: Offset, head: Version) -> bool:
-        """Whether the step to the head is one difference: far enough, and there is one."""
+        """Return whether the step to the head is one difference: long enough, and available."""
         if self._above is None or not start.is_commit_start:
             return False
         if head + 1 - start.version <= self._above:
@@ -58,7 +58,7 @@ class NetStepPlan:
         try:
             await self._check(start, self._behind(start, head))
         except TableError:
-            # What the commits say is told one by one.
+            # The commits are read one by one instead.
             return False
         self._chosen = start
         return True
@@ -73,7 +73,7 @@ class NetStepPlan:
         """Return `start` with the mark of one difference to the head.
 
         Raises:
-            TableError: One of the two versions cannot be read any more, or they have none.
+            TableError: One of the two versions can no longer be read, or they have no difference.
         """
         if not start.is_commit_start or head < start.version:
             raise MissingVersionError(

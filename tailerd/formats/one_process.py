@@ -1,4 +1,4 @@
-"""What maintenance has in common of formats of whose jobs none runs on an engine."""
+"""Common parts of maintenance for formats whose jobs never run on an engine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SWITCHED_OFF = "Cleanup is not switched on."
 
 
 class OneProcessMaintainer:
-    """The `Maintainer` of a format whose jobs run where the table is looked at.
+    """The `Maintainer` of a format whose jobs run in the assessing process.
 
     Args:
-        make: Returns the maintenance of one table; nothing is asked of it yet.
+        make: Returns the maintenance of one table; makes no request yet.
     """
 
     def __init__(
@@ -45,20 +45,20 @@ class OneProcessMaintainer:
         floor: AskFloor = no_readers,
         run_on_engine: RunOnEngine | None = None,
     ) -> TableMaintenance:
-        """Return the maintenance of one table; nothing is asked of it yet.
+        """Return the maintenance of one table; makes no request yet.
 
         Raises:
-            ConfigError: The policies are none of this format.
+            ConfigError: The policies are not valid for this format.
         """
         return self._make(place, policies, clock, floor)
 
     async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
-        """Raise: an engine is never asked for anything."""
+        """Raise `BugError`: no job of these formats runs on an engine."""
         raise BugError(f"The table {place.url} has no job that an engine does.")
 
 
 class OneProcessMaintenance:
-    """The half of `TableMaintenance` that says nothing of the format; formats inherit it."""
+    """The part of `TableMaintenance` that does not depend on the format; formats inherit it."""
 
     unleased_jobs: frozenset[str] = frozenset()
 
@@ -75,5 +75,5 @@ class OneProcessMaintenance:
 
 
 def nothing_deleted(assessment: LogAssessment, why: str) -> JobResult:
-    """Return the result of a cleanup that found nothing to delete any more."""
+    """Return the result of a cleanup that had nothing left to delete."""
     return JobResult(job=CLEANUP, outcome="nothing_to_say", version=assessment.version, summary=why)

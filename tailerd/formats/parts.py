@@ -14,7 +14,7 @@ from tailerd.formats.statistics import Statistics
 from tailerd.storage.base import ObjectStore
 
 if TYPE_CHECKING:
-    # Reading rows must not load what reads configurations.
+    # Processes that read rows must not load the configuration models.
     from tailerd.config.maintenance import MaintenanceConfig
 
 _Part = TypeVar("_Part")
@@ -22,7 +22,7 @@ _SEED = 7
 
 
 class DemoTable(Protocol):
-    """A small table with a writer that goes on changing it. Blocking."""
+    """A small table with a writer that keeps changing it. Blocking."""
 
     @property
     def folder(self) -> Path:
@@ -34,17 +34,17 @@ class DemoTable(Protocol):
         ...
 
     def change(self) -> str:
-        """Commit one more version; return what it did."""
+        """Commit one more version; return a description of the change."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """What a format offers to show how it works.
+    """A format's demo table.
 
     Attributes:
-        table: Returns a table that is still to be made in a folder, which must not hold one yet;
-            the same seed makes the same changes again.
+        table: Returns a table to be created in a folder, which must not contain one yet; the same
+            seed yields the same changes.
         maintenance: The section `maintenance` of a demo table; None for none.
     """
 
@@ -53,10 +53,10 @@ class Demo:
 
 
 def make_demo_table(demo: Demo, folder: Path, changes: int = 5) -> None:
-    """Make a demo table with a few changes; blocking.
+    """Create a demo table with a few changes; blocking.
 
     Args:
-        folder: Where, which is made.
+        folder: Where; it is created.
         changes: Commits after the first.
     """
     table = demo.table(folder, _SEED)
@@ -66,7 +66,7 @@ def make_demo_table(demo: Demo, folder: Path, changes: int = 5) -> None:
 
 
 class OptionalParts(Protocol):
-    """Parts that are None unless a format has them; load them only when they are asked for."""
+    """Parts that are None unless a format has them; formats load them on first access."""
 
     @property
     def inspector(self) -> Inspector | None:
@@ -80,21 +80,21 @@ class OptionalParts(Protocol):
 
     @property
     def maintenance_config(self) -> type[MaintenanceConfig] | None:
-        """Its section `maintenance`, with the fields that are its own."""
+        """The model of its section `maintenance`, with the format's own fields."""
         return None
 
     @property
     def statistics(self) -> Statistics | None:
-        """Measures tables: the metrics of tables and their forecast."""
+        """Measures tables: table metrics and their forecast."""
         return None
 
     @property
     def demo(self) -> Demo | None:
-        """Makes a table to try out: `tailerd demo`."""
+        """Creates a table to try out: `tailerd demo`."""
         return None
 
     async def is_group(self, store: ObjectStore, root: str) -> bool:
-        """Return whether a place is no table, but a group of the tables in its folder.
+        """Return whether a place is not a table but a group of the tables in its folder.
 
         Raises:
             StorageError: The place cannot be read.
@@ -107,7 +107,7 @@ def required(part: _Part | None, table_format: str, capability: str) -> _Part:
 
     Args:
         table_format: The format's name.
-        capability: What the part is for, as a noun.
+        capability: The purpose of the part, as a noun.
 
     Raises:
         UnsupportedFeatureError: The format does not have it.

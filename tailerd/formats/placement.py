@@ -1,4 +1,4 @@
-"""Where a table is: the store that is asked, and the folder in it."""
+"""Where a table is: its store, and the folder in it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def ignore_warning(_: TailerdError) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlace:
-    """A table that is to be opened by one of its format's parts.
+    """A table to be opened by one of its format's parts.
 
     Attributes:
-        store, root: What is asked, and the table's folder in it.
-        url: Where other processes find the table: what `Stores.locate` takes.
-        stores: How other places are reached, such as the ledger's.
-        ledger: As `OpenRequest` has it.
-        ledgers: Those of every pipeline that is configured, whichever table it reads.
-        warn: Receives what is unexpected but safe, such as a checksum that does not add up.
-        is_strict: What the log says twice and not the same is an error, not a warning.
+        store, root: The store, and the table's folder in it.
+        url: Where other processes find the table; accepted by `Stores.locate`.
+        stores: How other places are accessed, such as the ledger's.
+        ledger: As in `OpenRequest`.
+        ledgers: Those of every configured pipeline, whichever table it reads.
+        warn: Receives what is unexpected but safe, such as a checksum mismatch.
+        is_strict: A contradiction in the log is an error, not a warning.
     """
 
     store: ObjectStore
@@ -40,10 +40,10 @@ class TablePlace:
 
 
 def allowed_places(places: Iterable[str]) -> tuple[str, ...]:
-    """Return configured places, in any form a table's place may have, as `DataPaths` compares them.
+    """Return configured places, in any form of a table's place, normalised for `DataPaths`.
 
     Raises:
-        ConfigError: One is empty, or of a scheme that is not served.
+        ConfigError: One is empty, or has an unsupported scheme.
     """
     return tuple(_compared(place) for place in places)
 
@@ -54,7 +54,7 @@ def _compared(place: str) -> str:
             "A place that the log may name files in (--allow-path, allowed_paths) is empty.",
             remedy="Give a folder or a URL, or leave it out.",
         )
-    # Only of the root anything is left to strip.
+    # Only the root still has a slash to strip.
     return normal_url(place).rstrip("/")
 
 
@@ -74,11 +74,11 @@ def place_at(
 
     Args:
         place: A path or URL, as the user gave it.
-        stores: How its files are reached.
+        stores: How its files are accessed.
         allowed: Places outside the table that symbolic links in it may lead to.
-        wrap_store: Puts a wrapper, such as one that counts requests, around the store.
-        warn, is_strict, ledger, ledgers: As `TablePlace` has them.
-        commits: The folder of its commits, as its format says; empty: in the table's own.
+        wrap_store: Wraps the store, for example to count requests.
+        warn, is_strict, ledger, ledgers: As in `TablePlace`.
+        commits: The folder of its commits, according to its format; empty: in the table's own.
 
     Raises:
         ConfigError: No store serves this place, or an allowed one.

@@ -1,4 +1,4 @@
-"""Columns of tables whose format has Arrow types: one layout of each type, and schemas as bytes."""
+"""Columns of formats with Arrow types: one layout for each type, and schemas as bytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tailerd.reading.file_scan import FieldScan
 
 
 def refuse_change_columns(names: Iterable[str]) -> None:
-    """Make sure that no column is named like a change column.
+    """Make sure that no column has the name of a change column.
 
     Raises:
-        TableError: One is.
+        TableError: One has.
     """
     for name in names:
         if name in CHANGE_COLUMNS:
@@ -27,7 +27,7 @@ def refuse_change_columns(names: Iterable[str]) -> None:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that rows have of a stored one: one of several layouts, times in µs."""
+    """Return the type of rows for a stored type: one layout for each type, times in µs."""
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
@@ -56,12 +56,12 @@ def encode_schema(schema: pa.Schema) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def decode_schema(encoded: bytes) -> pa.Schema:
-    """Return what `encode_schema` was given."""
+    """Return the schema that `encode_schema` encoded."""
     return pa.ipc.read_schema(pa.py_buffer(encoded))
 
 
 def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns asked for, in the table's order; those that are not there are left out."""
+    """Return the requested columns, in the table's order; missing ones are left out."""
     if columns is None:
         return schema
     wanted = frozenset(columns)
@@ -69,10 +69,10 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the columns asked for, in the table's order.
+    """Return the requested columns, in the table's order.
 
     Raises:
-        UsageError: One is not there.
+        UsageError: One is missing.
     """
     if unknown := [name for name in columns or () if name not in schema.names]:
         raise UsageError(
@@ -83,7 +83,7 @@ def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
 
 
 def file_column(field: pa.Field) -> FieldScan:
-    """Return how a column is found in a file."""
+    """Return how to read a column from a file."""
     kind = field.type
     children: tuple[FieldScan, ...] = ()
     if pa.types.is_struct(kind):

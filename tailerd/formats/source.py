@@ -1,4 +1,4 @@
-"""What sources of several formats share: where their files are, and how tasks are read."""
+"""Common parts of the formats' sources: where their files are, and how tasks are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import within_table
 
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
-"""What a bucket sends in some tenths of a second: enough to hide the time until it begins to."""
+"""What a bucket sends in some tenths of a second: enough to hide the latency of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class SourcePlace:
     """Where a source's table is.
 
     Attributes:
-        store, root: What is asked, confined to the table on this machine, and the table's folder.
+        store, root: The store, confined to the table if it is local, and the table's folder.
         url: Where other processes find the table.
-        allowed: Places outside the table that it may lead to.
-        links: Where its files may really lie; None in a bucket.
+        allowed: Places outside the table that it may reference.
+        links: Real paths that its files may resolve to; None in a bucket.
     """
 
     store: ObjectStore
@@ -37,11 +37,11 @@ class SourcePlace:
 
 
 def source_place(place: str, request: OpenRequest, folder: str | None = None) -> SourcePlace:
-    """Return where a table is that is to be opened for its changes.
+    """Return the place of a table whose changes are to be read.
 
     Args:
         place: A path or URL, as the user gave it.
-        folder: What holds all its files; None: the place itself.
+        folder: The folder of all its files; None: the place itself.
 
     Raises:
         ConfigError: No store serves this place, or an allowed one.
@@ -59,11 +59,11 @@ def source_place(place: str, request: OpenRequest, folder: str | None = None) ->
 
 
 class ReadsTasks:
-    """The half of `ChangeSource` that the format's reader does; sources inherit it.
+    """The part of `ChangeSource` that delegates to the format's reader; sources inherit it.
 
     Args:
         name: The table's place, as the user gave it.
-        request: Which columns are read, and how files are reached.
+        request: Which columns are read, and how files are accessed.
     """
 
     def __init__(self, name: str, reader: TaskReader, request: OpenRequest) -> None:
@@ -83,11 +83,11 @@ class ReadsTasks:
 
     @property
     def run_bytes(self) -> int:
-        """Return 0: it makes no difference whether small files are read in a row."""
+        """Return 0: reading small files together makes no difference."""
         return 0
 
     def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        """Read the rows of tasks in order, as the reader does where it may look ahead."""
+        """Read the rows of tasks in order; the reader may prefetch."""
         return self._task_reader.read_run(tasks, limit, self._columns, stores=self._stores)
 
     async def widened_floats(self) -> frozenset[str]:
@@ -96,5 +96,5 @@ class ReadsTasks:
 
 
 def ahead_bytes(store: ObjectStore) -> int:
-    """Return how much of small files is best read in a row, of files that are opened ahead."""
+    """Return the `run_bytes` of a source whose files can be opened ahead."""
     return _REMOTE_RUN_BYTES if isinstance(store, OpensAhead) else 0

@@ -1,7 +1,7 @@
 """The contract of table statistics: an optional part of a table format.
 
-A table is opened once; from then on each commit moves its figures on, for about what the commit is
-long. `pipeline.growth_keeper` and the maintenance process decide when to look.
+A table is opened once; after that each commit updates its figures, at a cost proportional to the
+commit's size. `pipeline.growth_keeper` and the maintenance process decide when to poll.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailerd.formats.maintenance import CLEANUP
 from tailerd.formats.placement import TablePlace
 
 Columns = tuple[tuple[str, str], ...]
-"""Name and type of each column, as people write them."""
+"""Name and type of each column, human-readable."""
 
 
 SIZE_BINS = 64
@@ -34,18 +34,18 @@ class TableSize:
     """A table at one version.
 
     Attributes:
-        version: The version all else is of.
+        version: The version that the other fields describe.
         bytes: Of the live data files.
-        rows: Live rows without deleted ones; None where statistics do not tell.
-        deletion_vectors: Files that some rows are deleted of without being rewritten.
-        deleted_rows: Rows of live files that are deleted.
+        rows: Live rows without deleted ones; None if statistics are missing.
+        deletion_vectors: Live files that have a deletion vector.
+        deleted_rows: Deleted rows in live files.
         size_counts: Files by size; see `size_counts`.
         checkpoint_version: The newest version that is stored whole; None without one.
         commits_since_checkpoint, bytes_since_checkpoint: What a reader replays on top of the
             newest checkpoint, or from the beginning.
         log_files: Files of the log.
-        retention_seconds: How long after its time a commit and its files are kept at least; None
-            where nobody promises that.
+        retention_seconds: Minimum time for which a commit and its files are kept after its
+            timestamp; None if there is no guarantee.
     """
 
     version: int
@@ -75,8 +75,8 @@ class CommitFacts:
     """What one commit did.
 
     Attributes:
-        rows_added, rows_removed: Physical rows of these files; None where statistics do not tell.
-        columns: Name and type of each column, for people, where the commit changes the schema;
+        rows_added, rows_removed: Physical rows of these files; None if statistics are missing.
+        columns: Name and type of each column, human-readable, if the commit changes the schema;
             else None.
     """
 
@@ -107,7 +107,7 @@ class TableStatistics(Protocol):
 
     @property
     def version(self) -> int:
-        """The version it has come to."""
+        """The version up to which commits are applied."""
         ...
 
     def is_of(self, table_id: str) -> bool:
@@ -115,7 +115,7 @@ class TableStatistics(Protocol):
         ...
 
     def columns(self) -> Columns:
-        """Return name and type of each column at `version`, for people.
+        """Return name and type of each column at `version`, human-readable.
 
         Raises:
             TableError: The schema cannot be read.
@@ -123,10 +123,10 @@ class TableStatistics(Protocol):
         ...
 
     async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
-        """Load the table where delivery began, if that is near, else where it stands.
+        """Load the table where delivery began, if that is near, else at the current position.
 
         Args:
-            first: Where delivery began; None where nothing is delivered: then at the head.
+            first: Where delivery began; None if nothing is delivered: then at the head.
             next_up: The first thing not yet delivered.
 
         Raises:
@@ -135,11 +135,11 @@ class TableStatistics(Protocol):
         ...
 
     def reaches(self, next_up: Offset) -> bool:
-        """Return whether advancing to an offset is cheaper than to open the table again there."""
+        """Return whether advancing to an offset is cheaper than opening the table again there."""
         ...
 
     async def advance(self, now: float) -> bool:
-        """Apply commits that have come, a bounded number; tell whether more may be there.
+        """Apply a bounded number of new commits; return whether there may be more.
 
         Raises:
             TableError, StorageError: A commit cannot be read.
@@ -147,35 +147,35 @@ class TableStatistics(Protocol):
         ...
 
     def take_commits(self) -> Sequence[CommitFacts]:
-        """Return the commits that were applied since this was asked last, in order."""
+        """Return the commits that were applied since the last call, in order."""
         ...
 
     def expire(self) -> None:
-        """Let the next `advance` look at the log itself: maintenance has changed it."""
+        """Make the next `advance` list the log: maintenance has changed it."""
         ...
 
     def due_in(self, now: float) -> float | None:
-        """Return the seconds until `advance` is of use although no commit came; None for never."""
+        """Return the seconds until `advance` is due even without a new commit; None for never."""
         ...
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is to deliver from an offset on; None where that was not followed.
+        """Return what is left to deliver from an offset on; None if that was not tracked.
 
-        What lies before is forgotten; without an offset everything is.
+        What is before the offset is dropped; without an offset everything is.
         """
         ...
 
     def size(self) -> TableSize:
-        """Return the table as it is at `version`."""
+        """Return the figures of the table at `version`."""
         ...
 
 
 Statistics = Callable[[TablePlace], TableStatistics]
-"""What a format offers to measure its tables: returns the statistics of one; asks nothing yet."""
+"""Returns the statistics of a table; makes no request yet."""
 
 
 class CommitStatistics:
-    """The half of `TableStatistics` that is the same where figures change with commits alone."""
+    """The common part of `TableStatistics` for formats whose figures change only with commits."""
 
     measured_again_after = frozenset({CLEANUP})
 
@@ -183,13 +183,13 @@ class CommitStatistics:
         self._new_commits: list[CommitFacts] = []
 
     def take_commits(self) -> list[CommitFacts]:
-        """Return the commits that were applied since this was asked last, in order."""
+        """Return the commits that were applied since the last call, in order."""
         taken, self._new_commits = self._new_commits, []
         return taken
 
     def expire(self) -> None:
-        """Do nothing: every `advance` looks at the table."""
+        """Do nothing: every `advance` reads the table."""
 
     def due_in(self, now: float) -> float | None:
-        """Return None: figures change with commits alone."""
+        """Return None: figures change only with commits."""
         return None

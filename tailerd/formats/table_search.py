@@ -1,4 +1,4 @@
-"""Which tables the patterns of a configuration find, looked for each at its own times."""
+"""Finds the tables that a configuration's patterns match, each pattern at its own interval."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 
 LONGEST_LOOK_SECONDS = 60.0
-"""A daemon starts, and takes a changed configuration, after a look."""
+"""Bounded because a daemon's start, and a configuration reload, wait for a search."""
 
 _RETRY_SECONDS = 30.0
 _LOOKS_BETWEEN_PROOFS = 10
-"""A known table in a bucket that a listing still shows is asked for its log this rarely."""
+"""Searches between two checks of the log of a known table that a bucket's listing still shows."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
-    """What is known of one pattern.
+    """The state of one pattern.
 
     Attributes:
-        config: The pattern; with another one everything is looked for again.
-        folders: What the last look that succeeded found.
-        due: When to look again, as the clock counts.
-        looks: Looks that succeeded; a group that has none knows nothing.
-        failures: Looks that failed since.
+        config: The pattern; if it changes, the search starts over.
+        folders: Result of the last successful search.
+        due: When to search again, in monotonic seconds.
+        looks: Number of successful searches; with none, `folders` is not known.
+        failures: Failed searches since the last success.
         named: Name of a table it found, casefolded -> its folder, which is still among `folders`.
     """
 
@@ -50,13 +50,13 @@ class _Group:
 
 
 def discover_tables(config: Config, stores: Stores | None = None) -> Discovery:
-    """Look for the tables of every pattern once; blocking, and not for a thread with a loop.
+    """Search for the tables of every pattern once; blocking, not for a thread with an event loop.
 
     Args:
-        stores: Where they are; by default as the configuration says.
+        stores: How they are accessed; by default as configured.
 
     Raises:
-        TailerdError: A look failed.
+        TailerdError: A search failed.
     """
     if not config.discover:
         return with_tables_found(config, {})
@@ -64,11 +64,11 @@ def discover_tables(config: Config, stores: Stores | None = None) -> Discovery:
 
 
 class TableSearch:
-    """Keeps what the patterns found, and each name for the folder that had it first.
+    """Keeps the tables that the patterns found, and assigns each name to the first folder with it.
 
-    A name is free again once a look did not find its folder: a table may be moved, and the table's
-    id in a saved offset keeps that from another. A look that fails leaves what the look before
-    found, and the names.
+    A name is free again once a search did not find its folder: a table may be moved, and the table
+    id in a saved offset guards against a different table. A failed search keeps the previous result
+    and the names.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class TableSearch:
         telemetry: Telemetry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Begin without having looked.
+        """Start without a search.
 
         Args:
-            stores: Where tables are; by default, as the configuration of each look says.
+            stores: How tables are accessed; by default as configured at each search.
         """
         self._stores = stores
         self._telemetry = telemetry or Telemetry()
@@ -90,22 +90,22 @@ class TableSearch:
         self._rejected: set[tuple[str, str]] = set()
 
     def wait_seconds(self) -> float | None:
-        """Return the time until a pattern has to be looked at; None where there is none."""
+        """Return the seconds until the next search is due; None without patterns."""
         due = min((group.due for group in self._groups.values()), default=None)
         return None if due is None else max(0.0, due - self._clock.monotonic())
 
     async def look(
         self, config: Config, *, is_asked: bool = False, is_strict: bool = False
     ) -> Discovery:
-        """Look for the tables of the patterns that are due, and return all there are.
+        """Search for the tables of the patterns that are due, and return all that are known.
 
         Args:
-            config: Where the patterns are; may be another one each time.
-            is_asked: Look at all of them now.
-            is_strict: Let a failure end it, instead of telling and looking again soon.
+            config: Has the patterns; may differ at each call.
+            is_asked: Search for all patterns now.
+            is_strict: Raise on a failure instead of reporting it and retrying soon.
 
         Raises:
-            TailerdError: A look failed, if `is_strict`.
+            TailerdError: A search failed, if `is_strict`.
         """
         stores = self._stores or Stores.of_config(config.storage)
         before, self._groups = self._groups, {}
@@ -193,7 +193,7 @@ class TableSearch:
 
 
 async def _of_tables(pattern: str, formats: Sequence[TableFormat], stores: Stores) -> str:
-    """Return the pattern of a group's tables where a group is named, else the pattern itself."""
+    """Return the pattern of a group's tables if the pattern names a group, else the pattern."""
     if has_wildcard(pattern):
         return pattern
     store, root = stores.locate(pattern)
@@ -208,7 +208,7 @@ async def _found(
     known: Sequence[str],
 ) -> list[str]:
     """Return the folders of a bucket that commits of the formats show to be tables, sorted."""
-    # A format that keeps its commits in the table's own folder, without a name, cannot be seen.
+    # A format that keeps commits directly in the table's folder cannot be detected by a name.
     parts = {each.folder for each in formats if each.folder}
     found = set(await search.holding(parts, known)) if parts else set()
     for each in formats:

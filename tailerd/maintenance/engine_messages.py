@@ -1,6 +1,6 @@
 """The request to a program that runs one maintenance job on an engine, and its answer.
 
-JSON, one line each. The job itself is the format's: its request and result pass through.
+JSON, one line each. The job belongs to the format: its request and result pass through unchanged.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it: an error as `TailerdError.to_data`; without one, `result` counts."""
+    """The result of the job: an error as `TailerdError.to_data`; without one, `result`."""
 
     error: dict[str, object] | None = None
     result: bytes = b""
 
     @classmethod
     def failed(cls, error: TailerdError) -> EngineAnswer:
-        """Return the answer of a program whose job failed."""
+        """Return the answer for a failed job."""
         return cls(error=error.to_data())
 
     def taken(self) -> bytes:
@@ -58,7 +58,7 @@ def answer_in(line: bytes, last_words: str) -> EngineAnswer:
         last_words: What the program wrote to standard error, for the error's text.
 
     Raises:
-        EngineError: It is none: the program died.
+        EngineError: It is not an answer: the program died.
     """
     try:
         return msgspec.json.decode(line, type=EngineAnswer)

@@ -1,4 +1,4 @@
-"""Runs a maintenance job on an engine, in a program that ends with it and frees all memory."""
+"""Runs a maintenance job on an engine, in a program that ends with the job and frees all memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANSWER_BYTES = 1 << 30
 
 
 def on_engine(place: str, table_format: str, stores: Stores) -> RunOnEngine:
-    """Return what runs requests of one table's format on the engine they name.
+    """Return a function that runs requests of one table's format on the engine they name.
 
     Args:
         place: Path or URL of the table.
@@ -47,7 +47,7 @@ def on_engine(place: str, table_format: str, stores: Stores) -> RunOnEngine:
 
 
 async def run_request(engine: str, request: EngineRequest) -> bytes:
-    """Let a program run a job; cancelled, it is killed and leaves what no reader sees.
+    """Let a program run a job; if cancelled, kill it: it leaves nothing visible to readers.
 
     Args:
         engine: Which, by its kind in the registry.
@@ -59,7 +59,7 @@ async def run_request(engine: str, request: EngineRequest) -> bytes:
         TailerdError: What the job raised.
         EngineError: The program could not be started, or died.
     """
-    # The same modules as here, and none from the folder this process happens to run in.
+    # The same modules as here, and none from the current folder of this process.
     path = os.pathsep.join(part or os.getcwd() for part in sys.path)  # noqa: PTH109
     with tempfile.TemporaryFile() as said:
         try:
@@ -80,7 +80,7 @@ async def run_request(engine: str, request: EngineRequest) -> bytes:
         assert process.stdout is not None
         try:
             process.stdin.write(msgspec.json.encode(request) + b"\n")
-            # Its input stays open: where it ends, the program takes its parent for dead.
+            # Its input stays open: the program exits when its input ends.
             line = await process.stdout.readline()
             await process.wait()
         finally:

@@ -1,7 +1,7 @@
-"""Maintains the logs of all tables, one after the other, in an event loop that is its own.
+"""Maintains the logs of all tables, one after another, in an event loop of its own.
 
-It is told when tables change, and policies name times; it asks no storage on a schedule of its own.
-One job at a time, and as long as a table took it rests before the next.
+It runs when it is notified that tables change, and at times that policies name; it does not poll
+the storage. One job runs at a time, and after each table it pauses for as long as the table took.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tailerd.maintenance.table_size import MeasuredTable
 from tailerd.telemetry import Telemetry
 
 LOOK_SECONDS = 1.0
-"""A table that changes all the time is looked at so often."""
+"""Shortest time between two turns of a table that changes continuously."""
 LONGEST_REST_SECONDS = 30.0
 
 
 class MaintenanceScheduler:
-    """Runs the maintenance of tables that come and go. `run` once; all of it in one event loop.
+    """Runs the maintenance of a changing set of tables. `run` once; all of it in one event loop.
 
     Args:
-        open_table: Finds what a table's format has to maintain it.
-        ask_needs: Asks what pipelines want of a log folder and its table's id, before each
-            cleanup.
-        on_turn: Hears of each table that was seen through.
-        is_once: Look at each table once, do what is due, and end.
+        open_table: Opens a table with the maintenance that its format has.
+        ask_needs: Asks which versions pipelines still need, by log folder and table id, before
+            each cleanup.
+        on_turn: Called after each completed table.
+        is_once: Assess each table once, do what is due, and end.
 
     Attributes:
         errors: Of tables that could not be maintained, while `is_once`.
@@ -64,34 +64,34 @@ class MaintenanceScheduler:
         self._wakeup, self._halt = asyncio.Event(), asyncio.Event()
 
     def set_tables(self, tables: Mapping[str, KeptTable]) -> None:
-        """Maintain exactly these from now on; a job that runs is finished as it was begun."""
+        """Maintain exactly these from now on; a running job is finished with its old settings."""
         altered = [name for name, kept in tables.items() if self._wanted.get(name) != kept]
         self._wanted = dict(tables)
         for name in altered:
             self.ring(name)
 
     def ring(self, name: str) -> None:
-        """Look at a table soon: its folder may have changed."""
+        """Assess a table soon: its folder may have changed."""
         self._dirty[name] = None
         self._wakeup.set()
 
     def ask(self, name: str) -> None:
-        """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
+        """Assess a table's log soon, do what is due, and write a checkpoint if it is useful."""
         self._asked.add(name)
         self._held_until.pop(name, None)
         self.ring(name)
 
     def hold(self, name: str, seconds: float) -> None:
-        """Do not look at a table for so long, whatever happens to it."""
+        """Skip a table for so long, whatever happens to it."""
         self._held_until[name] = self._clock.monotonic() + seconds
 
     def stop(self) -> None:
-        """Begin no more jobs; `run` returns when the one that runs has ended."""
+        """Begin no more jobs; `run` returns when the running one has ended."""
         self._halt.set()
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Work until stopped, or once; cancelled, the job that runs leaves nothing to be seen."""
+        """Work until stopped, or once; a cancelled job leaves nothing visible to readers."""
         while not self._halt.is_set():
             if not self._is_once:
                 await self._wait()
@@ -159,11 +159,11 @@ class MaintenanceScheduler:
             if keeper.error is not None:
                 self.errors.append(keeper.error)
             return
-        # Half of the time belongs to others, however many tables there are.
+        # At most half of the time is used here, however many tables there are.
         await self._first_of(self._halt, min(ended - began, LONGEST_REST_SECONDS))
 
     def _size(self, name: str, keeper: TableMaintainer) -> MeasuredTable | None:
-        """Return what measures a table; None where nobody asks, or its format cannot."""
+        """Return what measures a table; None if it is not to be measured, or its format cannot."""
         table = keeper.table
         if not keeper.kept.is_measured or self._is_once or table is None:
             return None

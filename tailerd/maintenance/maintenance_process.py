@@ -1,7 +1,7 @@
-"""The daemon's side of log maintenance: a process of its own that does it, kept alive and told.
+"""The daemon's side of log maintenance: supervises the separate process that does it.
 
-Deliveries share no interpreter with it, and the system serves them first. What pipelines have
-delivered stays here and is asked for; events come back and are told as if they had happened here.
+Deliveries share no interpreter with it, and have priority in the system. The offsets of pipelines
+stay here, and the process requests them; its events are emitted here as if they had happened here.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 ALONE = "none"
-"""What telemetry calls the engine of a table without pipeline."""
+"""Name of the engine of a table without pipeline, for telemetry."""
 CANCEL_SECONDS = 1.5
-"""How long a job may take to give itself up before its process is killed, which does no harm: a
-daemon that ends waits a little longer before it takes its own threads for stuck."""
+"""How long a cancelled job may take to end before its process is killed, which is safe: a daemon
+that shuts down waits a little longer before it treats its own threads as stuck."""
 _PROGRAM = "tailerd.maintenance.maintenance_worker"
 _RESTART = Backoff(first_seconds=0.5, max_seconds=60.0)
 _LAST_WORDS_BYTES = 4000
 _FIGURES = events.LogAssessed | events.TableMeasured | events.GrowthUnavailable
-# Arrays that are freed go back to the system at once, as in the daemon itself.
+# Freed arrays are returned to the system at once, as in the daemon itself.
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024), "MALLOC_ARENA_MAX": "2"}
 
 
 class _Standing(NamedTuple):
-    """What a pipeline said of where it is; the offset as text may be empty."""
+    """The last reported position of a pipeline; the offset as text may be empty."""
 
     version: int | None
     offset: str
 
 
 class _ProcessWakeup(Wakeup):
-    """Notifies through to the process."""
+    """A wakeup that is forwarded to the process."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         super().__init__()
@@ -62,20 +62,20 @@ class _ProcessWakeup(Wakeup):
         self._ring()
 
     def tell(self, version: int | None, seen: Callable[[], None]) -> None:
-        # What is maintained a little later is none the worse.
+        # Maintenance may be delayed: the commit counts as seen at once.
         self._ring()
         seen()
 
 
 class MaintenanceProcess:
-    """Has the logs of tables that come and go maintained. `run` once.
+    """Maintains the logs of a changing set of tables in another process. `run` once.
 
     All but `handle` belongs to one event loop.
 
     Args:
         wakeups: Wakes tables when their folders change.
-        storage: How files are reached now; told with the tables.
-        is_once: Look at each table once, do what is due, and end.
+        storage: Returns how files are reached now; sent with the tables.
+        is_once: Assess each table once, do what is due, and end.
 
     Attributes:
         errors: Of tables that could not be maintained, while `is_once`.
@@ -108,7 +108,7 @@ class MaintenanceProcess:
         self._is_cancelled = asyncio.Event()
         self._attempt = 0
         self._random = random.Random()
-        # Below: shared with other threads, under the lock.
+        # The fields below are shared with other threads, under the lock.
         self._lock = threading.Lock()
         self._readers: dict[str, str] = {}
         self._folder_of: dict[str, str] = {}
@@ -117,21 +117,21 @@ class MaintenanceProcess:
     # ------------------------------------------------------------------ what is to be maintained
 
     def handle(self, event: events.Event) -> None:
-        """Handle an event, from any thread: where pipelines stand bounds what is deleted."""
+        """Handle an event, from any thread: the offsets of pipelines limit what is deleted."""
         match event:
             case events.OffsetChosen() | events.OffsetSaved():
                 self._stands(event.table, event.version, event.offset)
             case events.GapMet():
-                # Another table may answer there by now.
+                # The table may have been replaced by another.
                 self._stands(event.table, event.end_version, "")
             case events.PipelineStarted():
-                # What was true of the last run may have been reset, or be of another table.
+                # The position of the last run may have been reset, or be of another table.
                 with self._lock:
                     self._offsets.pop(event.table, None)
             case events.TableAltered():
                 with self._lock:
                     self._offsets.pop(event.table, None)
-                    # What is told from here on is of the folder that `set_tables` names next.
+                    # Later events belong to the folder that `set_tables` names next.
                     self._folder_of.pop(event.table, None)
             case _:
                 return
@@ -146,13 +146,13 @@ class MaintenanceProcess:
             loop.call_soon_threadsafe(self._wake_cleanups)
 
     def _wake_cleanups(self) -> None:
-        """A pipeline told where it stands: cleanups may have waited for that."""
+        """Wake tables with cleanups, which may have waited for the reported position."""
         for name, kept in self._wanted.items():
             if kept.policies.cleanup.is_enabled:
                 self._ring(name)
 
     def remove_all_but(self, tables: Mapping[str, KeptTable]) -> None:
-        """Let go of tables that are not among these, before pipelines of their names begin."""
+        """Drop tables that are not among these, before pipelines with their names begin."""
         gone = {n: t for n, t in self._wanted.items() if _identity(t) != _named(tables, n)}
         for name, kept in gone.items():
             del self._wanted[name]
@@ -170,7 +170,7 @@ class MaintenanceProcess:
             self._say(self._tables())
 
     def set_tables(self, tables: Mapping[str, KeptTable], pipelines: Mapping[str, str]) -> None:
-        """Maintain exactly these from now on; a job that runs is finished as it was begun.
+        """Maintain exactly these from now on; a running job is finished with its old settings.
 
         Args:
             tables: By name.
@@ -192,7 +192,7 @@ class MaintenanceProcess:
             self._offsets = {
                 name: standing
                 for name, standing in self._offsets.items()
-                # An offset of another table says nothing of the one that has its name now.
+                # An offset of another table does not apply to the table that has its name now.
                 if name in pipelines and known.get(name, pipelines[name]) == pipelines[name]
             }
         self._say(self._tables())
@@ -203,11 +203,11 @@ class MaintenanceProcess:
         return tuple(self._wanted)
 
     def ask(self, name: str) -> None:
-        """Look at a table's log soon, do what is due, and write a checkpoint if that is of use."""
+        """Assess a table's log soon, do what is due, and write a checkpoint if it is useful."""
         self._say(messages.Maintain(table=name))
 
     def _needs(self, folder: str, table_id: str) -> RetentionFloor:
-        """Return what pipelines want of a log; blocking."""
+        """Return which versions of a log pipelines still need; blocking."""
         with self._lock:
             offsets = dict(self._offsets)
             folders = dict(self._readers)
@@ -224,14 +224,14 @@ class MaintenanceProcess:
         return floor_of(readers, folder, table_id)
 
     async def _answer(self, ask: messages.Ask) -> None:
-        # Folders of a server that hangs are looked at as well.
+        # In a thread: it also reads folders, which may be on a server that hangs.
         floor = await asyncio.to_thread(self._needs, ask.folder, ask.table_id)
         self._say(messages.Answer(number=ask.number, floor=floor))
 
     # ------------------------------------------------------------------ the process
 
     async def run(self) -> None:
-        """Have it done until stopped, or once; cancelled, the process ends with what it does."""
+        """Run the process until stopped, or once; if cancelled, end the process and its job."""
         with self._lock:
             self._loop = asyncio.get_running_loop()
         while not self._is_stopping.is_set():
@@ -244,18 +244,18 @@ class MaintenanceProcess:
             await self._on_worker_exit(why)
 
     def stop(self) -> None:
-        """Begin no more jobs; `run` returns when the one that runs has ended."""
+        """Begin no more jobs; `run` returns when the running one has ended."""
         self._is_stopping.set()
         self._say(messages.Stop())
 
     def cancel(self) -> None:
-        """Give up the job that runs; it leaves nothing that a reader would see."""
+        """Cancel the running job; it leaves nothing visible to readers."""
         self._is_stopping.set()
         self._is_cancelled.set()
         self._say(messages.Cancel())
 
     async def _live(self) -> str:
-        """See one process through; return why it ended, empty where it was done."""
+        """Run one process to its end; return why it ended, empty if its work was done."""
         try:
             process = await self._start()
         except OSError as error:
@@ -282,7 +282,7 @@ class MaintenanceProcess:
                     process.kill()
 
     async def _start(self) -> Process:
-        # The same modules as here, and none from the folder the daemon happens to run in.
+        # The same modules as here, and none from the current folder of the daemon.
         path = os.pathsep.join(part or os.getcwd() for part in sys.path)  # noqa: PTH109
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -312,7 +312,7 @@ class MaintenanceProcess:
             case messages.Told():
                 event = messages.event_of(message)
                 self._jobs.hear(event)
-                # What was let go meanwhile must not be shown again.
+                # A table that was removed meanwhile must not be shown again.
                 if not isinstance(event, _FIGURES) or event.table in self._wanted:
                     self._telemetry.emit(event)
             case messages.Requested(counts=counts):
@@ -334,7 +334,7 @@ class MaintenanceProcess:
             process.kill()
 
     async def _on_worker_exit(self, why: str) -> None:
-        """Report a death, and wait before the next birth."""
+        """Report the exit, and wait before the next start."""
         wait = _RESTART.wait_seconds(self._attempt, self._random)
         self._attempt += 1
         self._telemetry.emit(
@@ -361,7 +361,7 @@ class MaintenanceProcess:
         self._say(messages.Ring(table=name))
 
     def _say(self, message: ToKeeper) -> None:
-        """Send a message to the process; one that is not there gets all of it at its start."""
+        """Send a message to the process, if it runs; a new one gets the full state at its start."""
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
             return

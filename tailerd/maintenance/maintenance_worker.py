@@ -1,8 +1,8 @@
 """The process that maintains logs: `python -m tailerd.maintenance.maintenance_worker [--once]`.
 
-The daemon starts it and talks to it through standard input and output; it is of no use by hand. It
-ends with the daemon, however that ends: then its input ends. It is as patient towards everybody
-else as the system lets it be, so that deliveries go first.
+The daemon starts it and communicates with it through standard input and output; it is not meant to
+be started manually. It ends with the daemon, however that ends: then its input ends. It runs at low
+priority, so that deliveries go first.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Telemetry, events
 
 NICE = 10
-"""A tenth of the weight of others. Linux takes the priority of IO from it too."""
+"""A tenth of the weight of other processes. Linux derives the IO priority from it too."""
 ORPHAN_SECONDS = 2.0
-"""How long a job may take to give itself up after the daemon is gone."""
+"""How long a job may take to end after the daemon is gone."""
 
 
 class _Line:
-    """The way to the daemon. `say` may be called from any thread."""
+    """Sends messages to the daemon. `say` may be called from any thread."""
 
     def __init__(self, output: BinaryIO) -> None:
         self._output = output
@@ -46,7 +46,7 @@ class _Line:
         self._requests: Counter[str] = Counter()
 
     def say(self, message: FromKeeper) -> None:
-        """Send a message; nothing happens where nobody listens any more."""
+        """Send a message; do nothing if the daemon has closed the pipe."""
         with self._lock, suppress(BrokenPipeError):
             requests, self._requests = self._requests, Counter()
             if requests:
@@ -55,7 +55,7 @@ class _Line:
             self._output.flush()
 
     def count(self, verb: RequestKind) -> None:
-        """Count a request to the storage, to be told with what is said next."""
+        """Count a request to the storage, to be sent with the next message."""
         with self._lock:
             self._requests[verb] += 1
 
@@ -65,7 +65,7 @@ class _Line:
 
 
 class _Program:
-    """Joins the keeper to the daemon."""
+    """Connects the scheduler to the daemon."""
 
     def __init__(self, line: _Line, *, is_once: bool) -> None:
         self._line = line
@@ -84,7 +84,7 @@ class _Program:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, source: BinaryIO) -> None:
-        """Work until told to end, or until the source ends."""
+        """Work until a message asks to end, or until the source ends."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, args=(source, loop), daemon=True).start()
         await self._is_told.wait()
@@ -96,7 +96,7 @@ class _Program:
             self._line.say(messages.Failed(error=error.to_data()))
 
     def _listen(self, source: BinaryIO, loop: asyncio.AbstractEventLoop) -> None:
-        # A loop that is closed has nothing left to hear.
+        # A closed loop takes no more messages.
         with suppress(RuntimeError):
             try:
                 for line in source:
@@ -157,14 +157,14 @@ class _Program:
 
 
 def main() -> None:
-    """Run until the daemon says so, or is gone."""
+    """Run until the daemon sends a stop, or is gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Meant for the daemon, which tells.
+        # Meant for the daemon, which sends a message.
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
     start_without_pandas()
     source, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # Whatever a library prints must not come between the messages.
+    # Output of a library must not come between the messages.
     os.dup2(2, 1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

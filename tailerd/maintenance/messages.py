@@ -1,4 +1,4 @@
-"""What the daemon and the process that maintains logs say to each other: JSON, one line each."""
+"""Messages between the daemon and the maintenance process: JSON, one line each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SetTables(_Message, frozen=True, kw_only=True):
-    """Maintain exactly these; what was held is held for so many seconds from now.
+    """Maintain exactly these tables; skip some for `held_seconds` from now.
 
     Attributes:
         storage: How files are reached, as `StoreSettings.to_json`; may hold secrets.
@@ -45,18 +45,18 @@ class Maintain(_Message, frozen=True, kw_only=True):
 
 
 class Answer(_Message, frozen=True, kw_only=True):
-    """To the question of that number."""
+    """The answer to the `Ask` with that number."""
 
     number: int
     floor: RetentionFloor
 
 
 class Stop(_Message, frozen=True, kw_only=True):
-    """Begin no more jobs, and end after the one that runs."""
+    """Begin no more jobs, and end after the running one."""
 
 
 class Cancel(_Message, frozen=True, kw_only=True):
-    """Give up the job that runs, and end."""
+    """Cancel the running job, and end."""
 
 
 class Told(_Message, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class Requested(_Message, frozen=True, kw_only=True):
 
 
 class Ask(_Message, frozen=True, kw_only=True):
-    """What do pipelines want of this log folder, which is of that table if its id is known?"""
+    """Request which versions of a log pipelines still need; `table_id` may be unknown."""
 
     number: int
     folder: str
@@ -81,13 +81,13 @@ class Ask(_Message, frozen=True, kw_only=True):
 
 
 class TurnEnded(_Message, frozen=True, kw_only=True):
-    """A table was seen through: the process lives."""
+    """A table was completed: the process is alive."""
 
     table: str
 
 
 class Failed(_Message, frozen=True, kw_only=True):
-    """A table could not be maintained, while each is looked at once.
+    """A table could not be maintained, with `is_once`.
 
     Attributes:
         error: As `TailerdError.to_data`.
@@ -114,7 +114,7 @@ def to_keeper(line: bytes) -> ToKeeper:
     """Read a line of the daemon.
 
     Raises:
-        BugError: It is none.
+        BugError: It is not a message.
     """
     try:
         return _TO_KEEPER.decode(line)
@@ -123,10 +123,10 @@ def to_keeper(line: bytes) -> ToKeeper:
 
 
 def from_keeper(line: bytes) -> FromKeeper:
-    """Read a line of the process that maintains.
+    """Read a line of the maintenance process.
 
     Raises:
-        BugError: It is none.
+        BugError: It is not a message.
     """
     try:
         return _FROM_KEEPER.decode(line)

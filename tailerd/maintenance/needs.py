@@ -1,4 +1,4 @@
-"""What pipelines have yet to read of a log: a cleanup deletes nothing of that."""
+"""Computes which versions of a log pipelines still need: a cleanup deletes none of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Reader:
 
     Attributes:
         folder: Its log, as it is configured.
-        version: The first version it has not delivered; None where it has not said so.
-        table_id: Of the table it delivers; empty where it has not said so.
+        version: The first version it has not delivered; None if it has not reported it.
+        table_id: Of the table it delivers; empty if it has not reported it.
     """
 
     name: str
@@ -26,12 +26,12 @@ class Reader:
 
 
 def floor_of(readers: Iterable[Reader], folder: str, table_id: str) -> RetentionFloor:
-    """Return what pipelines want of one log, under whatever name they read it. Blocking.
+    """Return which versions of one log pipelines need, by whatever path they read it. Blocking.
 
     Args:
         folder: The log, as it is configured for its maintenance.
-        table_id: Of its table, which decides where folders cannot be compared; empty where it is
-            not known yet: then only those count that surely read this log.
+        table_id: Of its table, which decides if folders cannot be compared; empty if it is not
+            known yet: then only pipelines count that certainly read this log.
     """
     log = FolderIdentity.of(folder)
     versions = []

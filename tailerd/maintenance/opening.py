@@ -1,4 +1,4 @@
-"""From a table that is to be maintained to the parts of its format that do it."""
+"""Opens a table for maintenance, with the parts of its format that do it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tailerd.storage.stores import Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainedTable:
-    """A table whose format keeps it in order.
+    """A table whose format has maintenance.
 
     Attributes:
         format: Name of its format.
-        statistics: None where the format has none.
+        statistics: None if the format has none.
         stores: How its files are reached.
     """
 
@@ -47,13 +47,13 @@ class MaintainedTable:
     def maintenance(
         self, policies: MaintenancePolicies, *, clock: Clock, pipelines: AskFloor
     ) -> TableMaintenance:
-        """Return what assessments the table and does what is due; its cleanups respect pins.
+        """Return the maintenance of the table; its cleanups respect pins.
 
         Args:
-            pipelines: Asked for what pipelines have yet to read.
+            pipelines: Returns which versions pipelines still need.
 
         Raises:
-            ConfigError: The policies are none of this format.
+            ConfigError: The policies are not for this format.
         """
         wait_for = policies.cleanup.wait_for_pins
         return self.maintainer.open(
@@ -78,11 +78,11 @@ async def open_maintained(
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
     ledgers: Iterable[str] = (),
 ) -> MaintainedTable:
-    """Find what maintains the table at a place.
+    """Open the table at a place for maintenance.
 
     Args:
         stores: How its files are reached.
-        table_format: Name of its format; `auto` to look.
+        table_format: Name of its format; `auto` to detect it.
         allowed: Places that symbolic links in its log may lead to, for reading.
         wrap_store: Puts a wrapper, such as one that counts requests, around its store.
         ledgers: Places of the ledgers of all pipelines.
@@ -91,7 +91,7 @@ async def open_maintained(
         UnsupportedFeatureError: Its format has no maintenance.
         NotATableError: There is no table.
         ConfigError: No store serves this place, or the format is unknown.
-        StorageError: It cannot be looked at.
+        StorageError: The table cannot be read.
     """
     allowed = tuple(allowed)
     found = await find_format(place, table_format, allowed, stores=stores)

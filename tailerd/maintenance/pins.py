@@ -1,8 +1,8 @@
-"""Pins: what consumers that no pipeline of ours knows of still want of a log.
+"""Pins: which versions of a log consumers outside of this daemon's pipelines still need.
 
 A pin is a small file `_tailerd/pins/<name>.json` in the table's folder, where readers of tables and
-Delta's VACUUM pass over it: `{"version": 12, "expires": "2026-12-01T00:00:00Z"}`. Whoever may write
-there may pin; every cleanup reads all pins first, and deletes nothing while one cannot be read.
+Delta's VACUUM ignore it: `{"version": 12, "expires": "2026-12-01T00:00:00Z"}`. Write access there
+permits pinning; every cleanup reads all pins first, and deletes nothing while one is unreadable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Moment = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pin's file holds; further fields are for its owner."""
+    """The content of a pin's file; further fields are for its owner."""
 
     version: Annotated[int, msgspec.Meta(ge=0)]
     expires: _Moment | None = None
@@ -35,11 +35,11 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Somebody's wish.
+    """A version that a consumer still needs.
 
     Attributes:
         version: The first version whose commit its owner has yet to read.
-        expires_ms: From when on it counts no more; None for never.
+        expires_ms: When it expires; None for never.
     """
 
     name: str
@@ -64,10 +64,10 @@ class PinBoard:
         """Return the pins that have not expired, by name.
 
         Raises:
-            PinUnreadableError: A file says no pin.
+            PinUnreadableError: A file is not a pin.
             StorageError: The folder cannot be read.
         """
-        # Before they are read: one that is renewed while this machine sleeps has not expired.
+        # Before they are read: a pin renewed while this machine is suspended has not expired.
         now_ms = self._clock.now_ms()
         names = [
             meta.name
@@ -109,10 +109,10 @@ class PinBoard:
         await self._store.put(self._path(pin.name), body)
 
     async def remove(self, name: str) -> bool:
-        """Remove a pin; tell whether there was one.
+        """Remove a pin; return whether there was one.
 
         Raises:
-            UsageError: The name is none.
+            UsageError: The name is invalid.
             StorageError: It cannot be removed.
         """
         path = self._path(name)
@@ -124,10 +124,10 @@ class PinBoard:
         return True
 
     async def floor(self, wait_for: Sequence[str] = ()) -> RetentionFloor:
-        """Return what all pins together want; why that is not known is an obstacle.
+        """Return the floor of all pins; if it is not known, its obstacle says why.
 
         Args:
-            wait_for: Names without whose pins nothing is known.
+            wait_for: Names whose pins must exist.
         """
         try:
             pins = await self.read()
@@ -155,10 +155,10 @@ class PinBoard:
 
 
 def with_pins(board: PinBoard, wait_for: Sequence[str], pipelines: AskFloor) -> AskFloor:
-    """Return what asks for the needs of pins and of pipelines together.
+    """Return a function that asks for the floor of pins and pipelines together.
 
     Args:
-        wait_for: Names without whose pins nothing is known.
+        wait_for: Names whose pins must exist.
     """
 
     async def ask(table_id: str) -> RetentionFloor:

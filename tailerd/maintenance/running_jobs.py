@@ -1,6 +1,6 @@
-"""Which job the maintenance process was at: when it dies of one, the others must go on.
+"""Tracks the job that the maintenance process runs: if one kills it, the others must continue.
 
-A table whose job kills the process again and again is held longer each time. Pure.
+A table that kills the process repeatedly is skipped longer each time. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOLD = Backoff(first_seconds=2.0, max_seconds=3600.0)
 
 
 class RunningJobs:
-    """Follows the events of one process after the other."""
+    """Tracks the running job from the events of one process after another."""
 
     def __init__(self) -> None:
         self._running: events.MaintenanceStarted | None = None
@@ -26,7 +26,7 @@ class RunningJobs:
         self._random = random.Random()
 
     def hear(self, event: events.Event) -> None:
-        """Know what it is at."""
+        """Handle an event of the process."""
         match event:
             case events.MaintenanceStarted():
                 self._running = event
@@ -47,7 +47,7 @@ class RunningJobs:
                 self._running = None
 
     def blame(self, why: str, now: float) -> events.MaintenanceFailed | None:
-        """Hold the table whose job the process died in; return what is to be told of it."""
+        """Skip the table of the job during which the process died; return the event to emit."""
         running, self._running = self._running, None
         if running is None:
             return None
@@ -64,6 +64,6 @@ class RunningJobs:
         )
 
     def held(self, now: float) -> dict[str, float]:
-        """Return for how many seconds tables are still held."""
+        """Return for how many seconds tables are still skipped."""
         self._held_until = {name: at for name, at in self._held_until.items() if at > now}
         return {name: at - now for name, at in self._held_until.items()}

@@ -1,4 +1,4 @@
-"""From a table's section of the configuration to its policies."""
+"""Converts a table's section of the configuration into its policies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailerd.formats.maintenance import (
 
 
 def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> MaintenancePolicies:
-    """Return what a section asks for.
+    """Return the policies of a section.
 
     Args:
         spark: The section of that name, for `engine: spark`.
@@ -38,14 +38,14 @@ def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> 
 
 
 def spark_engine(config: SparkConfig | None = None) -> EngineSettings:
-    """Return where Spark runs."""
+    """Return the settings of the Spark engine."""
     if config is None:
         return EngineSettings()
     return EngineSettings(master=config.master, conf=config.conf)
 
 
 def _of_format(config: MaintenanceConfig) -> dict[str, object]:
-    """Return the fields that are a format's own and are set: another format refuses them."""
+    """Return the fields that are specific to a format and are set: other formats reject them."""
     own = config.model_fields_set - MaintenanceConfig.model_fields.keys()
     return {name: value for name, value in _plain(config).items() if name in own}
 

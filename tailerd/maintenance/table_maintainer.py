@@ -1,4 +1,4 @@
-"""One table's maintenance: look, decide, do what is due, say when to look again."""
+"""One table's maintenance: assess the log, decide, do what is due, name the next assessment."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 
 REFUSED_SECONDS = 60.0
-"""How long a log that must be left alone is not looked at again, whatever happens to it."""
+"""How long a log that cannot be maintained is not assessed again, whatever happens to it."""
 LONGEST_SLEEP_SECONDS = 3600.0
-"""Wall clocks jump: what waits for a time of day is looked at now and then."""
+"""Wall clocks jump: jobs that wait for a time of day are checked at least this often."""
 JUMP_SECONDS = 3600.0
 MISTRUST_SECONDS = 86_400.0
-"""A wall clock that jumps by so much is not believed for so long: what has expired is deleted."""
+"""How long cleanups wait after a jump of the wall clock by `JUMP_SECONDS`: it decides what has
+expired."""
 _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
 
 
 CLOCK_JUMPED = "clock_jumped"
 SURVEY = "assessment"
-"""What the look at a log is called among its jobs."""
+"""Name of the assessment of a log among its jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,9 @@ class KeptTable:
         place: Path or URL, as it is configured.
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
-        is_measured: Whether its size is to be told too.
+        is_measured: Whether its size is measured too.
         allowed: Places that symbolic links in its log may lead to, for reading.
-        format: Name of its format; `auto` to look.
+        format: Name of its format; `auto` to detect it.
         ledgers: Places of the ledgers of all pipelines.
     """
 
@@ -76,14 +77,14 @@ class TableMaintainer:
 
     Args:
         name: For telemetry.
-        open_table: Finds what the table's format has to maintain it.
-        needs: Asked before each cleanup, with the table's id: what pipelines have yet to read.
-        is_wanted: Asked between two jobs: whether to go on.
+        open_table: Opens the table with the maintenance that its format has.
+        needs: Called before each cleanup, with the table's id: which versions are still needed.
+        is_wanted: Called between two jobs: whether to continue.
 
     Attributes:
-        error: Why the last turn failed; None where it did not.
-        found: Id and newest version of the table, as of the last turn that saw it.
-        table: What its format has to maintain it; None until a turn found it.
+        error: Why the last turn failed; None if it did not.
+        found: Id and newest version of the table, as of the last turn that found it.
+        table: The opened table; None until a turn found it.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class TableMaintainer:
         self._opened: tuple[TableMaintenance, Lease] | None = None
         self._attempt = 0
         self._not_before = float("-inf")
-        # The last look for what has expired that left nothing undone.
+        # The last complete cleanup.
         self._cleaned_at = float("-inf")
         self._no_cleanup_before = float("-inf")
         self._cleanup_attempt = 0
@@ -121,15 +122,15 @@ class TableMaintainer:
         self._is_asked = False
 
     def ask(self) -> None:
-        """Let the next turn write a checkpoint before a limit is reached, where there is need."""
+        """Let the next turn write a checkpoint before a limit is reached, if there is need."""
         self._is_asked = True
         self._not_before = float("-inf")
 
     async def turn(self) -> float | None:
-        """Look once and do what is due.
+        """Assess the log once and do what is due.
 
         Returns:
-            Seconds until another look is worth it although nothing happens; None for never.
+            Seconds until the next turn is useful without a change; None for never.
         """
         now = self._clock.monotonic()
         if now < self._not_before:
@@ -159,7 +160,7 @@ class TableMaintainer:
         return self._rest(assessment)
 
     def _compare_clocks(self, now: float) -> None:
-        """Hold cleanups back where the wall clock went another way than the monotonic one."""
+        """Postpone cleanups if the wall clock deviates from the monotonic one."""
         now_ms = self._clock.now_ms()
         before, self._clocks = self._clocks, (now_ms, now)
         if before is None or not self.kept.policies.cleanup.is_enabled:
@@ -188,7 +189,7 @@ class TableMaintainer:
 
     async def _assessment(self, work: TableMaintenance, now: float) -> LogAssessment:
         is_time = self._cleanup_wait() == 0
-        # It will ring when that has changed.
+        # The daemon wakes this table when that has changed.
         table_id, _ = self.found or ("", 0)
         self._is_told_to_wait = is_time and bool((await self._needs(table_id)).obstacle)
         is_cleaning = is_time and not self._is_told_to_wait
@@ -226,7 +227,7 @@ class TableMaintainer:
             )
 
     def _cleanup_wait(self) -> float | None:
-        """Return in how many seconds to look for what has expired; 0 for now, None for never."""
+        """Return in how many seconds a cleanup is due; 0 for now, None for never."""
         policies = self.kept.policies
         if not policies.cleanup.is_enabled:
             return None
@@ -253,7 +254,7 @@ class TableMaintainer:
     async def _clean_up(
         self, work: TableMaintenance, lease: Lease, assessment: LogAssessment, decision: Decision
     ) -> None:
-        """Clean up; what fails of that is tried again by itself and holds up no other job."""
+        """Clean up; a failure is retried separately and delays no other job."""
         began = self._clock.monotonic()
         try:
             async with lease.held():
@@ -266,13 +267,13 @@ class TableMaintainer:
         if result.outcome == "deleted":
             self._cleaned_at, self._cleanup_attempt = began, 0
         else:
-            # Somebody wanted it meanwhile: that is another plan.
+            # A pipeline or pin needs the files by now: the next assessment plans again.
             self._hold_cleanup(LEASE_SECONDS)
 
     def _on_cleanup_error(self, error: TailerdError, began: float) -> None:
         self.error = error
         if isinstance(error, TableError) and not error.retryable:
-            # Nobody but an operator fixes that.
+            # Only an operator can fix that.
             self._hold_cleanup(self.kept.policies.cleanup.every_seconds)
         else:
             self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))

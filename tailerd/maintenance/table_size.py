@@ -1,4 +1,4 @@
-"""The size of a table that no pipeline delivers: nobody else looks at its files."""
+"""Measures the size of a table that no pipeline delivers, and that is not measured otherwise."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tailerd.telemetry import Telemetry, events
 
 RETRY_SECONDS = 60.0
 MEASURE = "measure"
-"""What the look at a table's size is called among its jobs."""
+"""Name of the measurement of a table's size among its jobs."""
 
 
 class MeasuredTable:
     """Measures one table. Used by one task.
 
     Args:
-        open_statistics: Makes the table's statistics.
+        open_statistics: Creates the table's statistics.
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class MeasuredTable:
         self._not_before = float("-inf")
 
     async def look(self, table_id: str, version: int) -> float | None:
-        """Follow the table to its head and tell its size, or why it is not known.
+        """Follow the table to its head and report its size, or why it is not known.
 
         Args:
-            table_id: Whose size is wanted; another table of this place is opened again.
-            version: The newest version that is known of.
+            table_id: Identity of the table; a replaced table is opened again.
+            version: The newest known version.
 
         Returns:
-            Seconds until another look is worth it although nothing happens; None for never.
+            Seconds until the next call is useful without a change; None for never.
         """
         now = self._clock.monotonic()
         if now < self._not_before:
             return self._not_before - now
-        # A table whose files are too many for this process is to be blamed for its end.
+        # A table with too many files for this process can be identified as the cause of its death.
         self._telemetry.emit(events.MaintenanceStarted(table=self._name, job=MEASURE))
         try:
             statistics = await self._followed(table_id, version, now)
@@ -76,7 +76,7 @@ class MeasuredTable:
             known = self._statistics = self._open_statistics()
             await known.open(now, first=None, next_up=None)
         while await known.advance(now):
-            # No pipeline asks for them, and there may be many.
+            # No pipeline needs them, and there may be many.
             known.take_commits()
         known.take_commits()
         known.pending(None)

@@ -1,4 +1,4 @@
-"""Tells how far behind its table a pipeline is, whenever that is another answer than before."""
+"""Reports the backlog of a pipeline whenever it changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BacklogReport:
         self._last: events.BacklogMeasured | None = None
 
     async def measure(self, offset: Offset) -> None:
-        """Ask the source what lies beyond an offset, and tell it."""
+        """Measure the backlog after an offset and report it."""
         backlog = await self._source.backlog(offset)
         self._tell(
             events.BacklogMeasured(

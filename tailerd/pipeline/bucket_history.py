@@ -1,4 +1,4 @@
-"""The past of tables for the page, in a bucket: one small file each, for the eye only."""
+"""Keeps the history of tables for the page in a bucket: one small file each, only displayed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tailerd.storage.deletion import delete_all
 from tailerd.telemetry.history_store import LARGEST_FILE_BYTES, MOST_FILES
 
 _CALLS_A_LOOK = 60
-"""An hour: a listing is a request that is paid for."""
+"""An hour: a listing is a billed request."""
 
 
 class BucketHistory:
-    """Files of a folder of an object store; used in threads without a loop."""
+    """Files of a folder of an object store; used in threads without an event loop."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class BucketHistory:
         self._calls = 0
 
     def load(self, name: str) -> object | None:
-        """Return what was saved of a table; None where there is nothing that can be read."""
+        """Return the saved history of a table; None if there is none that can be read."""
         try:
             body = asyncio.run(self._store.get(self._path(name), 0, LARGEST_FILE_BYTES + 1))
             loaded: object = None if len(body) > LARGEST_FILE_BYTES else json.loads(body)
@@ -33,7 +33,7 @@ class BucketHistory:
         return loaded
 
     def save(self, name: str, history: dict[str, object]) -> None:
-        """Write a table's past: all of it or nothing.
+        """Write a table's history atomically.
 
         Raises:
             OSError: The bucket cannot be written.
@@ -45,14 +45,14 @@ class BucketHistory:
             raise OSError(errno.EIO, str(error), f"s3://{path}") from error
 
     def prune(self) -> None:
-        """Remove the oldest of more than `MOST_FILES`; looked at once in so many calls only."""
+        """Remove the oldest of more than `MOST_FILES`; only once in `_CALLS_A_LOOK` calls."""
         self._calls += 1
         if self._calls % _CALLS_A_LOOK != 1:
             return
         try:
             asyncio.run(self._prune())
         except StorageError:
-            # Another try follows.
+            # Retried at a later call.
             return
 
     async def _prune(self) -> None:

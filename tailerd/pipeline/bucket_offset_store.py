@@ -1,10 +1,10 @@
-"""Saved offsets in a bucket: one daemon writes them, and one that was replaced cannot any more.
+"""Saved offsets in a bucket: only one daemon writes them, and a replaced daemon cannot.
 
-Each saving is a file of its own, `<pipeline>/<number>.json`, created under a number that was free;
-the greatest number counts. Whoever takes the state over writes a pipeline's offset again under the
-next number, with the token of its lease, before it uses it. So a daemon that slept meanwhile finds
-its number taken. Where files of that number were deleted since, the listing after the write shows
-a greater one. The newest and the one before are kept.
+Each save creates a new file, `<pipeline>/<number>.json`, under an unused number; the greatest
+number is current. A daemon that takes over the state rewrites a pipeline's offset under the next
+number, with the token of its lease, before it uses it. A daemon that was suspended meanwhile then
+finds its number in use. If that file was deleted since, the listing after the write shows a greater
+number. The two newest files are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailerd.storage.base import FileMeta, ObjectStore
 from tailerd.storage.lease import Lease
 
 FORMAT = 1
-"""Of the file around what `SavedOffset` writes, which has a format of its own."""
+"""Format of the envelope around the JSON of `SavedOffset`, which has its own format."""
 
 _SUFFIX = ".json"
 _KEPT = 2
@@ -35,7 +35,7 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One file: what was saved (None: only claimed), and by whom."""
+    """One file: the saved offset (None: only claimed), and the lease of its writer."""
 
     token: int
     holder: str
@@ -52,8 +52,8 @@ class BucketOffsetStore:
 
     Args:
         store, folder: Where.
-        lease: The one of the state, taken; without it nothing can be saved, and `load` looks
-            without taking the pipeline over.
+        lease: The acquired lease of the state; without it nothing can be saved, and `load` does not
+            take over the pipeline.
     """
 
     def __init__(self, store: ObjectStore, folder: str, lease: Lease | None = None) -> None:
@@ -63,7 +63,7 @@ class BucketOffsetStore:
         self._numbers: dict[str, int] = {}
 
     async def load(self, pipeline: str) -> SavedOffset | None:
-        """Return what was last saved, and take the pipeline over.
+        """Return the last saved offset, and take over the pipeline.
 
         Raises:
             OffsetError: It is damaged, or a newer release wrote it.
@@ -85,7 +85,7 @@ class BucketOffsetStore:
         raise self._contended(pipeline)
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
-        """Create the pipeline's next file, and delete those that nobody needs.
+        """Create the pipeline's next file, and delete those no longer needed.
 
         Raises:
             StateInUseError: Another daemon has taken the state over; nothing was saved.
@@ -101,7 +101,7 @@ class BucketOffsetStore:
             mine = _Entry(token=token, holder=self._lease.holder_name, saved=saved)
             if await self._create(pipeline, number + 1, mine):
                 return
-            # Taken by another daemon, or by a saving of ours that was cancelled.
+            # Taken by another daemon, or by a cancelled save of this one.
             self._numbers.pop(pipeline, None)
         raise self._contended(pipeline)
 
@@ -114,7 +114,7 @@ class BucketOffsetStore:
             return False
         files = await self._files(pipeline)
         if any(_number(file) > number for file in files):
-            # Its number was free because others are long past it.
+            # The number was free only because other daemons wrote newer files and pruned it.
             await self._store.delete(path)
             return False
         self._numbers[pipeline] = number
@@ -129,7 +129,7 @@ class BucketOffsetStore:
         except AccessDeniedError:
             raise
         except StorageError:
-            # What is saved is saved: nothing is to be delivered again for this. The next saving
+            # The offset is saved: a failed cleanup must not cause redelivery. The next save
             # finds the file too.
             return
 
@@ -143,10 +143,10 @@ class BucketOffsetStore:
     async def _newest(
         self, pipeline: str, *, is_replaced: bool = False
     ) -> tuple[int, _Entry | None]:
-        """Return the newest file's number and what it says; (0, None) where there is none.
+        """Return the number and the content of the newest file; (0, None) if there is none.
 
         Args:
-            is_replaced: Whether what it says is to be replaced, so that damage does not matter.
+            is_replaced: Whether the content will be replaced, so that damage does not matter.
         """
         for _ in range(_ATTEMPTS):
             files = await self._files(pipeline)
@@ -156,7 +156,7 @@ class BucketOffsetStore:
             try:
                 body = await self._store.get(newest.path)
             except FileMissingError:
-                # Others saved twice since the listing.
+                # Another daemon saved twice since the listing.
                 continue
             try:
                 return _number(newest), _read(newest, body, pipeline)
@@ -167,14 +167,14 @@ class BucketOffsetStore:
         raise self._contended(pipeline)
 
     async def _token(self, lease: Lease, entry: _Entry | None = None) -> int:
-        """Return the lease's token, unless another daemon's counts more.
+        """Return the lease's token, unless another daemon has a greater one.
 
         Raises:
-            StateInUseError: It does.
+            StateInUseError: Another daemon has.
         """
         if lease.token is None:
             raise taken_over_by(await lease.newest_holder())
-        # Another daemon's, or one whose lease's file somebody has deleted since.
+        # Of another daemon, or of an earlier lease whose file was deleted since.
         if entry is not None and entry.token > lease.token:
             is_mine = await lease.rise_above(entry.token)
             if not is_mine or lease.token is None:
@@ -190,7 +190,7 @@ class BucketOffsetStore:
 
 
 def taken_over_by(holder: str) -> StateInUseError:
-    """Return what a daemon ends with whose state another one has taken."""
+    """Return the error with which a daemon ends when another one has taken over its state."""
     return StateInUseError(
         f"The state of this daemon was taken over by {holder}, because its lease"
         " was not renewed in time. Its offsets are no longer valid.",

@@ -1,4 +1,4 @@
-"""Runs: consecutive change tasks that are read in one go, in the order that readers need."""
+"""Runs: consecutive change tasks that are read together, in the order that readers need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.records.key_order import Part, commits_in_key_order, part_of
 
 RUN_BYTES = 2 * 1024 * 1024
 RUN_FILES = 16
-"""Small files are read several in a row: a hop between threads costs as much as a tiny file."""
+"""Small files are read together: a switch between threads costs as much as a tiny file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Run:
 
     Attributes:
         part: Which rows of each batch are wanted.
-        limits: Of a commit that is read twice: the limits of the runs read once, for those read
-            again, which are cut in the same places. Batches must be the same both times, be memory
-            scarcer by then: what is more than admitted is counted as that of any large batch.
+        limits: For a commit that is read twice: the limits of the first pass, reused by the second,
+            which is cut at the same places. Batches must be the same in both passes, even if less
+            memory is admitted by then; the excess is counted as for any large batch.
     """
 
     tasks: list[ChangeTask]
@@ -34,7 +34,7 @@ class Run:
     limits: deque[int] = field(default_factory=deque)
 
     def limit_bytes(self, admitted: int) -> int:
-        """Return the size of a batch where `admitted` is what memory allows; asked once a run."""
+        """Return the size of a batch for the `admitted` memory; called once for each run."""
         if self.part is Part.WRITTEN:
             return self.limits.popleft()
         if self.part is Part.REMOVED:
@@ -45,13 +45,13 @@ class Run:
 class RunPlanner:
     """Cuts the tasks between two offsets into runs.
 
-    With a key, a commit's change files are in one run if they are few and small. Else all of them
-    are read twice, in runs as large as any: first for what only removes, then for the rest.
+    With a key, a commit's change files are in one run if they are few and small. Otherwise they are
+    all read twice, in runs of the usual size: first for rows that only remove, then for the rest.
 
     Args:
         source: Plans the tasks.
         is_keyed: Whether there is a key.
-        on_group: Hears once of every group of tasks.
+        on_group: Called once with every group of tasks.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class RunPlanner:
         is_large = False
         async for group in self._source.plan(start, end):
             self._on_group(group)
-            # A commit with change files stays whole: its groups end where they start but the last.
+            # A commit with change files stays whole: groups before its last end where they start.
             is_last = group.end != group.start
             if not self._is_keyed or group.change_source is not ChangeSourceKind.CDC:
                 runs = self._added(group.tasks)
@@ -130,7 +130,7 @@ class RunPlanner:
             self._size += task.size_bytes
 
     def _begun(self, part: Part) -> Iterator[Run]:
-        """Begin another run; yield the one before, if there is anything in it."""
+        """Begin another run; yield the previous one unless it is empty."""
         before = self._run
         is_same_commit = part is not Part.WHOLE and before.part is not Part.WHOLE
         limits = before.limits if is_same_commit else deque[int]()
@@ -147,7 +147,7 @@ class RunReader:
 
     Args:
         read_tasks: Reads the tasks of a run, as `ChangeSource.read_run`.
-        key: Columns by which readers tell rows apart; without one rows come as files have them.
+        key: Columns that identify a row; without a key, rows keep their order in the files.
     """
 
     def __init__(self, read_tasks: ReadTasks, key: Sequence[str]) -> None:
@@ -157,7 +157,7 @@ class RunReader:
     def read(self, run: Run, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Yield the rows of a run.
 
-        Holds up to half of `limit.max_bytes`, or two batches, while it brings a commit into order.
+        Holds up to half of `limit.max_bytes`, or two batches, while it reorders a commit.
 
         Raises:
             TableError: A file cannot be read.

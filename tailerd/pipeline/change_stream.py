@@ -21,9 +21,9 @@ from tailerd.pipeline.delivered_commits import DeliveredCommits
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
-"""Runs of files read at the same time: one a processor, and one that waits for its turn."""
+"""Runs of files read concurrently: one for each processor, and one that is waiting."""
 EXPANSION = 8
-"""Rows in memory are about this much larger than in their files; only a guess to begin with."""
+"""Estimated size of rows in memory relative to their files; the actual size is counted later."""
 UNBOUNDED_BYTES = 1 << 60
 COMPARED = (
     ChangeSourceKind.ROWS,
@@ -31,22 +31,21 @@ COMPARED = (
     ChangeSourceKind.NET,
     ChangeSourceKind.LATE,
 )
-"""What is found by comparing rows takes memory besides the batches."""
+"""Changes that are found by comparing rows, which takes memory in addition to the batches."""
 
 
 class ChangeStream:
     """Batches of [start, end) in order, several runs of files read at once.
 
     Memory: each piece of a run that is being read holds at most `limit.max_bytes` (or one batch, if
-    that is larger), and half as much more while it brings a commit into the order of a key; there
-    are at most `RUNS_AHEAD` runs and the one being consumed, and fewer where the process's budget
-    says so.
+    that is larger), and half as much more while it orders a commit by key; there are at most
+    `RUNS_AHEAD` runs and the one being consumed, and fewer if the process's budget requires it.
 
     Attributes:
-        rows: Rows given so far, by `_change_type`.
+        rows: Rows yielded so far, by `_change_type`.
         bytes: Their Arrow bytes.
-        commits: What the plan says of their commits so far.
-        is_complete: Whether the last batch was asked for and there was none left.
+        commits: Their commits so far, as planned.
+        is_complete: Whether the stream was consumed to its end.
     """
 
     def __init__(
@@ -63,8 +62,8 @@ class ChangeStream:
     ) -> None:
         """Read with `executor`'s threads, by default the loop's own, within the table's memory.
 
-        With a `key`, a commit gives what only removes rows first (`encoding.key_order`).
-        `on_batch` hears of every batch right before it is given.
+        With a `key`, rows of a commit that only remove come first (`records.key_order`).
+        `on_batch` is called with every batch right before it is yielded.
         """
         self._on_batch = on_batch
         self.commits = DeliveredCommits()
@@ -80,7 +79,7 @@ class ChangeStream:
 
     @property
     def total_rows(self) -> int:
-        """Rows given so far."""
+        """Rows yielded so far."""
         return self.rows.total()
 
     async def batches(self) -> AsyncGenerator[ChangeBatch, None]:
@@ -105,7 +104,7 @@ class ChangeStream:
         self.is_complete = True
 
     def _begin(self, run: Run, ahead: int) -> _Reading | None:
-        """Begin to read a run behind `ahead` others; None if it must wait for the first of them."""
+        """Begin to read a run after `ahead` others; None if it must wait for the first of them."""
         wanted = _wanted(run, self._limit)
         if ahead:
             memory = self._memory.admit_ahead(wanted) if ahead <= RUNS_AHEAD else None
@@ -143,12 +142,12 @@ class ChangeStream:
             if piece.is_last:
                 return
             if more is None:
-                # The sink waits for it now.
+                # The sink is waiting for it now.
                 reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
 
 
 def _wanted(run: Run, limit: BatchLimit) -> int:
-    """Return about how much memory a run takes, as far as its files' sizes tell."""
+    """Return the estimated memory of a run, from the sizes of its files."""
     sizes = [task.size_bytes for task in run.tasks]
     is_compared = any(task.change_source in COMPARED for task in run.tasks)
     most = max(limit.max_bytes, limit.memory_bytes // 2) if is_compared else limit.max_bytes
@@ -159,7 +158,7 @@ def _wanted(run: Run, limit: BatchLimit) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Consecutive batches of one run, read in one go, each with its rows by change."""
+    """Consecutive batches of one run, read together, each with its rows by `_change_type`."""
 
     batches: list[tuple[ChangeBatch, dict[str, int]]]
     is_last: bool
@@ -167,7 +166,7 @@ class _Piece:
 
 
 class _Reading:
-    """One run's batches, read in a thread, a piece ahead of their use."""
+    """One run's batches, read in a thread, one piece ahead of the consumer."""
 
     def __init__(
         self,
@@ -176,7 +175,7 @@ class _Reading:
         most_bytes: int,
         is_abandoned: threading.Event,
     ) -> None:
-        """Read pieces of at most `most_bytes`; what is wanted may be more, for comparing rows."""
+        """Read pieces of at most `most_bytes`; `wanted_bytes` may be more, for comparing rows."""
         self._batches = batches
         self.wanted_bytes = wanted_bytes
         self._most_bytes = most_bytes
@@ -185,7 +184,7 @@ class _Reading:
         self._pending: asyncio.Future[_Piece] | None = None
 
     def read_on(self, memory: Piece, executor: Executor | None) -> None:
-        """Begin to read the next piece into `memory`; the one before must have been taken."""
+        """Begin to read the next piece into `memory`; the previous one must have been consumed."""
         self._memory = memory
         loop = asyncio.get_running_loop()
         self._pending = loop.run_in_executor(executor, self._read, memory)
@@ -201,7 +200,7 @@ class _Reading:
         return _Piece(batches, True, memory)
 
     async def piece(self) -> _Piece:
-        """Return the piece that was begun; its memory is the caller's to release.
+        """Return the piece that is being read; the caller releases its memory.
 
         Raises:
             TableError: The file cannot be read.

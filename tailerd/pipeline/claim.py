@@ -1,11 +1,11 @@
-"""At its start a pipeline claims its name in the state: nobody else's offset may be gone on from.
+"""Claims a pipeline's name in the state at its start: it must not resume from another's offset.
 
-Case table of what the state remembers under the table's name:
+Case table of what the state has recorded under the table's name:
 
     A  nothing                              -> a new pipeline, or a new state
-    B  another identity                     -> PipelineReboundError; but A where it is known that
-                                               that one has no offset
-    C  this identity                        -> goes on, on whichever engine
+    B  another identity                     -> PipelineReboundError; but as A if that pipeline is
+                                               known to have no offset
+    C  this identity                        -> resumes, on either engine
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class HeldOffset:
     """The offset of a pipeline.
 
     Attributes:
-        offset: Where that goes on.
-        place: Where it lies, for a person.
+        offset: Where the pipeline resumes.
+        place: Where the offset is kept, for messages.
     """
 
     offset: Offset
@@ -46,7 +46,7 @@ class PipelineClaim:
         Args:
             records: Of the state, which is held.
             table: Configured name of the table.
-            has_offset: Tells whether a remembered pipeline may have an offset.
+            has_offset: Returns whether a recorded pipeline may have an offset.
         """
         self._records = records
         self._table = table
@@ -54,7 +54,7 @@ class PipelineClaim:
         self._known: PipelineRecord | None = None
 
     async def check(self, identity: PipelineIdentity) -> PipelineRecord | None:
-        """Return what the state remembers of this very pipeline; None for a new one.
+        """Return the state's record of this pipeline; None for a new one.
 
         Raises:
             PipelineReboundError: It had another daemon name or sink place.
@@ -71,12 +71,12 @@ class PipelineClaim:
     async def note(
         self, identity: PipelineIdentity, topics: Mapping[str, str], *, has_offset: bool = True
     ) -> None:
-        """Remember a pipeline.
+        """Record a pipeline.
 
         Args:
-            identity: The one that `check` was asked about.
+            identity: The one passed to `check`.
             topics: Its topics, with their ids.
-            has_offset: Whether it is past the place where an operator let it begin.
+            has_offset: Whether it has an offset, so that its recorded start no longer applies.
 
         Raises:
             StorageError: The state cannot be written.
@@ -89,10 +89,10 @@ class PipelineClaim:
 
 
 def check_same(saved: PipelineIdentity, now: PipelineIdentity) -> None:
-    """Make sure that what was saved by one pipeline is gone on from by the same.
+    """Check that the pipeline that resumes is the one that saved the offset.
 
     Raises:
-        PipelineReboundError: It was saved by another one.
+        PipelineReboundError: Another one saved it.
     """
     if saved == now:
         return

@@ -1,10 +1,10 @@
-"""What of a table's columns nobody may see: whole columns, and fields inside them. Pure.
+"""Masks columns of a table: whole columns, and fields inside them. Pure.
 
-Names are compared whatever their case. `customer.email` is the field `email` of the struct
-`customer`, or of the structs in a list or map of that name, or the column that is called so.
-So are `customer.element.email` and `customer.value.email`, as Spark writes it, and
-`customer.key_value.value.email`, as Parquet does; an entry's own key may be in that place. Without
-`email` they are all that is in there. Where a path may be two things, both are masked.
+Names are compared case-insensitively. `customer.email` is the field `email` of the struct
+`customer`, or of the structs in a list or map of that name, or a column with exactly that name.
+So are `customer.element.email` and `customer.value.email`, as in Spark, and
+`customer.key_value.value.email`, as in Parquet; the key of a map entry may replace `value`. Without
+`email` they are the whole element or value. If a path is ambiguous, all its meanings are masked.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pyarrow as pa
 from tailerd.records.json_columns import is_any_list, is_variant
 
 Paths = Sequence[str]
-"""Without case, relative to where they are used."""
+"""Casefolded, relative to where they are used."""
 
 _ELEMENT = "element"
 _KEYS = ("key", "key_value.key")
 _VALUES = ("value", "key_value.value")
 _ENTRIES = {"key_value", *_KEYS, *_VALUES}
-"""Each of these names something of every entry: without it there is nothing to show."""
+"""Each names a part of every map entry: if one is masked, the map is shown empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class ColumnMask:
     """The mask for rows of one schema.
 
     Attributes:
-        shown: Columns of which something is left.
+        shown: Columns that are shown, at least in part.
         masked: What is left out, by its name in the table or its dotted path as configured.
-        unknown: Configured names that no column of this schema has. An entry of a map whose key is
-            such a name is left out all the same.
+        unknown: Configured names that no column of this schema has. Map entries with such a key are
+            left out anyway.
     """
 
     shown: tuple[str, ...]
@@ -99,7 +99,7 @@ def _reaches_into(column: pa.Field, path: str) -> bool:
 
 def _reaches(field: pa.Field, path: str) -> bool:
     kind = field.type
-    # What fields they have, the schema does not tell.
+    # The schema does not list the fields of a variant.
     if is_variant(field):
         return True
     if pa.types.is_map(kind):
@@ -117,9 +117,9 @@ def _reaches_entries(kind: pa.MapType, path: str) -> bool:
     if pa.types.is_nested(kind.key_type) or path in _ENTRIES:
         return True
     if not pa.types.is_nested(kind.item_type):
-        # It may be a key, which the schema does not tell.
+        # It may be a key, and the schema does not list the keys of a map.
         return not any(_below(word, [path]) for word in _ENTRIES)
-    # What is before the rest is a word for all entries or one's key, and keys may have dots.
+    # The part before the rest is a word for all entries or the key of one; keys may have dots.
     steps = path.split(".")
     rests = (".".join(steps[place:]) for place in range(len(steps)))
     return any(_reaches(kind.item_field, rest) for rest in rests)

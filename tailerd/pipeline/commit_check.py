@@ -1,6 +1,6 @@
-"""Reads commits before they are delivered, so that a damaged one is found while none of it is out.
+"""Reads commits before they are delivered, to find damaged ones before any row is delivered.
 
-Costs reading twice; only pipelines that leave damaged commits out pay it.
+Every commit is read twice; only pipelines that leave out damaged commits do this.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class CommitCheck:
         self._checked: Offset | None = None
 
     async def reach(self, start: Offset, end: Offset) -> tuple[Offset, TailerdError | None]:
-        """Return how far from `start` every commit can be read whole, `end` at most.
+        """Return how far from `start` every commit can be read completely, `end` at most.
 
         Returns:
             (end, None), or the start of the first damaged commit and what is wrong with it. Of a
             commit that is delivered in parts, the later parts are checked with the first.
 
         Raises:
-            TailerdError: Something that is not the fault of one commit.
+            TailerdError: An error that does not concern one commit.
         """
         if start.phase is Phase.SNAPSHOT:
             after = start.after_version(self._source)

@@ -22,8 +22,8 @@ class CorruptCommitRecord:
 
     Attributes:
         table_id, version: The commit.
-        position: Its change tasks before this were delivered before the damage appeared; 0 for a
-            commit of which nothing was.
+        position: Its change tasks before this were delivered before the damage was found; 0 if
+            none was.
         error_code, message: What is wrong with it.
         time_ms: When it was left out.
     """
@@ -52,7 +52,7 @@ class CorruptCommitLog(Protocol):
     """Keeps records for each table. Errors: `StorageError`."""
 
     async def record(self, table: str, record: CorruptCommitRecord) -> str:
-        """Keep a record durably; return where, for a person."""
+        """Save a record durably; return its place, for messages."""
         ...
 
 
@@ -67,7 +67,7 @@ class FileCorruptCommitLog:
         return self._folder / f"{table}.jsonl"
 
     async def record(self, table: str, record: CorruptCommitRecord) -> str:
-        """Append a line. A commit whose record a crash left as the last line gets no second.
+        """Append a line, unless the last one, left by a crash, is of the same commit.
 
         Raises:
             StorageError: The file cannot be written.
@@ -84,7 +84,7 @@ class FileCorruptCommitLog:
                 last = _last_line(file)
                 if not _is_same_commit(last, record):
                     line = json.dumps(asdict(record), ensure_ascii=False).encode()
-                    # A crash may have left a line without its end.
+                    # A crash may have left an incomplete line.
                     torn = b"\n" if last and not last.endswith(b"\n") else b""
                     file.write(torn + line + b"\n")
                 file.flush()
@@ -106,7 +106,7 @@ class BucketCorruptCommitLog:
         self._folder = folder
 
     async def record(self, table: str, record: CorruptCommitRecord) -> str:
-        """Write the commit's file. One that a crash left is written again.
+        """Write the commit's file. One left by a crash is overwritten.
 
         Raises:
             StorageError: The bucket cannot be written.
@@ -117,7 +117,7 @@ class BucketCorruptCommitLog:
 
 
 def _last_line(file: BinaryIO) -> bytes:
-    """Return the last line with its end, as far as its last 64 KiB."""
+    """Return the last line with its newline; at most its last 64 KiB."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 65_536))
     lines = file.read().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""The commits of one delivery, as its plan says."""
+"""The commits of one delivery, from its plan."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class DeliveredCommits:
     """Counts commits where they begin: a large one comes in several groups, and deliveries.
 
     Attributes:
-        kinds: Commits begun so far, by how they are read; snapshots are none.
-        details: What the plan says of each of them.
+        kinds: Commits begun so far, by how they are read; snapshots are not counted.
+        details: The plan's details of each of them.
         planned: End of the last tasks that were planned; some of them may still be read.
     """
 
@@ -25,7 +25,7 @@ class DeliveredCommits:
         self._counted: Version | None = None
 
     def count(self, group: TaskGroup) -> None:
-        """Note a group of tasks."""
+        """Add a group of tasks."""
         self.planned = group.end
         is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
         if is_begin and group.version != self._counted:

@@ -1,7 +1,7 @@
 """The delivery loop of one table: wait, plan, read, write, save the offset; repeat.
 
-It ends at its target, when it is asked to stop, or with an error, and begins at the saved offset:
-the next one resumes where the last one was acknowledged.
+It begins at the saved offset, and ends at its target, when stopped, or with an error. The next loop
+resumes after the last acknowledged delivery.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from tailerd.watchers.wakeups import Wakeup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySpec:
-    """What the configuration says about a table's delivery_loop.
+    """What the configuration says about a table's delivery.
 
     Attributes:
         table: Configured name; the offset is kept under it.
-        engine: What does the work, for telemetry.
+        engine: Where rows are read and written, for telemetry.
         sink, guarantee: Kind of the sink and what it promises, for telemetry.
         start: Where to begin when nothing is saved, as `ChangeSource.initial_offset` reads it.
         changes: Change mode of the source.
         read_limit: What one delivery may hold.
         batch_limit: Size of one Arrow batch.
         is_once: End at the version that is the head when the first delivery loop begins.
-        on_gap: What to do where the next version is gone or another table is there.
+        on_gap: What to do if the next version is gone or the table was replaced.
         on_corrupt_commit: What to do with a commit whose rows cannot be read.
-        identity: Which pipeline it is; the cluster is asked of the sink.
-        apart: A version whose commit the sink does not take yet: deliveries that begin before it
+        identity: Identity of the pipeline; the sink supplies the cluster.
+        apart: A version whose commit the sink cannot accept yet: deliveries that begin before it
             end before it.
     """
 
@@ -81,19 +81,19 @@ class DeliverySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryParts:
-    """What a table is delivered with, attempt after attempt.
+    """The components that deliver a table, shared by all attempts.
 
     Attributes:
         sink: Where rows go.
-        wakeup: Set when it is worth looking at the log.
+        wakeup: Set when the log may have new commits.
         telemetry, clock: As everywhere.
         executor: Threads that read; the loop's own by default.
         corrupt_commits: Takes the records of commits that `on_corrupt_commit` leaves out.
-        memory: The table's part of the process's budget; without it, nothing bounds the table but
-            its own limits.
-        on_batch: Hears of every batch on its way to the sink, if it passes here.
-        place: Where rows are read and written; None for this process, which also delivers into
-            sinks that only it can write to.
+        memory: The table's part of the process's budget; without it, only the table's own limits
+            apply.
+        on_batch: Called with every batch that this process passes to the sink.
+        place: Where rows are read and written; None for this process. Sinks that cannot write
+            remotely always use this process.
     """
 
     sink: Sink
@@ -124,7 +124,7 @@ class DeliveryLoop:
         Args:
             plan: What to do.
             parts: What to do it with.
-            source, offsets: From where to where, and what of it is done.
+            source, offsets: The table, and the offset up to which it is delivered.
             on_progress: Called whenever an offset was saved.
         """
         self._plan = plan
@@ -152,13 +152,13 @@ class DeliveryLoop:
         self._parts.wakeup.ring()
 
     async def run(self, target: Version | None) -> bool:
-        """Travel; return whether the target was reached (False: stopped before).
+        """Deliver; return whether the target was reached (False: stopped before).
 
         Args:
             target: Last version to deliver; None follows the table until stopped.
 
         Raises:
-            TailerdError: Of the source, the sink or the offset store, as it came.
+            TailerdError: Of the source, the sink or the offset store, unchanged.
         """
         offset = await self._begin()
         failure: TableError | None = None
@@ -174,7 +174,7 @@ class DeliveryLoop:
                 try:
                     step = await self._next_step(offset, target)
                 except TableError as error:
-                    # What lies before it can be delivered, and policy may go on behind it.
+                    # Commits before it can be delivered, and policy may continue after it.
                     failure = error
                     break
                 if step is None:
@@ -184,8 +184,8 @@ class DeliveryLoop:
                 delivery = deliveries.create_task(self._deliver_after(delivery, start, offset))
                 delivery.add_done_callback(lambda _: self._slots.release())
             is_complete = not self._is_stopping
-            # Inside the group: one that fails while a group is being left leaves the task marked as
-            # cancelled, which nobody asked for.
+            # Inside the group: a delivery that fails while the group exits would leave this task
+            # marked as cancelled although no caller cancelled it.
             await self._wait_for_deliveries()
             if watching is not None:
                 watching.cancel()
@@ -195,20 +195,21 @@ class DeliveryLoop:
 
     async def _begin(self) -> Offset:
         plan = self._plan
-        # Before others are shut out: a pipeline that must not run disturbs nobody.
+        # Before fencing: a pipeline that must not run must not stop another one.
         is_known = await self._offsets.claim()
         if isinstance(self._parts.sink, Fencer):
             await self._parts.sink.fence()
         saved = await self._offsets.resumed(is_known=is_known, source=self._source)
         if saved is None:
             if isinstance(self._parts.sink, RecordsDeliveries):
-                # Before an offset is saved, which would look like one that was delivered up to.
+                # Before an offset is saved: it would look like the offset of a delivery.
                 await self._parts.sink.check_first_start()
             offset = await self._source.initial_offset(plan.start)
-            # A place that cannot be written may be corrected without anything being bound to it.
+            # Before the offset is saved: nothing is bound yet to a place that cannot be written,
+            # so the operator can correct it.
             await self._parts.sink.resume(offset)
-            # Saved before the first row is delivered: a crash before the first acknowledgement
-            # must not begin at another snapshot, whose rows would come on top of the first's.
+            # Saved before the first row is delivered: after a crash before the first
+            # acknowledgement, another snapshot would add its rows to those of the first.
             await self._offsets.save(offset, self._source)
         else:
             offset = saved.offset
@@ -229,7 +230,7 @@ class DeliveryLoop:
     async def _next_step(
         self, offset: Offset, target: Version | None
     ) -> tuple[Offset, Offset] | None:
-        """Return start and end of the next delivery, behind commits that are left out."""
+        """Return start and end of the next delivery, after commits that are left out."""
         while (end := await self._next_end(offset, target)) is not None:
             offset = await self._pinned(offset, end)
             if self._check is None:
@@ -241,7 +242,7 @@ class DeliveryLoop:
         return None
 
     async def _pinned(self, start: Offset, end: Offset) -> Offset:
-        """Return where a step begins; the end of one difference is saved before its first row."""
+        """Return the start of a step; the end of a net step is saved before its first row."""
         if not isinstance(self._source, NetSteps):
             return start
         pinned = self._source.pinned(start, end)
@@ -261,7 +262,7 @@ class DeliveryLoop:
             self._slots.release()
 
     async def _leave_out(self, offset: Offset, error: TailerdError) -> Offset:
-        """Record the commit at `offset` as damaged and return the offset behind it."""
+        """Record the commit at `offset` as damaged and return the offset after it."""
         await self._wait_for_deliveries()
         if self._parts.corrupt_commits is None:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
@@ -270,7 +271,7 @@ class DeliveryLoop:
         after = offset.after_version(self._source)
         await self._save(after)
         if offset.position:
-            # Its first files were whole and went out before its damage could be seen.
+            # Its first files were intact and were delivered before the damage was found.
             await self._parts.sink.resume(offset.at(0))
         self._parts.telemetry.emit(
             events.CommitSkipped(
@@ -285,11 +286,11 @@ class DeliveryLoop:
         return after
 
     async def _next_end(self, offset: Offset, target: Version | None) -> Offset | None:
-        """Wait for something new and return how far the next delivery goes; None: no more."""
+        """Wait for new commits and return the end of the next delivery; None if it is the last."""
         while not self._is_stopping:
             if target is not None and is_past(offset, target):
                 if offset.version > self._source.next_version(target):
-                    # The log is shorter than it was; the source knows what to call that.
+                    # The log is shorter than it was; the source raises the error for that.
                     await self._source.latest_offset(offset, self._plan.read_limit)
                 await self._backlog.measure(offset)
                 return None
@@ -319,12 +320,12 @@ class DeliveryLoop:
     async def _deliver_after(
         self, before: asyncio.Task[None] | None, start: Offset, end: Offset
     ) -> None:
-        """Deliver; what is wrong with the table counts once all before it is delivered."""
+        """Deliver; raise an error of the table only after all earlier deliveries have ended."""
         try:
             await self._deliver(start, end)
         except TableError:
             if before is not None:
-                # Where that one fails itself, this wait is cancelled.
+                # If that delivery fails, this wait is cancelled.
                 await asyncio.wait({before})
             raise
 
@@ -369,7 +370,7 @@ class DeliveryLoop:
     async def _deliver_at(
         self, place: Place, sink: WritesRemotely, start: Offset, end: Offset, saved: SavedOffset
     ) -> RemoteRows | None:
-        """Deliver elsewhere; None where there are no rows, which is no work for anybody."""
+        """Deliver at `place`; None if there are no rows, so nothing to run there."""
         rows = RemoteRows(
             self._source,
             start,
@@ -420,21 +421,21 @@ class DeliveryLoop:
 
     @contextmanager
     def _given_up(self) -> Iterator[None]:
-        """Distinguish a sink that gives up from a delivery that somebody else cancels."""
+        """Raise `SinkError` if the sink cancels a delivery by itself; pass on a caller's cancel."""
         try:
             yield
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled this delivery but the sink itself; a task group would take that for
-            # a quiet end, and its rows would never be delivered.
+            # Only the sink itself cancelled this delivery; a task group would take that for a
+            # normal end, and its rows would never be delivered.
             raise SinkError(
                 f"The sink {self._plan.sink} gave up a delivery of {self._plan.table} by itself."
             ) from None
 
     async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:
-        """Save an offset, unless the sink has kept it with the rows, and tell everybody."""
+        """Save an offset, unless the sink has kept it with the rows, and report it."""
         began = self._parts.clock.monotonic()
         async with self._saving:
             # A later delivery may have saved its offset while this one waited for the lock.

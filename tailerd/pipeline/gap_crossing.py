@@ -1,4 +1,4 @@
-"""Moves a pipeline's offset over a gap, told to everybody: never silent."""
+"""Moves a pipeline's offset over a gap, and reports the gap to the sink and to telemetry."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ async def cross_gap(
     offsets: OffsetKeeper,
     telemetry: Telemetry,
 ) -> None:
-    """Save the offset that `plan.on_gap` names, after the sink has heard of the gap.
+    """Save the offset that `plan.on_gap` names, after the sink has recorded the gap.
 
-    The sink comes first: after a crash between the two the gap is met and told again, whereas a
-    saved offset would hide it. At first it takes back what it can of deliveries behind `start` that
-    finished before others failed: the gap says that they are missing.
+    The sink comes first: after a crash between the two the gap is met and reported again, whereas a
+    saved offset would hide it. Before that, the sink removes what it can of deliveries after
+    `start` that finished before earlier ones failed: the gap declares them missing.
 
     Args:
         plan: Its `on_gap` is not `stop`.
-        error: What was met.
+        error: The error that the gap caused.
         start: The offset that was saved before.
-        source: Freshly opened, so that it knows the table that is there now.
+        source: Newly opened, so that it reads the table that exists now.
         sink, offsets, telemetry: The pipeline's.
 
     Raises:
@@ -59,7 +59,7 @@ async def _net_over_gap(
     offsets: OffsetKeeper,
     telemetry: Telemetry,
 ) -> None:
-    """Save that the versions up to the head come as one difference; no row of it is missing."""
+    """Save an offset from which the versions up to the head come as one complete net change."""
     if not isinstance(source, NetSteps):
         raise error
     marked = await source.over_gap(start)

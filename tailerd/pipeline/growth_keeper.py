@@ -1,7 +1,7 @@
-"""Keeps the sizes of all tables, beside the deliveries and never in their way.
+"""Measures the sizes of all tables, concurrently with the deliveries and at low priority.
 
-It hears what the pipelines tell, looks at one table after the other, and at most once a second.
-What it finds out is told as `TableMeasured`.
+It is driven by the pipelines' events, reads one table at a time, and at most once a second. Results
+are reported as `TableMeasured`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RETRY_SECONDS = 60.0
 
 
 OpenStatistics = Callable[[str, str], Awaitable[TableStatistics | None]]
-"""Takes a pipeline's name and its table's place; None where the format has no statistics."""
+"""Takes a pipeline's name and its table's place; returns None if the format has no statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reported:
-    """What a pipeline reported of its table: its place, and where delivery began and stands."""
+    """What a pipeline reported of its table: its place, and its first and current offset."""
 
     place: str
     first: Offset | None = None
@@ -39,7 +39,7 @@ class GrowthKeeper:
     """Measures the tables of all pipelines that were started.
 
     Args:
-        open_statistics: Makes the statistics of the table at a place.
+        open_statistics: Creates the statistics of the table at a place.
         telemetry, clock: As everywhere.
     """
 
@@ -52,12 +52,12 @@ class GrowthKeeper:
         self._lock = threading.Lock()
         self._reported: dict[str, _Reported] = {}
         self._dirty: dict[str, None] = {}
-        # Jobs of maintenance that were done since the table was looked at.
+        # Maintenance jobs that were done since the table was last measured.
         self._maintained: dict[str, set[str]] = {}
-        # Names whose table is gone, or another: what `run` knows of them is to be dropped.
+        # Names whose table was removed or replaced: `run` drops its statistics.
         self._gone: set[str] = set()
-        # Below: of `run` alone.
-        # With how often its pipeline had moved back when it was opened.
+        # The fields below are used by `run` only.
+        # Statistics, with the `times_moved_back` at which they were opened.
         self._tables: dict[str, tuple[TableStatistics, int]] = {}
         self._failed_at: dict[str, float] = {}
         self._wakeup = asyncio.Event()
@@ -122,7 +122,7 @@ class GrowthKeeper:
             for table, reported in self._take_dirty():
                 began = self._clock.monotonic()
                 await self._look_at(table, reported)
-                # Half of the time belongs to others, however many tables there are.
+                # At most half of the time is used here, however many tables there are.
                 await self._clock.sleep(self._clock.monotonic() - began)
             await self._clock.sleep(LOOK_SECONDS)
 
@@ -160,7 +160,7 @@ class GrowthKeeper:
             return [(name, self._reported[name]) for name in names if name in self._reported]
 
     def _emit(self, table: str, event: events.Event) -> None:
-        """Emit an event of a table, unless it went while it was looked at."""
+        """Emit an event of a table, unless the table was removed while it was measured."""
         if self._is_there(table):
             self._telemetry.emit(event)
 
@@ -211,9 +211,9 @@ class GrowthKeeper:
     async def _opened(
         self, table: str, reported: _Reported, next_up: Offset
     ) -> TableStatistics | None:
-        """Return what follows the table, opened again where that cannot go on.
+        """Return the table's statistics, opened again where they cannot continue.
 
-        None where the table's format has no statistics.
+        None if the table's format has no statistics.
         """
         known, times_moved_back = self._tables.get(table, (None, 0))
         if (

@@ -1,4 +1,4 @@
-"""Does a saved offset still mean this table? And what is saved with it, to tell later."""
+"""Checks that a saved offset still belongs to this table, by identities saved with the offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailerd.sinks.base import HasTopics, RecordsDeliveries, Sink
 
 
 class OffsetKeeper:
-    """Loads and saves the offset of one pipeline, with the identity of all that it counts.
+    """Loads and saves the offset of one pipeline, with the identities of its table and topics.
 
     Attributes:
         epoch: Number of this start of the pipeline, once it has begun.
@@ -33,15 +33,15 @@ class OffsetKeeper:
         sink: Sink | None = None,
         claim: PipelineClaim | None = None,
     ) -> None:
-        """Initialize; nothing is asked yet.
+        """Initialize; nothing is read yet.
 
         Args:
             store: Where offsets are kept.
             table: Configured name of the table.
-            changes: What offsets are counted in.
-            identity: The pipeline's; the cluster is asked of the sink.
+            changes: The change mode that positions in offsets refer to.
+            identity: The pipeline's; the sink supplies the cluster.
             sink: The one that delivers.
-            claim: The pipeline's name in the state; None where no state remembers it.
+            claim: The pipeline's name in the state; None if no state records it.
         """
         self.epoch = 0
         self._store = store
@@ -56,23 +56,23 @@ class OffsetKeeper:
         self._has_begun = False
 
     async def load(self) -> SavedOffset | None:
-        """Return what was last saved, by whichever pipeline; what is saved next is no older."""
+        """Return the last saved offset, of any pipeline; later saves have at least its epoch."""
         saved = await self._store.load(self._table)
         if saved is not None:
             self.epoch = max(self.epoch, saved.epoch)
         return saved
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
-        """Return what was last saved by a pipeline that the state remembers."""
+        """Return the last saved offset of a pipeline that the state has recorded."""
         if isinstance(self._store, KeepsIdentities) and identity.cluster:
             return await self._store.load_former(identity)
         return await self.load()
 
     async def claim(self) -> bool:
-        """Make sure that the state knows no other pipeline of this name; return if it knows this.
+        """Check that no other pipeline of this name is recorded; return whether this one is.
 
         Raises:
-            PipelineReboundError: It does.
+            PipelineReboundError: Another one is.
             TailerdError: The state cannot be read, or the cluster cannot be reached.
         """
         identity = await self.identity()
@@ -85,12 +85,12 @@ class OffsetKeeper:
         """Return the saved offset, checked, under the epoch of this start; None for a new pipeline.
 
         Args:
-            is_known: What `claim` said.
+            is_known: What `claim` returned.
             source: Of the table.
 
         Raises:
             PipelineReboundError, TableRecreatedError, TopicRecreatedError, OffsetError: It must not
-                be gone on from.
+                be resumed from.
             TailerdError: It cannot be read or written.
         """
         epoch = self.epoch
@@ -101,7 +101,7 @@ class OffsetKeeper:
             self.epoch, self._has_begun = max(self.epoch, 1), True
             return None
         check_same(saved.identity, self._identity)
-        # Before the sink hears of it: what it holds may be of another table.
+        # Before the sink is used: its offset and rows may be of another table.
         await check_identity(self._table, saved, self._changes, source)
         if self._topics is not None:
             self._topics.expect(saved.topics)
@@ -112,12 +112,12 @@ class OffsetKeeper:
         return saved
 
     async def note(self) -> None:
-        """Let the state remember the pipeline, which has an offset, and its topics."""
+        """Record the pipeline, which has an offset, and its topics in the state."""
         if self._claim is not None:
             await self._claim.note(self._identity, self._known_topics)
 
     async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
-        """Return what is to be kept of an offset."""
+        """Return an offset with the identities to save with it."""
         identity = await source.identity(offset.last_version(source))
         return SavedOffset(
             offset=replace(offset, table_id=identity.table_id),
@@ -129,7 +129,7 @@ class OffsetKeeper:
         )
 
     async def save(self, offset: Offset, source: ChangeSource) -> None:
-        """Keep an offset.
+        """Save an offset.
 
         Raises:
             TailerdError: It could not be saved.
@@ -137,7 +137,7 @@ class OffsetKeeper:
         await self._store.save(self._table, await self.saved(offset, source))
 
     async def begin_at(self, offset: Offset, source: ChangeSource) -> None:
-        """Keep an offset that an operator chose; topics are whatever is there at the next start.
+        """Save an offset that an operator chose; topics are accepted as found at the next start.
 
         Raises:
             TailerdError: It could not be saved.
@@ -146,19 +146,19 @@ class OffsetKeeper:
             await self._sink.accept(offset)
         await self.identity()
         with suppress(OffsetError):
-            # Damage is replaced. What is readable says which epoch was the last.
+            # A damaged offset is replaced; a readable one shows the last epoch.
             await self.load()
         await self._store.save(self._table, replace(await self.saved(offset, source), topics={}))
 
     async def rebind(self, former: PipelineIdentity, kept: OffsetStore) -> SavedOffset:
-        """Save under the present identity what was saved under a former one; return it.
+        """Save the offset of a former identity under the present one; return it.
 
         Args:
-            former: The pipeline as it was.
-            kept: The offsets of the state, where the former one may have had its own.
+            former: The former identity of the pipeline.
+            kept: The offsets of the state, where the former pipeline may have kept its own.
 
         Raises:
-            OffsetError: It is found neither where the sink keeps offsets nor in the state.
+            OffsetError: It is neither among the sink's offsets nor in the state.
             TailerdError: It cannot be read or saved.
         """
         identity = await self.identity()
@@ -179,7 +179,7 @@ class OffsetKeeper:
         return rebound
 
     async def identity(self) -> PipelineIdentity:
-        """Return which pipeline this is, with the cluster that its sink is connected to.
+        """Return the pipeline's identity, with the cluster that its sink is connected to.
 
         Raises:
             SinkError: The cluster cannot be reached.
@@ -205,11 +205,11 @@ class OffsetKeeper:
 async def check_identity(
     table: str, saved: SavedOffset, changes: ChangeMode, source: ChangeSource
 ) -> None:
-    """Make sure that what is there now is what the saved offset counts.
+    """Check that the table is still the one that the saved offset refers to.
 
     Raises:
         OffsetError: It counts in another change mode.
-        TableRecreatedError: Another table is there, or the log before the offset is another.
+        TableRecreatedError: The table was replaced, or its log before the offset differs.
     """
     if saved.changes is not changes:
         raise OffsetError(

@@ -1,12 +1,13 @@
 """The bytes of rows that all tables of the process may read ahead of their sinks.
 
-Most of the budget is a pool. A table takes from it no more than is left for everybody else, so that
-tables whose sinks are slow never empty it: n of them hold n/(n+1) of it together. The rest is a
+Most of the budget is a pool. A table takes no more of it than it leaves for all others, so that
+tables with slow sinks never empty it: n of them hold n/(n+1) of it together. The rest is a
 reserve: the piece that a sink waits for is always admitted, if need be a small one out of the
-table's own share of the reserve. So nothing waits for ever, and a slow sink slows its own table.
+table's own share of the reserve. So no table waits without end, and a slow sink slows only its own
+table.
 
-The bound: budget + what single pieces are larger than they were admitted for, which is at most one
-row group or row each, and is counted until it is consumed.
+The bound is the budget, plus the excess of single pieces over their admitted size: at most one row
+group or row each, counted until it is consumed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class MemoryBudget:
 
     Attributes:
         total_bytes: The whole budget.
-        used_bytes: What is held now.
-        most_used_bytes: The most that ever was held.
+        used_bytes: Bytes in use now.
+        most_used_bytes: Peak of `used_bytes`.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -33,7 +34,7 @@ class MemoryBudget:
         self._streams = 0
 
     def join(self, streams: int = 1) -> TableMemory:
-        """Return the part of one more table; to be closed when the table is run no more.
+        """Return the part of one more table; close it when the table no longer runs.
 
         Args:
             streams: Deliveries it may have in flight, each with a share of the reserve.
@@ -61,7 +62,7 @@ class MemoryBudget:
 
 
 class TableMemory:
-    """One table's way to the budget."""
+    """One table's access to the budget."""
 
     def __init__(self, budget: MemoryBudget, streams: int) -> None:
         self._budget = budget
@@ -78,7 +79,7 @@ class TableMemory:
     def admit_ahead(self, wanted: int) -> Piece | None:
         """Admit a piece that is read ahead, perhaps smaller than wanted; None if it must wait.
 
-        Nobody sleeps for it: the sink takes the piece before, and then this one is the next.
+        No caller blocks on it: once the sink has consumed the earlier pieces, `admit` admits it.
         """
         return self._budget._from_pool(self, wanted)
 
@@ -93,7 +94,7 @@ class Piece:
     """Bytes that are held until `release`.
 
     Attributes:
-        size_bytes: How much: what was admitted, then what it really took.
+        size_bytes: The admitted size, then the actual one.
     """
 
     def __init__(self, table: TableMemory, size_bytes: int, *, is_pooled: bool) -> None:
@@ -103,7 +104,7 @@ class Piece:
         table._budget._take(self, size_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Return how large it really is, smaller or larger than admitted."""
+        """Set the actual size, smaller or larger than admitted."""
         difference, self.size_bytes = size_bytes - self.size_bytes, size_bytes
         self._table._budget._take(self, difference)
 

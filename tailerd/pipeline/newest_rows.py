@@ -1,6 +1,6 @@
-"""The newest change rows of each table, for an operator's eyes: few, short, and without secrets.
+"""Keeps the newest change rows of each table for operators: few, short, and masked.
 
-Masked columns are left out before anything is kept, so no dump of this process's answers has them.
+Masked columns are left out before anything is kept, so no answer of this process has them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class NewestRows:
     """Keeps the last rows that went to each table's sink; any thread may ask.
 
     Args:
-        count: So many of each table.
-        mask: Names of columns nobody may see, whatever their case, or dotted paths to fields.
-        telemetry: Hears of names that mask nothing in a table: when it is first seen, and when its
+        count: Number of rows for each table.
+        mask: Names of masked columns, case-insensitive, or dotted paths to fields.
+        telemetry: Receives names that mask nothing in a table: when it is first seen, and when its
             columns change.
     """
 
@@ -42,7 +42,7 @@ class NewestRows:
         self._masks: dict[str, tuple[pa.Schema, ColumnMask]] = {}
 
     def listener(self, table: str) -> Callable[[ChangeBatch], None]:
-        """Return what takes the batches of a table."""
+        """Return a callback for the batches of a table."""
 
         def take(batch: ChangeBatch) -> None:
             self._take(table, batch)
@@ -113,7 +113,7 @@ def _last(batch: ChangeBatch, count: int) -> ChangeBatch:
 
 
 def _compact(row: dict[str, object]) -> str:
-    """Write a row as `JsonEncoder` does, so that a mask makes none too long to be kept."""
+    """Write a row as compactly as `JsonEncoder`, so that masking does not exceed its limit."""
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 

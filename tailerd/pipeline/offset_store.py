@@ -14,7 +14,7 @@ from tailerd.storage.posix_files import sync_folder
 
 
 class FileOffsetStore:
-    """One JSON file for each pipeline, replaced atomically; the one before is kept beside it."""
+    """One JSON file for each pipeline, replaced atomically; the previous one is kept alongside."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,7 +34,7 @@ class FileOffsetStore:
         Raises:
             StorageError: The folder cannot be written; what was saved before is still there.
         """
-        # Waits when cancelled: a save that goes on alone would run beside the next one.
+        # Waits when cancelled: an abandoned save would run concurrently with the next one.
         await in_thread(self._save, pipeline, saved)
 
     def path(self, pipeline: str) -> Path:
@@ -82,7 +82,7 @@ def _refused(what: str, error: OSError) -> StorageError:
 
 
 def _keep_previous(path: Path) -> None:
-    """Keep the file that is about to be replaced, for a person to go back to."""
+    """Keep the file that is about to be replaced, so that an operator can restore it."""
     if path.exists():
         temporary = path.with_name(f".{path.name}.previous.tmp")
         write_private(temporary, path.read_bytes())

@@ -1,4 +1,4 @@
-"""Which pipelines an operator holds: one empty file each, so that a restart holds them too."""
+"""Stores which pipelines are paused: one empty file each, so that a pause survives a restart."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tailerd.storage.posix_files import sync_folder
 
 
 class Pauses(Protocol):
-    """Remembers who is held. `is_paused` answers at once; the others block."""
+    """Stores which pipelines are paused. `is_paused` returns at once; the others block."""
 
     def is_paused(self, pipeline: str) -> bool:
-        """Return whether a pipeline is held."""
+        """Return whether a pipeline is paused."""
         ...
 
     def hold(self, pipeline: str) -> None:
-        """Remember durably that a pipeline is held; raises `StorageError`."""
+        """Save durably that a pipeline is paused; raises `StorageError`."""
         ...
 
     def release(self, pipeline: str) -> None:
-        """Forget that a pipeline is held; raises `StorageError`."""
+        """Delete the mark of a paused pipeline; raises `StorageError`."""
         ...
 
 
@@ -37,7 +37,7 @@ class BucketPauses:
         self._names: set[str] = set()
 
     async def look(self) -> None:
-        """Read who is held, once the state is ours.
+        """Read which pipelines are paused, once the state is held.
 
         Raises:
             StorageError: The bucket cannot be listed.
@@ -45,11 +45,11 @@ class BucketPauses:
         self._names = {file.name async for file in self._store.list_from(self._folder)}
 
     def is_paused(self, pipeline: str) -> bool:
-        """Return whether a pipeline is held."""
+        """Return whether a pipeline is paused."""
         return pipeline in self._names
 
     def hold(self, pipeline: str) -> None:
-        """Remember durably that a pipeline is held; in a thread without a loop.
+        """Save durably that a pipeline is paused; in a thread without an event loop.
 
         Raises:
             StorageError: The bucket cannot be written.
@@ -58,7 +58,7 @@ class BucketPauses:
         self._names.add(pipeline)
 
     def release(self, pipeline: str) -> None:
-        """Forget that a pipeline is held; in a thread without a loop.
+        """Delete the mark of a paused pipeline; in a thread without an event loop.
 
         Raises:
             StorageError: The bucket cannot be written.
@@ -68,17 +68,17 @@ class BucketPauses:
 
 
 class PauseStore:
-    """Files of a folder, named as the pipelines are. Blocking, small and rare."""
+    """Files of a folder, named after the pipelines. Blocking, small and rare."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def is_paused(self, pipeline: str) -> bool:
-        """Return whether a pipeline is held."""
+        """Return whether a pipeline is paused."""
         return (self._folder / pipeline).exists()
 
     def hold(self, pipeline: str) -> None:
-        """Remember durably that a pipeline is held.
+        """Save durably that a pipeline is paused.
 
         Raises:
             StorageError: The folder cannot be written.
@@ -91,7 +91,7 @@ class PauseStore:
             raise _refused(self._folder, error) from error
 
     def release(self, pipeline: str) -> None:
-        """Forget that a pipeline is held; one that is not is released already.
+        """Delete the mark of a paused pipeline; do nothing if there is none.
 
         Raises:
             StorageError: The folder cannot be written.

@@ -3,15 +3,15 @@
 Case table of how a delivery loop ends:
 
     A  target reached, or stopped as asked      -> PipelineStopped
-    B  error that may go away, attempts left    -> RetryScheduled, wait, next delivery loop
-    C  error that stays, or no attempts left    -> PipelineFailed; other tables go on
-    D  an exception nobody foresaw              -> as C, as a BugError
+    B  retryable error, attempts left           -> RetryScheduled, wait, next delivery loop
+    C  permanent error, or no attempts left     -> PipelineFailed; other tables continue
+    D  an unexpected exception                  -> as C, as a BugError
     E  a gap, and a policy that crosses it      -> GapMet, next delivery loop from the new offset
-    G  a commit that the sink takes only later  -> what lies before it is delivered, then as B
+    G  a commit the sink cannot accept yet      -> commits before it are delivered, then as B
     F  as E, but asked to stop meanwhile        -> PipelineStopped; the next run meets the gap
 
-Two errors that stay are met by policy and count as B: a table that is not there, where `on_gap`
-waits for it to come back; and rows that vanish between the check of a commit and its delivery.
+    By policy, two permanent errors count as B: a missing table, if `on_gap` waits for it; and rows
+    that disappear between the check of a commit and its delivery.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Pipeline:
             plan: What to do.
             parts: What to do it with; `run` closes the sink and the memory.
             source_place: The table's place, for telemetry.
-            open_source: Opens the table; tried again like everything else.
-            offsets: Keeps what was delivered.
-            retries: Waits between attempts, and how many there are.
+            open_source: Opens the table; retried like everything else.
+            offsets: Keeps the offset of what was delivered.
+            retries: Waits between attempts, and the number of attempts.
             claim: The pipeline's name in the state.
         """
         self.error: TailerdError | None = None
@@ -150,8 +150,8 @@ class Pipeline:
     def _is_crossable(self, error: TailerdError) -> bool:
         if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
             return False
-        # Nothing saved: the place that `from` asks for is not there, which is no gap. And what may
-        # go away is looked at again first.
+        # Nothing saved: the version that `from` names does not exist, which is no gap. And
+        # retryable errors are retried first.
         return self._saved_phase is not None and not error.retryable
 
     async def _cross(self, error: TailerdError) -> TailerdError | None:
@@ -176,8 +176,8 @@ class Pipeline:
             return failure
         except Exception as failure:  # noqa: BLE001 - Case D
             return _bug(failure)
-        # A gap right behind this one waits like a failed attempt: a log may vanish as fast as it
-        # is read.
+        # A gap right after this one waits like a failed attempt: a log may be deleted as fast as
+        # it is read.
         self._attempt += 1
         self._has_crossed = True
         return None
@@ -201,7 +201,7 @@ class Pipeline:
         return False
 
     async def _with_saved_phase(self, error: TailerdError) -> TailerdError:
-        """Look up the saved offset, on which policy depends; return `error`, or why that must wait.
+        """Read the phase of the saved offset, for policies; return `error`, or why that failed.
 
         The next delivery loop meets `error` again.
         """
@@ -221,7 +221,7 @@ class Pipeline:
         except ExceptionGroup as group:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                # A task group puts its tasks' errors before a cancellation that came meanwhile.
+                # A task group raises its tasks' errors instead of a concurrent cancellation.
                 raise asyncio.CancelledError from group
             return self._noted(_first(group)), False
         except TailerdError as error:
@@ -231,21 +231,21 @@ class Pipeline:
 
     def _noted(self, error: TailerdError) -> TailerdError:
         if isinstance(error, SinkTooSlowError):
-            # The same delivery would fail for ever. It stays small until the next start: what was
-            # too slow once, for a size or a time of day, is not tried again at every commit.
+            # The same delivery would fail every time. Deliveries stay small until the next start: a
+            # size that was too slow once is not retried at every commit.
             self._plan = replace(self._plan, read_limit=self._plan.read_limit.halved())
         if isinstance(error, TableError):
-            # What is known of the table may be what is wrong: look at it again.
+            # The cached state of the table may be wrong: open it again.
             self._source = None
         return error
 
     def _sets_apart(self, error: TailerdError) -> bool:
-        """Let the next delivery loop deliver what lies before a commit that has to wait."""
+        """Let the next delivery loop deliver the commits before one that has to wait."""
         if not isinstance(error, CommitAheadError) or error.version is None:
             return False
         version = Version(error.version)
         self._plan = replace(self._plan, apart=version)
-        # Met again, what lies before it is delivered, or waits too.
+        # If it is met again, the commits before it are delivered or wait too.
         is_new = version not in self._met_ahead
         self._met_ahead.add(version)
         return is_new
@@ -315,7 +315,7 @@ class Pipeline:
 
 
 def _first(group: ExceptionGroup) -> TailerdError:
-    """Return the error that decides: one that stays before one that may go away."""
+    """Return the decisive error: a permanent one before a retryable one."""
     found: list[TailerdError] = []
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):

@@ -1,7 +1,7 @@
-"""The running pipelines, by name: added, removed, altered, paused, resumed, reset one at a time.
+"""Runs the pipelines, by name: each can be added, removed, altered, paused, resumed or reset.
 
-What is done to one never touches another. A pipeline object runs once; starting again builds a new
-one, which goes on at the saved offset.
+A command for one never affects another. A pipeline object runs once; a restart builds a new one,
+which resumes at the saved offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tailerd.telemetry import Telemetry, events
 
 
 class PipelineRunner(Protocol):
-    """What a manager runs: a pipeline of either engine. `run` is called once.
+    """A pipeline of either engine, run by a manager. `run` is called once.
 
     Attributes:
         error: Why it failed; None while it runs and when it ended well.
@@ -48,8 +48,8 @@ class Member:
         build: Makes a runner.
         reset: Moves the saved offset to a place such as `snapshot`; None where something else
             keeps it.
-        ended: Called when a runner has ended, however that came, unless the next one has been built
-            by then: that has taken over.
+        ended: Called when a runner has ended, for whatever reason, unless its successor has been
+            built by then.
     """
 
     settings: object
@@ -70,7 +70,7 @@ class _Slot:
 
 
 class PipelineManager:
-    """Runs members until all have ended, or for ever while `is_lasting`.
+    """Runs members until all have ended, or without end while `is_lasting`.
 
     Errors of its commands: `UsageError` for a name that is not there.
     """
@@ -87,12 +87,12 @@ class PipelineManager:
         """Initialize.
 
         Args:
-            telemetry: Hears of tables that come and go.
-            patience_seconds: How long one pipeline may finish what is in flight when it is removed,
-                altered, paused or reset; then it is cancelled, and delivers that again.
+            telemetry: Receives added and removed tables.
+            patience_seconds: How long a pipeline may finish deliveries in flight when it is
+                removed, altered, paused or reset; then it is cancelled, and redelivers them.
             is_lasting: Whether it waits for new members when all have ended.
             is_once: Whether paused members are left out instead of waited for.
-            pauses: Which members are held from the start, and remembers those that `pause` holds.
+            pauses: Stores which members are paused, so that they are after a restart.
         """
         self._telemetry = telemetry
         self.patience_seconds = patience_seconds
@@ -112,7 +112,7 @@ class PipelineManager:
 
     @property
     def errors(self) -> list[TailerdError]:
-        """Why members failed, in the order of their names above; each error names its table."""
+        """Why members failed, in the order of `names`; each error names its table."""
         found = []
         for name, slot in self._slots.items():
             error = None if slot.runner is None else slot.runner.error
@@ -126,11 +126,11 @@ class PipelineManager:
         return any(slot.member.engine == engine for slot in self._slots.values())
 
     def is_paused(self, name: str) -> bool:
-        """Return whether a pipeline is held by `pause`."""
+        """Return whether a pipeline is paused."""
         return self._slot(name).is_paused
 
     async def run(self, members: Mapping[str, Member]) -> None:
-        """Run these, and whatever is added meanwhile, to the end."""
+        """Run these, and members added meanwhile, to the end."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for name, member in members.items():
@@ -140,11 +140,11 @@ class PipelineManager:
                 await self._changed.wait()
 
     async def set_members(self, members: Mapping[str, Member], *, reason: str = "") -> None:
-        """Remove, alter and add until the manager is as `members` says; the others run on.
+        """Remove, alter and add members to match `members`; unchanged ones keep running.
 
         Args:
-            members: All that shall run.
-            reason: Why members that are not named went; for telemetry.
+            members: All that are to run.
+            reason: Why the others are removed; for telemetry.
         """
         with _Busy(self):
             gone = [name for name in self._slots if name not in members]
@@ -165,10 +165,10 @@ class PipelineManager:
                     self._add(name, member)
 
     async def pause(self, name: str) -> None:
-        """Let a pipeline finish what is in flight and hold it until `resume`.
+        """Let a pipeline finish deliveries in flight and pause it until `resume`.
 
         Raises:
-            StorageError: That cannot be remembered over a restart; the pipeline runs on.
+            StorageError: The pause cannot be saved; the pipeline keeps running.
         """
         async with self._locked(name) as slot:
             if not slot.is_paused:
@@ -179,7 +179,7 @@ class PipelineManager:
                 self._telemetry.emit(events.PipelinePaused(table=name, engine=slot.member.engine))
 
     async def resume(self, name: str) -> None:
-        """Let a paused pipeline go on, or try a failed or ended one again."""
+        """Resume a paused pipeline, or restart a failed or ended one."""
         async with self._locked(name) as slot:
             if self._pauses is not None:
                 await asyncio.to_thread(self._pauses.release, name)
@@ -188,15 +188,15 @@ class PipelineManager:
                 self._start(name, slot)
 
     def can_reset(self, name: str) -> bool:
-        """Return whether a pipeline's offset is ours to move."""
+        """Return whether `reset` can move a pipeline's offset."""
         return self._slot(name).member.reset is not None
 
     async def reset(self, name: str, to: str) -> Offset:
-        """Move a pipeline's offset and let it go on there, unless it is paused; return the offset.
+        """Move a pipeline's offset and resume there, unless it is paused; return the offset.
 
         Raises:
-            UsageError: Its engine keeps the offset itself, or `to` says no place.
-            TailerdError: The table or the offset store; the pipeline goes on where it was.
+            UsageError: Its engine keeps the offset itself, or `to` is not a valid place.
+            TailerdError: Of the table or the offset store; the pipeline resumes where it was.
         """
         with _Busy(self):
             async with self._locked(name) as slot:
@@ -234,10 +234,10 @@ class PipelineManager:
 
     @asynccontextmanager
     async def _locked(self, name: str) -> AsyncGenerator[_Slot, None]:
-        """Hold a member's slot, as it is once others are done with it.
+        """Lock a member's slot, after earlier commands for it have ended.
 
         Raises:
-            UsageError: It was removed meanwhile: what is started in its slot nobody could stop.
+            UsageError: It was removed meanwhile; a runner in its slot could not be stopped.
         """
         slot = self._slot(name)
         async with slot.lock:
@@ -289,13 +289,13 @@ class PipelineManager:
         slot.task.add_done_callback(partial(self._ended, slot, slot.member))
 
     def _ended(self, slot: _Slot, member: Member, task: asyncio.Task[None]) -> None:
-        # A resume may come between the end of a task and this.
+        # A resume may come between the end of a task and this callback.
         if member.ended is not None and slot.task is task:
             member.ended()
         self._changed.set()
 
     async def _end(self, slot: _Slot) -> None:
-        """Stop what runs in a slot, with patience, then without."""
+        """Stop the runner of a slot; cancel it if it has not ended after `patience_seconds`."""
         if slot.runner is None or slot.task is None:
             return
         slot.runner.stop()

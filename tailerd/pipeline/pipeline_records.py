@@ -1,7 +1,7 @@
-"""Which pipeline a state knows under each table's name: its identity and its topics.
+"""Records the pipeline of each table's name in the state: its identity and its topics.
 
-Offsets may lie in Kafka, in the state, or in Spark's checkpoints. Only what the state remembers
-tells a pipeline that was given another sink place from one that is new.
+Offsets may be in Kafka, in the state, or in Spark's checkpoints. Only these records distinguish a
+pipeline whose sink place was changed from a new one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PIPELINES_FOLDER = "pipelines"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRecord:
-    """What a state remembers of a pipeline that has an offset.
+    """The state's record of a pipeline that has an offset.
 
     Attributes:
-        identity: As it was at its last start, reset or rebinding.
-        topics: Kafka's ids of its topics, that of the offsets among them; as at its last start.
+        identity: As of its last start, reset or rebinding.
+        topics: Kafka's ids of its topics, including the offsets topic; as of its last start.
         start: Where it begins if it has no offset; empty: as the configuration says.
     """
 
@@ -70,11 +70,11 @@ class PipelineRecords(Protocol):
     """Keeps one record for each pipeline, by its configured name. One process writes them."""
 
     async def load(self, pipeline: str) -> PipelineRecord | None:
-        """Return what was last saved, None when nothing ever was; `OffsetError`, `StorageError`."""
+        """Return the last saved record, None if there is none; `OffsetError`, `StorageError`."""
         ...
 
     async def save(self, pipeline: str, record: PipelineRecord) -> None:
-        """Keep a record durably; `StorageError`."""
+        """Save a record durably; `StorageError`."""
         ...
 
 

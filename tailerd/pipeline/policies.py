@@ -1,4 +1,4 @@
-"""What a pipeline does where the table cannot be delivered as it should be."""
+"""What a pipeline does if a table cannot be delivered completely."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tailerd.errors import (
 
 
 class OnGap(enum.StrEnum):
-    """Where to go on when the next version is gone, or another table is there.
+    """Where to continue when the next version is gone, or the table was replaced.
 
-    Two of the values are words of `ChangeSource.initial_offset`. With `net` delivery stays where it
-    is, and the versions up to the head come as one difference.
+    Two of the values are words of `ChangeSource.initial_offset`. With `net` the offset stays, and
+    the versions up to the head are delivered as one net change.
     """
 
     STOP = "stop"

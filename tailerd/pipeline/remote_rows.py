@@ -1,7 +1,7 @@
-"""The rows of one delivery on an engine's other processes: what is sent there, and what comes back.
+"""Delivers rows in an engine's worker processes: what is sent there, and what is returned.
 
-The daemon plans, as for rows that it reads itself; a process of the engine reads the runs one after
-the other and gives the rows to the sink's writer. Only counts come back.
+The daemon plans, as for rows that it reads itself; a worker process of the engine reads the runs
+one after another and passes the rows to the sink's writer. Only counts are returned.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tailerd.storage.stores import Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteWork:
-    """The rows of a delivery and what is done with them. Picklable.
+    """The rows of a delivery and the writer that gets them. Picklable.
 
     Attributes:
         table: Configured name.
         runs: What to read, in order.
-        key: Columns by which readers tell rows apart; empty where nobody does.
+        key: Columns that identify a row; empty if there is no key.
         limit: Size of a batch.
         writer: Gets all rows.
     """
@@ -52,10 +52,10 @@ class RemoteWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteAnswer:
-    """What was done. Picklable.
+    """The result of remote work. Picklable.
 
     Attributes:
-        rows: Rows the writer took, by `_change_type`.
+        rows: Rows written, by `_change_type`.
         bytes: Their Arrow bytes.
         written: What the writer returned.
     """
@@ -69,7 +69,7 @@ class Place(Protocol):
     """Where an engine does work."""
 
     async def run(self, work: RemoteWork) -> RemoteAnswer:
-        """Do work once; when cancelled, only return once it has ended.
+        """Do work once; if cancelled, return only after it has ended.
 
         Raises:
             TailerdError: Of reading or writing, or of the engine; rows may have been written.
@@ -114,12 +114,12 @@ def _batches(work: RemoteWork, stores: Stores) -> Generator[ChangeBatch, None, N
 
 
 class RemoteRows:
-    """The rows between two offsets, read elsewhere; counts as `ChangeStream` does.
+    """The rows between two offsets, read by a worker process; counts as `ChangeStream` does.
 
     Attributes:
         rows: Rows by `_change_type`.
         bytes: Their Arrow bytes.
-        commits: What the plan says of their commits.
+        commits: Their commits, as planned.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class RemoteRows:
         self.bytes = 0
 
     async def plan(self) -> bool:
-        """Find out what to read; return whether there is anything.
+        """Plan what to read; return whether there is anything.
 
         Raises:
             TableError: As the source's `plan`.
@@ -152,7 +152,7 @@ class RemoteRows:
         return bool(self._runs)
 
     async def run(self, writer: RowWriter) -> object:
-        """Have the rows that were planned read and written, and return what the writer did.
+        """Read and write the planned rows; return the writer's result.
 
         Raises:
             TailerdError: Of reading or writing, or of the engine.

@@ -18,9 +18,9 @@ LOCK_NAME = "tailerd.lock"
 
 @contextmanager
 def state_lock(folder: Path) -> Iterator[None]:
-    """Hold the state folder while inside; the folder is made when it is not there.
+    """Hold the lock of the state folder while inside; create the folder if it is missing.
 
-    The lock goes with the process: a killed holder leaves none behind.
+    The lock ends with the process, also when the process is killed.
 
     Raises:
         StateInUseError: Another process holds it.
@@ -28,7 +28,7 @@ def state_lock(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK_NAME
     try:
-        # One that is there has the rights that somebody gave it: all in it is closed to others.
+        # An existing folder keeps its permissions: the files in it are private anyway.
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
             make_private_folder(folder)

@@ -1,7 +1,7 @@
-"""What a daemon keeps between two runs, in one place: a folder, or below a prefix of a bucket.
+"""The persistent state of a daemon: in a folder, or below a prefix of a bucket.
 
-In a bucket nothing stays on this machine, and a lease takes the place of the lock: another daemon
-may go on when nothing was heard of this one for as long as it lasts.
+With a bucket nothing stays on this machine, and a lease replaces the lock: another daemon may take
+over when this one has not renewed the lease before it expires.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _PURPOSE = Purpose(folder="lease", doing="works on this state", refusal=StateInU
 
 
 class StateWatch(Protocol):
-    """Hears what other processes do with a state."""
+    """Is notified of what other processes do with a state."""
 
     async def waits(self, holder: str, seconds: float) -> None:
-        """Note that the state is waited for, and how long at most."""
+        """Note that this process waits for the state, and how long at most."""
         ...
 
     def taken(self) -> None:
-        """Note that it is held now."""
+        """Note that this process holds the state now."""
         ...
 
     def lost(self, error: StateInUseError) -> None:
@@ -57,7 +57,7 @@ class StateWatch(Protocol):
 
 
 class State(Protocol):
-    """The parts of a state. Offsets may be looked at by anybody; all else is for who holds it."""
+    """The parts of a state. Any process may read offsets; all else requires holding the state."""
 
     pauses: Pauses
     corrupt_commits: CorruptCommitLog
@@ -68,7 +68,7 @@ class State(Protocol):
         """Hold the state while inside.
 
         Args:
-            watch: Hears of other processes.
+            watch: Is notified of other processes.
 
         Raises:
             StateInUseError: Another process holds it.
@@ -121,7 +121,7 @@ class BucketState:
     Args:
         store, root: Where.
         clock: For the lease.
-        seconds: How long others wait for a daemon that is heard of no more.
+        seconds: How long others wait for a daemon that no longer renews its lease.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class BucketState:
 
     @asynccontextmanager
     async def held(self, watch: StateWatch | None = None) -> AsyncIterator[None]:
-        """Hold the lease while inside, having waited for that of a daemon that died elsewhere.
+        """Hold the lease while inside, after waiting for the lease of a dead daemon to expire.
 
         Args:
-            watch: Hears of the waiting, and of a daemon that takes the state over.
+            watch: Is notified of the wait, and of a daemon that takes over the state.
 
         Raises:
-            StateInUseError: Another process holds it, and lives.
-            StorageError: The bucket cannot be read or written, or knows no conditional writes.
+            StateInUseError: Another process holds it, and is alive.
+            StorageError: The bucket cannot be read or written, or has no conditional writes.
         """
         lease = Lease(
             self._store,
@@ -158,7 +158,7 @@ class BucketState:
             clock=self._clock,
             seconds=self._seconds,
             purpose=_PURPOSE,
-            # Offsets keep tokens for longer than rules of a bucket may keep the lease's files.
+            # Offsets keep tokens longer than lifecycle rules may keep the lease's files.
             first_token=self._clock.now_ms(),
         )
         with tempfile.TemporaryDirectory(
@@ -181,7 +181,7 @@ class BucketState:
         watch.lost(taken_over_by(holder))
 
     def offsets(self) -> OffsetStore:
-        """Return the saved offsets; without the lease, to look at."""
+        """Return the saved offsets; read-only without the lease."""
         return BucketOffsetStore(self._store, f"{self._root}/offsets", self._lease)
 
     def scratch(self, pipeline: str) -> ScratchPlace:

@@ -1,4 +1,4 @@
-"""What is told of the state while others hold it, or take it."""
+"""Reports about the state while other processes hold it or take it over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailerd.telemetry import Telemetry, events
 
 
 class StateReports:
-    """Tells telemetry, and the daemon that holds the state."""
+    """Notifies telemetry and this daemon of what other processes do with the state."""
 
     def __init__(
         self,
@@ -23,8 +23,8 @@ class StateReports:
 
         Args:
             path: The state's place.
-            on_wait: Called before it is waited for.
-            on_lost: Called when another daemon has it.
+            on_wait: Called before waiting for the state.
+            on_lost: Called when another daemon has taken it over.
         """
         self._telemetry = telemetry
         self._path = path
@@ -33,7 +33,7 @@ class StateReports:
         self._has_waited = False
 
     async def waits(self, holder: str, seconds: float) -> None:
-        """Report what the state is waited for, and how long at most."""
+        """Report why this daemon waits for the state, and how long at most."""
         self._has_waited = True
         reason = (
             f"{holder} has it. If that process died, this daemon starts in {seconds:.0f} s at"
@@ -47,7 +47,7 @@ class StateReports:
         await self._on_wait()
 
     def taken(self) -> None:
-        """Report that the waiting is over."""
+        """Report that the wait is over."""
         if self._has_waited:
             self._telemetry.emit(events.StateTaken(path=self._path))
 

@@ -1,8 +1,8 @@
-"""Looks into tables for an operator: commits of the log, one commit's rows, one key's history.
+"""Reads tables for an operator: commits of the log, one commit's rows, one key's history.
 
-Reads the table itself, in parallel to its pipeline and without its offset. One look at a time, each
-bounded in rows, bytes and seconds, so that deliveries hardly notice. Rows pass the same mask as
-everywhere: columns that are masked are neither shown nor searched.
+Reads the table itself, concurrently with its pipeline and without its offset. One query at a time,
+each bounded in rows, bytes and seconds, so that deliveries are hardly affected. Rows pass the same
+mask as everywhere: masked columns are neither shown nor searched.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PAGE_ROWS = 100
 MOST_PARTS = 100
 MOST_ANSWER_BYTES = 2 * 1024 * 1024
 LOOK_SECONDS = 8.0
-"""How long one look reads; what was found until then is the answer, and says so."""
+"""How long one query reads; it returns what was found until then, marked as partial."""
 WAIT_SECONDS = 10.0
 MOST_SECONDS = 40.0
-"""How long one look takes at most, with opening the table."""
+"""Longest duration of one query, including opening the table."""
 _LIMIT = BatchLimit(max_rows=2_000, max_bytes=8 * 1024 * 1024, working_bytes=64 * 1024 * 1024)
 
 Row = dict[str, object]
@@ -46,7 +46,7 @@ Row = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedLog:
-    """A table's log to look at, and what is said of it while it is read."""
+    """A table's log to inspect, and notes that are added while it is read."""
 
     inspection: TableInspection
     notes: list[str]
@@ -66,8 +66,8 @@ class OpenedCommit:
     """One commit: what it did, how its rows are found, and some of them.
 
     Attributes:
-        parts: What is read for its rows: files, or shares of them.
-        before, next: Versions around it, as far as they are known to be there.
+        parts: The files, or parts of files, that are read for its rows.
+        before, next: The adjacent versions, if they are known to exist.
         rows: As `tail --format jsonl` prints them, in order, without masked columns.
         has_more: Whether rows follow.
     """
@@ -89,7 +89,7 @@ class OpenedCommit:
     masked: list[str] = field(default_factory=list)
 
     def describe(self, group: TaskGroup) -> None:
-        """Note what a plan says of the commit; a large one comes in several groups."""
+        """Add what a plan says of the commit; a large one comes in several groups."""
         self.timestamp_ms = group.timestamp_us // 1000
         self.operation, self.change_source = group.operation, group.change_source.value
         self.files_added, self.bytes_added = group.files_added, group.bytes_added
@@ -110,9 +110,9 @@ class KeyHistory:
     """Changes of the rows that have a value in a column.
 
     Attributes:
-        rows: Newest first; those of one commit in its order, read backwards.
-        first, last: Versions that were looked through; None: none.
-        next_before: Where an earlier look goes on; None where nothing is left.
+        rows: Newest first, also within a commit.
+        first, last: Versions that were searched; None: none.
+        next_before: Where a query of earlier commits continues; None if nothing is left.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -126,8 +126,8 @@ class TableExplorer:
 
     Args:
         open_source: Opens a configured table for its changes; `UsageError` for a name unknown.
-        open_log: Opens its log for a look.
-        mask: Names of columns nobody may see.
+        open_log: Opens its log for inspection.
+        mask: Names of masked columns.
         is_showing_rows: Whether rows may be seen at all.
     """
 
@@ -147,7 +147,7 @@ class TableExplorer:
 
     @asynccontextmanager
     async def _look(self) -> AsyncIterator[None]:
-        """Wait for the one before.
+        """Wait for the previous query to end, and run within `MOST_SECONDS`.
 
         Raises:
             ExplorerBusyError: It takes too long.
@@ -232,7 +232,7 @@ class TableExplorer:
     ) -> KeyHistory:
         """Return changes of the rows with a value in a column, newest commit first.
 
-        Looks through commits backwards until a page is full, time is over, or the log ends.
+        Searches commits backwards until a page is full, time is up, or the log ends.
 
         Args:
             before: The version to begin below; None begins with the newest.
@@ -252,7 +252,7 @@ class TableExplorer:
             while at is not None and len(found.rows) < PAGE_ROWS and loop.time() < ends_at:
                 rows = await self._matching(source, at, column, value)
                 if rows is None:
-                    # The log, or the files, of what was before are gone.
+                    # The log or the files of earlier commits are gone.
                     at = None
                     break
                 found.rows += rows[::-1]
@@ -308,7 +308,7 @@ class TableExplorer:
 
     def _check_column(self, schema: pa.Schema, column: str) -> None:
         mask = ColumnMask.of(self._mask, schema)
-        # A column that is masked in part might be searched for what is hidden in it.
+        # Searching a partly masked column could reveal masked values.
         shown = [name for name in mask.shown if not mask.hides_part_of(name)]
         if column not in shown:
             raise UsageError(

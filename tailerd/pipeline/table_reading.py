@@ -1,4 +1,4 @@
-"""One table read between two points or followed, without saved offsets: for `tail` and Python."""
+"""Reads a table between two points or follows it, without saved offsets: for `tail` and Python."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBatch:
-    """A batch of rows, and where reading stands.
+    """A batch of rows, and the position of reading.
 
     Attributes:
         rows: The rows.
         start: Where the step that it belongs to began.
         end: Where that step ends, if this is its last batch with rows; else None.
-        planned: How far files were listed when it was read; None where that is not known yet.
+        planned: How far files were listed when it was read; None if that is not known yet.
     """
 
     rows: ChangeBatch
@@ -97,7 +97,7 @@ class Reading:
                         rows=batch, start=start, end=None, planned=stream.commits.planned
                     )
         except TailerdError:
-            # What was read before counts, whatever comes after it.
+            # Rows read before the error are valid.
             if held is not None:
                 yield held
             raise
@@ -109,7 +109,7 @@ class Reading:
 async def watched(
     table: str, stores: Stores, *, table_format: str = AUTO, poll_seconds: float = 1.0
 ) -> AsyncGenerator[Wakeup, None]:
-    """Give what is notified when the table's log may have changed, and every so often anyway.
+    """Yield a wakeup that is set when the table's log may have changed, and periodically.
 
     Args:
         table: A path or URL.
@@ -133,7 +133,7 @@ async def watched(
         try:
             yield wakeup
         except GeneratorExit:
-            # An iteration that is left is no error, which the group would make of it.
+            # The group would turn an iteration that is left early into an error.
             pass
         finally:
             listening.cancel()

@@ -1,8 +1,8 @@
-"""The operator's own proof: what was delivered, replayed, is the table, row for row.
+"""Verifies for an operator that the delivered records, replayed, equal the table row for row.
 
 Delivered records are folded into a multiset of rows (an insert adds its row, a delete takes it
 away) and compared with the snapshot of the version before the saved offset. Memory does not grow
-with the table; only where something differs are some of the rows in question kept, to be shown.
+with the table; only if something differs, some of the differing rows are kept as examples.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tailerd.sinks.base import Readable
 
 EXAMPLES = 3
 MOST_BUCKETS = 64
-"""Of buckets that differ, so many are looked at again: a bucket has 1/65,536 of the rows."""
+"""Number of differing buckets that are examined again: each has 1/65,536 of the rows."""
 
 Rows = tuple[list[bytes], list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the comparison showed.
+    """The result of the comparison.
 
     Attributes:
         version: The version whose snapshot was compared.
@@ -43,7 +43,7 @@ class Verdict:
         rows: Rows of the table.
         replayed: Rows that the replay leaves.
         is_equal: Whether both are the same, row for row.
-        missing, invented: Some rows of the table that the replay lacks, and the other way round.
+        missing, invented: Some rows of the table that the replay lacks, and vice versa.
         foreign: Columns in the records that the table does not have now.
     """
 
@@ -77,9 +77,9 @@ class Verification:
         Args:
             source: The table.
             sink: What was delivered.
-            offset: Saved by the pipeline; records behind it are left out.
-            begins_with_snapshot: Whether the first records are a snapshot, or changes of what was
-                there before.
+            offset: Saved by the pipeline; records after it are left out.
+            begins_with_snapshot: Whether the first records are a snapshot, or changes to rows that
+                existed before.
             on_progress: Called with the number of rows looked at so far.
             widened: Columns in which floats became doubles.
 
@@ -205,7 +205,7 @@ class Verification:
         encoder = JsonEncoder(decimals=_decimals(self._sink))
         table_id = self._table_id
         if version != self._version:
-            # Of a table that was replaced, older versions have another id.
+            # Older versions of a replaced table have another id.
             table_id = (await self._source.identity(version)).table_id
         begin = Offset(table_id=table_id, version=version, phase=Phase.SNAPSHOT)
         stream = ChangeStream(

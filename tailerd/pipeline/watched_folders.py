@@ -1,4 +1,4 @@
-"""Which folders a daemon watches, as its configuration says."""
+"""Finds the folders that a daemon watches, from its configuration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def watched_folders(config: Config) -> list[WatchedFolder]:
 def watchers_of(
     config: Config, *, finished: FinishedFiles, telemetry: Telemetry, clock: Clock
 ) -> list[Watcher]:
-    """Return what reports commits in those folders, and notes in `finished` which are whole."""
+    """Return the watchers of those folders; they note complete files in `finished`."""
     return open_watchers(
         watched_folders(config),
         config.notifications,

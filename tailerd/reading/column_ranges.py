@@ -1,4 +1,4 @@
-"""Where the columns of row groups lie in a file, for stores where each read costs a request."""
+"""Byte ranges of the columns of row groups, for stores in which each read is a request."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 from tailerd.reading.parquet_pages import first_byte
 
 _HOLE_BYTES = 64 * 1024
-"""What lies between two columns and is smaller than this is read with them."""
+"""Smaller gaps between two columns are read with them."""
 _MORE_BYTES = 128
-"""Readers add a little to the columns of some old writers, whose footers say too little."""
+"""Readers add a margin to the columns of some old writers, whose footers understate sizes."""
 
 Range = tuple[int, int]
-"""Where it begins, and how long it is."""
+"""Start and length."""
 
 
 def ranges_ahead(
@@ -24,7 +24,7 @@ def ranges_ahead(
     following: Iterable[int],
     max_bytes: int,
 ) -> list[Range]:
-    """Return what to fetch for a row group, and for those that follow within `max_bytes`."""
+    """Return the ranges to fetch for a row group, and for following ones within `max_bytes`."""
     ranges = column_ranges(about, group, leaves)
     for other in following:
         ahead = column_ranges(about, other, leaves)
@@ -36,7 +36,7 @@ def ranges_ahead(
 
 
 def column_ranges(about: pq.FileMetaData, group: int, leaves: Iterable[int]) -> list[Range]:
-    """Return the ranges of some leaf columns of a row group, neighbours joined."""
+    """Return the ranges of leaf columns of a row group, adjacent ones merged."""
     row_group = about.row_group(group)
     chunks = (row_group.column(leaf) for leaf in leaves)
     found = [(first_byte(chunk), chunk.total_compressed_size + _MORE_BYTES) for chunk in chunks]

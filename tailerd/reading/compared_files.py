@@ -1,4 +1,4 @@
-"""The inputs of a commit whose rows are compared, read as often as comparing them takes."""
+"""Reads the inputs of a commit whose rows are compared, once for each pass of the comparison."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tailerd.rows.hash_kernels import Rows
 from tailerd.rows.positions import Positions
 
 LEAST_MEMORY_BYTES = 16 * 1024 * 1024
-"""With less, files would be read many times over."""
+"""With less, files would be read many times."""
 
 LEAST_BYTES = 4 * 1024 * 1024
-"""The files of smaller commits are decoded sooner than their bytes are compared."""
+"""For smaller commits decoding files is faster than comparing their bytes."""
 
 Columns = tuple[str, ...] | None
 """Logical names, as far as the version has them; None for all."""
 
 
 class ComparedRows(Protocol):
-    """What a format says of a commit whose removed and added rows are to be compared."""
+    """A commit whose removed and added rows are compared, as described by a format."""
 
     @property
     def groups(self) -> Sequence[FilesToCompare]:
@@ -47,21 +47,21 @@ class ComparedRows(Protocol):
 
     @property
     def key(self) -> Sequence[str]:
-        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        """Key columns by which a delete and an insert are paired to an update; empty for none."""
         ...
 
     @property
     def row_ids(self) -> Sequence[str]:
-        """Columns that are equal where a row was carried over; empty: only its values tell that."""
+        """Columns that are equal exactly if a row was carried over; empty: all values decide."""
         ...
 
     @property
     def prefix(self) -> str:
-        """What tells the places of its rows from others of the version, as `RowPlaces` has it."""
+        """Distinguishes the places of its rows from others of the version, as in `RowPlaces`."""
         ...
 
     def numbers(self, side: Side) -> Sequence[int]:
-        """Return the numbers of a side's files, as `RowPlaces` has them."""
+        """Return the numbers of a side's files, as in `RowPlaces`."""
         ...
 
     def schema(self, columns: Columns = None) -> pa.Schema:
@@ -74,23 +74,23 @@ class ComparedRows(Protocol):
 
 
 class ComparedCommit(ComparedRows, Protocol):
-    """The same where the rows are in Parquet files."""
+    """`ComparedRows` whose rows are in Parquet files."""
 
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
-        """Return how a file is read.
+        """Return how to read a file.
 
         Raises:
-            TableError: It cannot be.
+            TableError: It cannot be read.
         """
         ...
 
     def missing(self, url: str) -> TableError:
-        """Return the error for a file that is gone."""
+        """Return the error for a missing file."""
         ...
 
 
 class _AbandonedError(Exception):
-    """Nobody wants the rows any more; raised in place of reading on."""
+    """Raised to stop reading after the consumer abandoned the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ class _Kept:
     """Rows of a file in all columns.
 
     Attributes:
-        wanted: Their positions; None: all that count.
+        wanted: Their positions; None: all selected rows.
     """
 
     wanted: Rows | None
     parts: Sequence[PositionedRows]
 
     def has(self, wanted: Rows | None, names: Sequence[str] | None) -> bool:
-        """Return whether these rows and columns are among them."""
+        """Return whether the kept rows contain these rows and columns."""
         there = self.parts[0][1].schema.names if self.parts else names
         if names is not None and not set(names) <= set(there or ()):
             return False
@@ -115,7 +115,7 @@ class _Kept:
 
 
 class ComparedInputs(abc.ABC):
-    """Reads the rows of one commit; what was read first is kept as far as memory allows.
+    """Reads the rows of one commit; keeps rows of the first read as far as memory allows.
 
     Args:
         limit: Of a batch. Half of `working_bytes` is for rows that are kept, half for comparing.
@@ -130,22 +130,22 @@ class ComparedInputs(abc.ABC):
     @property
     @abc.abstractmethod
     def commit(self) -> ComparedRows:
-        """Says what the rows are."""
+        """The description of the rows."""
 
     @abc.abstractmethod
     def footer_bounds(self, side: Side, number: int) -> FileBounds:
-        """Return what is known of a file's rows without reading them; good to guess by."""
+        """Return bounds of a file's rows without reading them; only for guesses."""
 
     @abc.abstractmethod
     def read_input(
         self, side: Side, number: int, wanted: Rows | None, columns: Columns
     ) -> Iterator[PositionedRows]:
-        """Yield what `read` does, from the file itself."""
+        """Yield rows as `read` does, from the file itself."""
 
     def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:
-        """Return which rows of two files that line up may differ; None: all that count.
+        """Return which rows of two aligned files may differ; None: all selected rows.
 
-        Those left out are equal in both, each to one of the other.
+        The other rows are equal in both, each to one of the other file.
         """
         return None
 
@@ -161,8 +161,8 @@ class ComparedInputs(abc.ABC):
         """Yield rows of a file with their positions in it, in order.
 
         Args:
-            wanted: Positions of the rows, ascending; None for all that count.
-            is_again: Whether some of them are likely read again, so that they are worth keeping.
+            wanted: Positions of the rows, ascending; None for all selected rows.
+            is_again: Whether some of them will likely be read again, so that keeping them pays off.
         """
         kept = self._kept.get((side, number))
         names = None if columns is None else self.commit.schema(columns).names
@@ -181,7 +181,7 @@ class ComparedInputs(abc.ABC):
                 self._free_bytes -= part[1].get_total_buffer_size()
                 kept.append(part)
             else:
-                # Nothing more is kept: the files that follow are hardly smaller.
+                # Keep nothing more: the following files are hardly smaller.
                 kept.clear()
             yield part
         if self._free_bytes > 0 and (side, number) not in self._kept:
@@ -200,10 +200,10 @@ class ComparedFiles(ComparedInputs):
     """Reads the Parquet files of one commit.
 
     Args:
-        commit: Says what they are.
-        limit: As `ComparedInputs` has it.
+        commit: Describes them.
+        limit: As in `ComparedInputs`.
         files: Opens them.
-        size_bytes: Of all files.
+        size_bytes: Total size of all files.
     """
 
     def __init__(
@@ -217,11 +217,11 @@ class ComparedFiles(ComparedInputs):
 
     @property
     def commit(self) -> ComparedCommit:
-        """Says what the files are."""
+        """The description of the files."""
         return self._commit
 
     def footer_bounds(self, side: Side, number: int) -> FileBounds:
-        """Return what the footer of a file says of its rows; good to guess by, not to rely on."""
+        """Return the bounds in the footer of a file; only for guesses, they may be wrong."""
         url = self.commit.scan(side, number).url
         try:
             with self._files.open_beside(url) as source:
@@ -239,14 +239,14 @@ class ComparedFiles(ComparedInputs):
         self, side: Side, number: int, wanted: Rows | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file with their positions in it."""
-        # They are among those that count.
+        # The wanted rows are already selected ones.
         selection = None if wanted is None else RowSelection.of(wanted)
         yield from self._read_selected(side, number, selection, columns)
 
     def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:
-        """Return which rows of two files that line up may differ; None: all that count.
+        """Return which rows of two aligned files may differ; None: all selected rows.
 
-        Files that have most columns in common byte for byte are decoded in the others alone.
+        If most columns of the files are equal byte for byte, only the others are decoded.
         """
         if self._size_bytes < LEAST_BYTES:
             return None
@@ -283,7 +283,7 @@ class ComparedFiles(ComparedInputs):
 def _taken(
     kept: Iterable[PositionedRows], wanted: Rows | None, names: list[str] | None
 ) -> Iterator[PositionedRows]:
-    """Yield some of the rows that were kept."""
+    """Yield the wanted rows of those kept."""
     for positions, batch in kept:
         rows = batch if names is None else _selected(batch, names)
         if wanted is None:

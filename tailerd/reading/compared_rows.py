@@ -1,8 +1,8 @@
-"""A commit's rows are read and compared, and those that differ given in the commit's order.
+"""Reads and compares a commit's rows, and returns those that differ in the commit's order.
 
-Files are read once to compare them, and the row groups with rows that differ once more, unless what
-was read fits the memory. All deletes come before all inserts; the two images of an update stand
-side by side among the inserts.
+Files are read once for the comparison; row groups with differing rows are read once more, unless
+the rows fit the memory. All deletes come before all inserts; the two images of an update are
+adjacent, among the inserts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailerd.rows.groups import FileGroup, FilesToCompare, likely_rewrites
 from tailerd.rows.positions import Positions
 
 MAX_GUESSED_FILES = 1000
-"""Of more files the footers are not read before their rows."""
+"""With more files, footers are not read before the rows."""
 _SEED_BITS = 128
 
 Changes = Iterable[tuple[ChangeType | pa.Array, pa.RecordBatch]]
@@ -48,7 +48,7 @@ def read_compared(
     """Read the change rows of a commit whose rows are in Parquet files; as `compared_changes`.
 
     Args:
-        commit: The files, and what their columns mean.
+        commit: The files and their columns.
         files: Opens the files.
     """
     return compared_changes(task, ComparedFiles(commit, limit, files, task.size_bytes), columns)
@@ -59,12 +59,12 @@ def compared_changes(
 ) -> Iterator[ChangeBatch]:
     """Read the change rows of a commit; blocking, for worker threads and executors.
 
-    Rows are compared in all columns, whichever are asked for.
+    Rows are compared in all columns, whichever are requested.
 
     Args:
-        task: What the batches say of version, time and source.
+        task: Provides version, time and source of the batches.
         inputs: The rows of both sides.
-        columns: Logical names to give, as far as the version has them; None for all.
+        columns: Logical names to return, as far as the version has them; None for all.
 
     Raises:
         TableError: A file is missing or damaged.
@@ -100,7 +100,7 @@ def _changes(files: ComparedInputs, wanted: Columns) -> Changes:
 def _different(
     files: ComparedInputs, group: FilesToCompare
 ) -> Iterator[tuple[Side, int, Positions | None]]:
-    """Yield the rows of files that are on one side only; None: all that count."""
+    """Yield the rows of files that are on one side only; None: all selected rows."""
     numbers = {
         side: [number for number in given if not files.commit.selects_nothing(side, number)]
         for side, given in ((Side.REMOVED, group.removed), (Side.ADDED, group.added))
@@ -113,7 +113,7 @@ def _different(
         pairs = _known_pairs(group, numbers)
         left = _difference(files, _inputs(files, numbers, pairs, {}, ids))
         if len({each.side for each in left}) == len(Side):
-            # A row that was written anew may still have the values that one had before.
+            # A row that was rewritten with a new id may still have the values of a removed one.
             left = _difference(files, _inputs(files, numbers, (), {}).only(left))
     else:
         aligned = _aligned(files, group, numbers)
@@ -149,7 +149,7 @@ def _inputs(
 def _unequal(
     files: ComparedInputs, aligned: Sequence[tuple[int, int]]
 ) -> dict[tuple[Side, int], Positions]:
-    """Return which rows of files that line up are left to compare, where not all are."""
+    """Return the rows of aligned files that are left to compare, for files where not all are."""
     found: dict[tuple[Side, int], Positions] = {}
     for pair in aligned:
         positions = files.unequal(*pair)
@@ -166,9 +166,9 @@ def _difference(files: ComparedInputs, inputs: Inputs) -> list[Leftover]:
 def _aligned(
     files: ComparedInputs, group: FilesToCompare, numbers: Mapping[Side, list[int]]
 ) -> list[tuple[int, int]]:
-    """Return pairs of a removed and an added file that are likely one file rewritten.
+    """Return pairs of a removed file and an added one that likely rewrites it.
 
-    A log says little of removed files; where it says too little, their footers do.
+    A log has few statistics of removed files; if there are too few, their footers are read.
     """
     removed, added = numbers[Side.REMOVED], numbers[Side.ADDED]
     known = _known_pairs(group, numbers)

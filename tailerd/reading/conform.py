@@ -1,4 +1,4 @@
-"""Columns as a file has them become columns as the table's schema wants them.
+"""Converts columns of a file to the table's schema.
 
 Only casts that a table's history allows are made: wider numbers, other units of time, missing
 columns as null. Everything else is an error that names the column and both types.
@@ -22,9 +22,9 @@ _Key = TypeVar("_Key", str, bytes)
 
 
 class FileFields:
-    """The columns of a file, or the fields of a struct in it, to be found one by one.
+    """The columns of a file, or the fields of a struct in it, indexed for lookup.
 
-    Each is looked up in constant time: a table may have ten thousand columns.
+    A lookup takes constant time: a table may have ten thousand columns.
     """
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
@@ -43,11 +43,11 @@ class FileFields:
 
     @property
     def have_ids(self) -> bool:
-        """Whether any carries a field id."""
+        """Whether any column has a field id."""
         return bool(self._by_id)
 
     def find(self, scan: FieldScan) -> int | None:
-        """Return the place of the column `scan` means; None when the file lacks it.
+        """Return the place of the column of `scan`; None if the file lacks it.
 
         Raises:
             UnreadableDataFileError: Several columns have its name, or its id.
@@ -61,7 +61,7 @@ class FileFields:
             raise UnreadableDataFileError(f"several of its columns have {meant}")
         if found is not None or scan.field_id is not None:
             return found
-        # Engines differ in how they spell a column's case; Delta's names are case-insensitive.
+        # Engines differ in the case of column names; Delta's names are case-insensitive.
         found = self._by_folded_name.get(scan.name.casefold())
         return None if found == _SEVERAL else found
 
@@ -70,7 +70,7 @@ _SEVERAL = -1
 
 
 def _places(keyed: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
-    """Return places by key; `_SEVERAL` where one key has more than one."""
+    """Return places by key; `_SEVERAL` if a key has more than one."""
     found: dict[_Key, int] = {}
     for key, place in keyed:
         found[key] = _SEVERAL if key in found else place
@@ -89,7 +89,7 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_null(array.type) or pa.types.is_null(target):
-        # Of any column a writer had only nulls in; a column of type void has no value anywhere.
+        # Writers use this type for any column with only nulls; a void column has no values.
         array = pa.nulls(len(array), target)
     elif pa.types.is_struct(target):
         array = _conform_struct(array, scan)
@@ -133,7 +133,7 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def _zero_based(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Return a list's or map's offsets from 0, and the range of values they cover."""
+    """Return a list's or map's offsets, starting at 0, and the range of values they cover."""
     offsets = array.offsets
     start, end = offsets[0].as_py(), offsets[-1].as_py()
     return (pc.subtract(offsets, offsets[0]) if start else offsets), start, end
@@ -154,7 +154,7 @@ def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
 
 
 def _of_views(array: pa.Array) -> pa.ListArray:
-    """Return a list of what views show; PyArrow 26 leaves the last offset unset in its own cast."""
+    """Return a list array from list views; PyArrow 26 leaves the last offset unset in its cast."""
     sizes = pc.if_else(array.is_valid(), array.sizes, 0)
     offsets = pa.concat_arrays(
         [pa.array([0], pa.int64()), pc.cumulative_sum(sizes.cast(pa.int64()))]
@@ -180,7 +180,7 @@ def _conform_map(array: pa.Array, scan: FieldScan) -> pa.Array:
 
 
 def _own(offsets: pa.Array) -> pa.Array:
-    """Return offsets that start where their buffer does, as building a list with nulls needs."""
+    """Return offsets at the start of their buffer, as required to build a list with nulls."""
     return pa.concat_arrays([offsets]) if offsets.offset == 0 else pc.add(offsets, 0)
 
 
@@ -217,7 +217,7 @@ _CASTS: tuple[tuple[_Family, _Family], ...] = (
 
 
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-"""Of each unit, in a second."""
+"""Ticks per second by unit."""
 
 
 def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
@@ -233,10 +233,10 @@ def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
 
 
 def _cast_timestamp(array: pa.Array, scan: FieldScan) -> pa.Array:
-    """Change the unit, and take the instant as it is: files without a zone hold UTC.
+    """Change the unit and keep the instant: files without a zone hold UTC.
 
-    A finer unit is floored, as a clock of the coarser one would have shown it; a coarser one may
-    reach beyond what the finer one can say.
+    A finer unit is floored, as a clock of the coarser unit would; a coarser unit may exceed the
+    range of the finer one.
     """
     source, target = array.type, scan.target.type
     numbers = array.view(pa.int64())

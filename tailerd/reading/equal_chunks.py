@@ -1,7 +1,7 @@
-"""What two files have in common as it lies: columns of row groups that are the same bytes.
+"""Finds column chunks with the same bytes in two files.
 
-The same bytes mean the same values where both files say the same of their columns, so nothing of
-them is decoded. A writer that rewrites a file for a few of its rows leaves most columns so.
+Equal bytes are equal values if both files describe their columns in the same way, so such chunks
+are not decoded. A writer that rewrites a file for a few of its rows leaves most columns unchanged.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tailerd.storage.base import RemoteFile
 BLOCK_BYTES = 1024 * 1024
 """Compared at a time."""
 LEAST_SHARE = 0.5
-"""Of a row group's bytes: where fewer are equal, its rows are read and compared at once."""
+"""Share of a row group's bytes: if fewer may be equal, its rows are read and compared at once."""
 _SHORT_SIZES = re.compile(r"parquet-mr version (0|1\.[0-2])\.")
-"""Writers whose footers say that columns are shorter than they are."""
+"""Writers whose footers understate the length of columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDifference:
-    """Rows at the same positions in two files, in all but some of whose columns they are equal.
+    """Rows at the same positions in two files that are equal except in some columns.
 
     Attributes:
-        start, count: The first position, and how many.
+        start, count: The first position, and the number of rows.
         columns: Places of the columns of the scan that may differ; None: any may.
     """
 
@@ -52,8 +52,8 @@ class FileDifference:
 
     Attributes:
         groups: Row groups at the same positions in both that may differ, in order.
-        known_rows: Of the rows from this position on nothing is known.
-        rows: How many rows each file has.
+        known_rows: Number of leading rows that were compared; later rows may differ.
+        rows: Number of rows of each file.
     """
 
     groups: tuple[GroupDifference, ...]
@@ -70,10 +70,10 @@ def difference_of_files(
 
     Args:
         open_file: Opens a file by its URL.
-        memory_bytes: What a footer must fit.
+        memory_bytes: Maximum memory for a footer.
 
     Returns:
-        None where their bytes tell nothing, also where one is damaged: who reads it says how.
+        None if their bytes cannot be compared or one is damaged; reading its rows raises the error.
 
     Raises:
         TailerdError: As `open_file` raises it.
@@ -97,7 +97,7 @@ class _File:
     about: pq.FileMetaData
     schema: pa.Schema
     leaves: Sequence[Sequence[int]]
-    """The leaf columns of each column of the scan; none where the file has none for it."""
+    """The leaf columns of each column of the scan; empty if the file lacks the column."""
 
     @classmethod
     def of(cls, source: BinaryIO, scan: FileScan) -> _File:
@@ -112,7 +112,7 @@ class _File:
         return cls(source, file.metadata, schema, leaves)
 
     def means_the_same(self, other: _File) -> bool:
-        """Return whether equal bytes of the two are equal values."""
+        """Return whether equal bytes of the two files are equal values."""
         return (
             self.leaves == other.leaves
             and self.about.schema.equals(other.about.schema)
@@ -121,7 +121,7 @@ class _File:
         )
 
     def has_like(self, other: _File, group: int, leaf: int) -> bool:
-        """Return whether a column may be the same bytes in both files."""
+        """Return whether a column may have the same bytes in both files."""
         mine, its = (each.about.row_group(group).column(leaf) for each in (self, other))
         return bool(
             mine.total_compressed_size == its.total_compressed_size
@@ -151,13 +151,13 @@ def _difference(one: _File, other: _File) -> FileDifference:
 
 
 def _unequal_columns(one: _File, other: _File, group: int) -> tuple[int, ...] | None:
-    """Return which columns of the scan differ in a row group; None where most of it does."""
+    """Return the columns of the scan that differ in a row group; None if most of it differs."""
     about = one.about.row_group(group)
     sizes = {
         leaf: about.column(leaf).total_compressed_size for leaves in one.leaves for leaf in leaves
     }
     like = sorted(leaf for leaf in sizes if one.has_like(other, group, leaf))
-    # By the footers alone, so that next to nothing is read of files that have little in common.
+    # By the footers alone, so that little is read of files that have little in common.
     least = LEAST_SHARE * sum(sizes.values())
     if sum(sizes[leaf] for leaf in like) < least:
         return None

@@ -1,4 +1,4 @@
-"""What to read of one file, said without any table format's words. Small and pure."""
+"""What to read from one file, independent of any table format. Small and pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tailerd.reading.row_selection import SelectRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldScan:
-    """One column, or one part of a nested column, and where the file has it.
+    """One column, or one part of a nested column, and how to find it in the file.
 
     Attributes:
-        target: Name and Arrow type the column comes out with.
+        target: Name and Arrow type of the result.
         name: Its name in the file; used unless `field_id` is given.
         field_id: Its Parquet field id; a file without that id lacks the column.
         children: Fields of a struct; the element of a list; key and value of a map.
-        constant: The value of every row; nothing is read then.
-        pad_to: Characters a text is padded to with spaces.
-        default: What stands for null, and for all rows of a file that lacks the column.
-        first_default: The same where it differs: for the file's first row; by one more for each
-            row behind it. The type is int64.
+        constant: The value of every row; then nothing is read.
+        pad_to: Length in characters to which a text is padded with spaces.
+        default: Replaces null, and is the value of all rows if the file lacks the column.
+        first_default: As `default`, for values that count up: the value for the file's first row,
+            incremented by one for each row after it. The type is int64.
     """
 
     target: pa.Field
@@ -37,7 +37,7 @@ class FieldScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileShare:
-    """The row groups of a file whose middle lies in part `index` of `count` equal parts of it.
+    """The row groups of a file whose middle is in part `index` of `count` equal parts of it.
 
     The shares of a file have each of its rows once; one may have none.
     """
@@ -59,10 +59,10 @@ class FileScan:
 
     Attributes:
         url: The file.
-        fields: The columns to come out, in order.
-        select_rows: Tells which rows; None for all.
+        fields: The columns of the result, in order.
+        select_rows: Selects the rows; None for all.
         share: Which row groups.
-        change_column: Name of the file's column of change types; empty when it has none.
+        change_column: Name of the file's column of change types; empty if it has none.
     """
 
     url: str
@@ -73,5 +73,5 @@ class FileScan:
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the rows that come out."""
+        """Schema of the result."""
         return pa.schema([field.target for field in self.fields])

@@ -1,4 +1,4 @@
-"""Files opened one after the other, the next ones under way where opening takes its time."""
+"""Opens files one after the other, with the next ones prefetched if opening is slow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ AT_ONCE = 16
 
 
 class FilesAhead:
-    """Opens files in the order they were named; what was not opened is given up with the `with`.
+    """Opens files in the given order; prefetches not used are cancelled at the end of the `with`.
 
     Memory: what a store fetches to open a file, `AT_ONCE` times.
     """
 
     def __init__(self, urls: Iterable[str], stores: Stores) -> None:
-        """Return which files; none is asked for before the first is opened."""
+        """Initialize. No file is requested before the first is opened."""
         self._stores = stores
         self._left = deque(urls)
         self._begun: deque[tuple[str, PendingInput | None]] = deque()
@@ -39,12 +39,12 @@ class FilesAhead:
             if begun == url:
                 return self.open_beside(url) if pending is None else pending.open()
             if pending is not None:
-                # Passed over.
+                # Skipped.
                 pending.cancel()
         return self.open_beside(url)
 
     def open_beside(self, url: str) -> BinaryIO:
-        """Open a file that was not named, such as one of deletion vectors; the others go on.
+        """Open a file outside the order, such as one of deletion vectors; prefetches continue.
 
         Raises:
             ConfigError, StorageError: It cannot be opened.

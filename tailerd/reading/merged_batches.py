@@ -1,4 +1,4 @@
-"""Batches brought to a size: many small ones cost more to encode than few, large ones memory."""
+"""Resizes batches: many small ones are slow to encode, large ones need memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.limits import BatchLimit
 
 _SHARE = 8
-"""A batch of this part of the limit is given as it is."""
+"""A batch of at least 1/8 of the limit is returned without merging."""
 
 
 def merged(batches: Iterable[pa.RecordBatch], limit: BatchLimit) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches of one schema in order: small ones merged, large ones cut."""
+    """Yield the rows of batches of one schema in order: small ones merged, large ones split."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -36,7 +36,7 @@ def _one(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def cut(rows: pa.RecordBatch, limit: BatchLimit) -> Iterator[pa.RecordBatch]:
-    """Yield rows, cut where they are more than the limit allows; no empty batch."""
+    """Yield rows, split if they exceed the limit; no empty batch."""
     size = rows.get_total_buffer_size()
     pieces = max(-(-size // limit.max_bytes), -(-rows.num_rows // limit.max_rows))
     step = max(1, -(-rows.num_rows // max(1, pieces)))

@@ -1,4 +1,4 @@
-"""A file scan becomes Arrow batches of bounded size, however large the file."""
+"""Reads a file scan as Arrow batches of bounded size, however large the file."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tailerd.storage.base import RemoteFile
 from tailerd.storage.stores import Stores
 
 OpenFile = Callable[[str], BinaryIO]
-"""Opens a data file by its URL, as `Stores.open_data_file` does."""
+"""Opens a data file by its URL, such as `Stores.open_data_file`."""
 
 _Part = tuple[pa.RecordBatch, pa.Array | None]
 _Positions = npt.NDArray[np.int64] | int
-"""Of each row in its file; or that of the first where they follow each other."""
+"""Of each row in its file, or that of the first if they are consecutive."""
 
 
 class FileRows(NamedTuple):
-    """Rows of a file, the change of each where the file says it, and their positions."""
+    """Rows of a file, their change types if the file has them, and their positions."""
 
     rows: pa.RecordBatch
     changes: pa.Array | None
@@ -60,15 +60,15 @@ def read_file(
     """Read the rows of a scan, in file order.
 
     Args:
-        open_file: Opens a file by its URL; without it, files are reached as the environment says.
+        open_file: Opens a file by its URL; by default with stores configured by the environment.
 
     Yields:
-        Rows with `scan.schema`, never empty, their change types where the scan names a column of
+        Rows with `scan.schema`, never empty, their change types if the scan names a column of
         them, and their positions in the file.
 
     Raises:
-        UnreadableDataFileError: The file is no Parquet, or its columns do not fit.
-        TailerdError: As `open_file` and the scan's `select_rows` raise it.
+        UnreadableDataFileError: The file is not Parquet, or its columns do not fit.
+        TailerdError: Raised by `open_file` or the scan's `select_rows`.
     """
     parts = _parts(scan, limit, open_file or Stores().open_data_file)
     yield from _with_whole_pairs(
@@ -85,8 +85,8 @@ def read_positioned(
     """Read the rows of a scan with their positions in the file, in file order.
 
     Yields:
-        Positions of the rows, or that of the first where they follow each other, and the rows; a
-        batch may be larger than the limit where the file says less than it has.
+        Positions of the rows, or that of the first if they are consecutive, and the rows; a batch
+        may exceed the limit if the file understates its size.
 
     Raises:
         TailerdError: As `read_file`.
@@ -98,14 +98,14 @@ def read_positioned(
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Which rows of the file a batch has: of [start, start + count) those that are selected."""
+    """The rows of the file in a batch: the selected ones of [start, start + count)."""
 
     start: int
     count: int
     selection: RowSelection | None
 
     def positions(self) -> _Positions:
-        """Return them; the first alone where all are there."""
+        """Return the positions; only the first if all rows are selected."""
         places = (
             None if self.selection is None else self.selection.positions(self.start, self.count)
         )
@@ -115,7 +115,7 @@ class _Stretch:
 def _parts(
     scan: FileScan, limit: BatchLimit, open_file: OpenFile
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None, _Stretch]]:
-    """Yield rows that count, their changes, and where in the file they are."""
+    """Yield selected rows, their change types, and their stretch of the file."""
     with open_file(scan.url) as source, _named(scan.url):
         check_footer(source, limit.memory_bytes, scan.url)
         file = _open(source, scan.change_column)
@@ -130,11 +130,11 @@ def _parts(
 
 def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
     defaults: dict[str, Any] = {
-        # Where reads are requests, all columns of a row group come with as few as possible.
+        # If reads are requests, all columns of a row group are read with as few as possible.
         "pre_buffer": isinstance(source, RemoteFile),
         "coerce_int96_timestamp_unit": "us",
         "arrow_extensions_enabled": False,
-        # A few words over and over: their codes are all that need be decoded and counted.
+        # A few repeated values: only their dictionary codes need to be decoded and counted.
         "read_dictionary": [change_column] if change_column else None,
     }
     try:
@@ -147,7 +147,7 @@ def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFil
 
 @contextmanager
 def _named(url: str) -> Iterator[None]:
-    """Name the file in whatever goes wrong with it."""
+    """Add the file's name to errors."""
     try:
         yield
     except UnreadableDataFileError as error:
@@ -165,11 +165,11 @@ def _named(url: str) -> Iterator[None]:
 
 
 class _Shape:
-    """Maps batches of the file to batches of the scan; made once a file.
+    """Maps batches of the file to batches of the scan; created once per file.
 
     Attributes:
-        columns: The file's leaf columns to read, ascending, by the columns of a batch.
-        leaves: The same, side by side.
+        columns: The file's leaf columns to read, ascending, grouped by column of a batch.
+        leaves: The same, flat.
     """
 
     def __init__(self, scan: FileScan, file_schema: pa.Schema) -> None:
@@ -181,7 +181,7 @@ class _Shape:
         change = _change_place(scan, fields)
         wanted = {place for place in (*places, change) if place is not None}
         if not wanted and file_schema.names:
-            # Something must be read to learn which rows there are.
+            # At least one column must be read to count the rows.
             wanted = {_smallest(file_schema)}
         at = {place: number for number, place in enumerate(sorted(wanted))}
         self._at = [None if place is None else at[place] for place in places]
@@ -214,8 +214,8 @@ class _Shape:
         changes = batch.column(self._change_at)
         if not pa.types.is_dictionary(changes.type):
             changes = changes.cast(pa.string())
-        # The protocol names four values and writers of others exist; what they wrote is given as
-        # it is. A row without any cannot be.
+        # The protocol defines four values; other values exist and are passed through. A null is an
+        # error.
         if changes.null_count:
             raise UnreadableDataFileError(
                 f"its column {self._scan.change_column} is null in {changes.null_count} rows, so"
@@ -225,7 +225,7 @@ class _Shape:
 
 
 def _filled(values: pa.Array, field: FieldScan, start: int) -> pa.Array:
-    """Return values with the field's default for nulls; `start` is the place of the first row."""
+    """Return values with the field's default for nulls; `start` is the first row's position."""
     if field.first_default is not None:
         first = field.first_default + start
         return pc.coalesce(values, pa.array(np.arange(first, first + len(values))))
@@ -233,7 +233,7 @@ def _filled(values: pa.Array, field: FieldScan, start: int) -> pa.Array:
 
 
 def _require_ids(scan: FileScan, fields: FileFields) -> None:
-    """Refuse a file without field ids where columns are found by id: it would read as all null."""
+    """Reject a file without field ids if columns are found by id: all values would be null."""
     if any(field.field_id is not None for field in scan.fields) and not fields.have_ids:
         raise UnreadableDataFileError(
             "its columns carry no field ids, and the table finds columns by id"
@@ -252,9 +252,9 @@ def _smallest(schema: pa.Schema) -> int:
 
 
 def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[range]:
-    """Return the leaf columns of each of some top-level columns, in the order of the file.
+    """Return the leaf columns of each given top-level column, in the order of the file.
 
-    Counted, not looked up by path: names may repeat, and have dots of their own.
+    Counted, not looked up by path: names may repeat, and contain dots.
     """
     leaves: list[range] = []
     first = 0
@@ -267,14 +267,14 @@ def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[range]:
 
 
 def num_leaves(kind: pa.DataType) -> int:
-    """Return how many leaf columns of a file a column of some type is."""
+    """Return the number of leaf columns of a column of this type."""
     if pa.types.is_nested(kind):
         return sum(num_leaves(kind.field(place).type) for place in range(kind.num_fields))
     return 1
 
 
 class _RowGroups:
-    """Reads the row groups of an open file that a scan wants."""
+    """Reads the row groups of an open file that a scan selects."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class _RowGroups:
         )
 
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield batches with all rows that count, each with the place of its first row."""
+        """Yield batches with all selected rows, each with the position of its first row."""
         about = self._file.metadata
         wanted = _wanted_groups(about, self._scan.share, selection)
         for place, (group, first_row) in enumerate(wanted):
@@ -322,9 +322,9 @@ class _RowGroups:
     def _few(
         self, group: int, first_row: int, most_rows: int, selection: RowSelection
     ) -> Iterator[tuple[pa.RecordBatch, int]] | None:
-        """Return batches with the rows of a row group that count, read by their pages.
+        """Return batches with the selected rows of a row group, read by pages.
 
-        None where that would cost more than to read all; headers of pages far away do.
+        None if reading all would be cheaper, as in a remote file with a request per page header.
         """
         count = self._file.metadata.row_group(group).num_rows
         few = selection.count(first_row, first_row + count) * SPARSE <= count
@@ -337,7 +337,7 @@ class _RowGroups:
 def _wanted_groups(
     about: pq.FileMetaData, share: FileShare, selection: RowSelection | None
 ) -> list[tuple[int, int]]:
-    """Return the row groups of a share that have rows that count, each with its first row."""
+    """Return the row groups of a share with selected rows, each with its first row."""
     found = []
     groups = [about.row_group(group) for group in range(about.num_row_groups)]
     total_bytes, done_bytes = sum(group.total_byte_size for group in groups), 0
@@ -353,15 +353,16 @@ def _wanted_groups(
 
 
 def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:
-    """Return how many rows of a row group fit a batch, by the file's own idea of their size."""
+    """Return how many rows of a row group fit a batch, by the sizes in the file's footer."""
     row_bytes: int = max(1, about.total_byte_size // max(1, about.num_rows))
     return max(1, min(limit.max_rows, limit.max_bytes // row_bytes))
 
 
 def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
-    """Return the rows that count of those from place `at` of the file.
+    """Return the selected rows of a part that begins at position `at` of the file.
 
-    Once they have the table's types: PyArrow 26 can neither filter nor take a view of text.
+    Applied after the cast to the table's types: PyArrow 26 can neither filter nor take string
+    views.
     """
     if selection is None:
         return part
@@ -370,7 +371,7 @@ def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
 
 
 def bounded(part: FileRows, limit: BatchLimit) -> Iterator[FileRows]:
-    """Yield rows, cut where they turned out larger than their file said (dictionaries do)."""
+    """Yield rows, split if they are larger than the file stated (as with dictionaries)."""
     count = part.rows.num_rows
     pieces = min(count, -(-part.rows.get_total_buffer_size() // limit.max_bytes))
     if pieces <= 1:
@@ -382,7 +383,7 @@ def bounded(part: FileRows, limit: BatchLimit) -> Iterator[FileRows]:
 
 
 def _with_whole_pairs(parts: Iterable[FileRows]) -> Iterator[FileRows]:
-    """Keep an update's images in one batch: writers put `update_postimage` behind `_preimage`."""
+    """Keep an update's images in one batch; `update_postimage` directly follows `_preimage`."""
     held: FileRows | None = None
     for part in parts:
         if held is not None:

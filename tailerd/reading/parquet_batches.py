@@ -1,7 +1,7 @@
-"""Rows of a Parquet file in batches of as many rows as memory allows.
+"""Reads rows of a Parquet file in batches of as many rows as memory allows.
 
-By default a reader decodes a fixed number of rows, however long. Here the number follows what the
-pages of the file say their values take, and what the batches before took.
+By default a reader decodes a fixed number of rows, however long. Here the number depends on the
+sizes in the page headers of the file, and on the sizes of previous batches.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Reopen = Callable[..., pq.ParquetFile]
 """Opens the same file again with other options of `ParquetFile`."""
 
 BUFFER_BYTES = 1024 * 1024
-"""Read at a time of each column whose whole is too large to be held."""
+"""Bytes read at a time from a column that is too large for memory."""
 
 HELD_BYTES = 8 * 1024 * 1024
-"""Files up to this may be held whole."""
+"""Maximum size of files that may be read into memory as a whole."""
 
 _FIXED_BYTES = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 12, "FLOAT": 8, "DOUBLE": 8}
 _PREFIXED = "DELTA_BYTE_ARRAY"
@@ -46,12 +46,12 @@ class BoundedBatches:
     """Reads row groups of one open file; used by one thread at a time.
 
     Args:
-        file: The file, opened as its rows are wanted.
-        reopen: Opens it, or what has the same bytes, with other options.
-        source: What `file` reads.
+        file: The file, opened with the options for its rows.
+        reopen: Opens it, or a source with the same bytes, with other options.
+        source: The source that `file` reads.
         name: For error messages.
         limit: Of a batch.
-        row_bytes: What each row takes that is not in the file.
+        row_bytes: Memory per row for values that are not in the file.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BoundedBatches:
         self._batch_bytes = min(self._most_bytes, max(limit.max_bytes, limit.memory_bytes // 4))
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
-        """Return whether columns of a row group are small, whatever is in their pages."""
+        """Return whether columns of a row group are small, whatever their pages contain."""
         about = self._file.metadata.row_group(group)
         total = self._row_bytes * about.num_rows
         for leaf in leaves:
@@ -115,7 +115,7 @@ class BoundedBatches:
                 )
 
     def _for_chunks(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> pq.ParquetFile:
-        """Return the file, opened so that columns are not held whole where they are too large."""
+        """Return the file, reopened with buffered reads if the columns are too large for memory."""
         if sum(chunk.total_compressed_size for chunk in chunks) <= self._most_bytes:
             return self._file
         return self._reopen(
@@ -126,7 +126,7 @@ class BoundedBatches:
         )
 
     def _hold(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
-        """Read a small file that is wanted almost whole at once, not its dictionaries twice."""
+        """Read a small file at once if most of it is needed, to not read dictionaries twice."""
         if isinstance(self._source, RemoteFile | pa.BufferReader):
             return
         size = self._source.seek(0, 2)
@@ -165,7 +165,7 @@ class BoundedBatches:
         return sizes
 
     def _longest(self, group: int, coded: list[tuple[int, ColumnPages, float]]) -> float:
-        """Return the length of the longest words of dictionaries, in each row."""
+        """Return the length per row of the longest dictionary values."""
         paths = [self._file.schema.column(leaf).path for leaf, _, _ in coded]
         file = self._reopen(
             source=self._source,
@@ -194,13 +194,13 @@ class BoundedBatches:
     ) -> Iterator[pa.RecordBatch]:
         at, most = 0, most_rows
         count = sizes.fitting(at, most, self._batch_bytes)
-        # Asked for at every batch, the number of rows may change from one to the next.
+        # The number of rows is set before every batch, and may change from one to the next.
         for batch in _batches(file, count, group, leaves):
             yield batch
             at += batch.num_rows
             taken = batch.get_total_buffer_size()
             if taken > self._batch_bytes:
-                # Lists are longer here than elsewhere.
+                # Lists are longer here than on average.
                 if batch.num_rows == 1 and taken > 2 * self._most_bytes:
                     raise TooLargeError.within(
                         self._limit.memory_bytes, f"A row of {self._name} has {taken >> 20} MiB"
@@ -215,7 +215,7 @@ class BoundedBatches:
 def _batches(
     file: pq.ParquetFile, most_rows: int, group: int, leaves: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
-    # By number: names may repeat, and have dots of their own.
+    # By number: names may repeat, and contain dots.
     batches: Iterator[pa.RecordBatch] = file.reader.iter_batches(
         most_rows, row_groups=[group], column_indices=list(leaves), use_threads=False
     )
@@ -223,10 +223,10 @@ def _batches(
 
 
 class _RowSizes:
-    """What the rows of a row group take once they are decoded, as far as their pages tell.
+    """Decoded sizes of the rows of a row group, estimated from the page headers.
 
     Attributes:
-        longest: What a row takes at most of everything that is not laid out row by row.
+        longest: Maximum bytes per row of everything that pages do not describe.
     """
 
     def __init__(self, longest: float) -> None:
@@ -258,7 +258,7 @@ class _RowSizes:
 
 
 def _dictionary_of(column: pa.Array) -> pa.Array | None:
-    """Return the words of the one leaf of a column."""
+    """Return the dictionary values of the single leaf of a column."""
     while not pa.types.is_dictionary(column.type):
         if pa.types.is_struct(column.type) and column.type.num_fields == 1:
             column = column.field(0)

@@ -1,4 +1,4 @@
-"""What a file's footer says of the values of its columns: it may be loose, or missing."""
+"""Reads column bounds from a file's footer; they may be loose, or missing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tailerd.reading.parquet_pages import check_footer
 
 MAX_COLUMNS = 8
 MAX_ROW_GROUPS = 64
-"""Looking at a value costs some microseconds, and few of them tell files apart."""
+"""Reading a value takes some microseconds, and a few are enough to distinguish files."""
 
 
 def footer_bounds(source: BinaryIO, url: str, memory_bytes: int) -> dict[str, tuple[Any, Any]]:
     """Return the least and greatest value of some leaf columns, by their paths in the file.
 
-    Texts may be cut. A file that cannot be read has none: whoever reads its rows says why.
+    Texts may be truncated. Empty for a file that cannot be read; reading its rows raises the error.
 
     Args:
-        source: The file, open.
-        url, memory_bytes: As `reading.parquet.read_file` has them.
+        source: The open file.
+        url, memory_bytes: As in `reading.parquet.read_file`.
     """
     try:
         check_footer(source, memory_bytes, url)
@@ -34,7 +34,7 @@ def footer_bounds(source: BinaryIO, url: str, memory_bytes: int) -> dict[str, tu
         columns = (_bounds(about, column) for column in range(about.num_columns))
         return dict(islice((found for found in columns if found is not None), MAX_COLUMNS))
     except (pa.ArrowException, OSError, ValueError, OverflowError, TailerdError):
-        # Also a text cut within a letter, and a time that Python does not have.
+        # Also a text truncated within a character, and a time out of Python's range.
         return {}
 
 

@@ -1,7 +1,7 @@
-"""Footers of Parquet files, read and written as they are: to move row groups without decoding them.
+"""Reads and writes footers of Parquet files, to move row groups without decoding them.
 
-A row group is described by its footer alone; moved to another place of another file it needs no
-more than other offsets. Fields this module does not know are carried along.
+A row group is described only by the footer; moving it to another place or file changes only
+offsets. Unknown fields are preserved.
 
 Parquet format: parquet.thrift, Thrift compact protocol
 """
@@ -43,7 +43,7 @@ _NULL_COUNT = 3
 _PAGE_TYPE, _PAGE_DECODED, _PAGE_STORED = 1, 2, 3
 _DICTIONARY_TYPE = 2
 _PAGE_ABOUT = {0: 5, 1: 6, 2: 7, 3: 8}
-"""The field that has the number of values, by the type of the page."""
+"""The field with the number of values, by page type."""
 
 
 UNREADABLE = (
@@ -56,7 +56,7 @@ UNREADABLE = (
     TypeError,
     ValueError,
 )
-"""What reading bytes that are no footer raises."""
+"""Errors raised when reading bytes that are not a footer."""
 
 
 class _Reader:
@@ -84,11 +84,11 @@ class _Reader:
 
     @property
     def at(self) -> int:
-        """Where the next byte is read."""
+        """Position of the next byte."""
         return self._at
 
     def find(self, wanted: int) -> int:
-        """Read on to the value of a field of the struct; return where it begins."""
+        """Skip to the value of a field of the struct; return where it begins."""
         number = 0
         while (head := self._byte()) != 0:
             kind = head & 0x0F
@@ -100,7 +100,7 @@ class _Reader:
         raise KeyError(wanted)
 
     def list(self) -> tuple[int, Any]:
-        """Read a list: the type of its elements, and those."""
+        """Read a list: the type of its elements, and the elements."""
         inner, elements = self._value(_LIST)
         return inner, elements
 
@@ -110,7 +110,7 @@ class _Reader:
         while (head := self._byte()) != 0:
             kind = head & 0x0F
             number = number + (head >> 4) if head >> 4 else self._zigzag()
-            # A boolean's value is its type.
+            # A boolean's value is encoded in its type.
             fields[number] = (kind, kind == _TRUE) if kind <= _FALSE else (kind, self._value(kind))
         return fields
 
@@ -128,7 +128,7 @@ class _Reader:
                 head = self._byte()
                 count = self._varint() if head >> 4 == 15 else head >> 4
                 inner = head & 0x0F
-                # An element that is a boolean is a byte.
+                # A boolean element of a list is a byte.
                 read = self._byte if inner <= _FALSE else None
                 return inner, [read() if read else self._value(inner) for _ in range(count)]
             case 12:
@@ -138,12 +138,12 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageHeader:
-    """What stands before a page.
+    """The header of a page.
 
     Attributes:
         header_bytes: Its own length.
-        stored_bytes, decoded_bytes: Length of the page in the file, and once it is uncompressed.
-        values: Values it has; those of a dictionary are not counted among a column's.
+        stored_bytes, decoded_bytes: Length of the page in the file, and uncompressed.
+        values: Number of values; those of a dictionary do not count as the column's.
     """
 
     header_bytes: int
@@ -154,7 +154,7 @@ class PageHeader:
 
     @classmethod
     def of(cls, data: bytes) -> PageHeader:
-        """Read the header that `data` begins with; one of `UNREADABLE` where there is none."""
+        """Read the header at the start of `data`; raises one of `UNREADABLE` if there is none."""
         reader = _Reader(data)
         fields = reader.struct()
         kind, is_dictionary = fields[_PAGE_TYPE][1], fields[_PAGE_TYPE][1] == _DICTIONARY_TYPE
@@ -219,23 +219,23 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
 
 _GROUP_CONVERTED = frozenset({1, 2, 3})
 _GROUP_LOGICAL = frozenset({2, 3, 16})
-"""What the type of a group may say: map, its entries, or list; map, list or variant."""
+"""Valid types of a group: converted map, map entries or list; logical map, list or variant."""
 
 
 MAX_SCHEMA_BYTES = 1024 * 1024
-"""Longer schemas are not repaired; ten thousand columns take half of it."""
+"""Longer schemas are not repaired; ten thousand columns need half of it."""
 
 
 def without_group_marks(body: bytes) -> bytes | None:
-    """Return a footer whose groups claim no type that only values have; None where none does.
+    """Return a footer without value types on groups; None if no group has one.
 
-    Older parquet-mr marks groups in which everything is null with the type of nothing. Everything
-    but the schema is copied as it is.
+    Older parquet-mr marks groups in which everything is null with the null type. Everything but the
+    schema is copied unchanged.
 
     Raises:
-        CorruptLogError: It is no footer.
+        CorruptLogError: It is not a footer.
     """
-    # Few bytes may become many objects.
+    # A few bytes may decode to many objects.
     reader = _Reader(body[:MAX_SCHEMA_BYTES])
     try:
         start = reader.find(_SCHEMA)
@@ -273,8 +273,8 @@ class Chunk:
     """One column of one row group.
 
     Attributes:
-        start, size_bytes: Where its pages are in the file.
-        null_count: None where its statistics do not tell.
+        start, size_bytes: The range of its pages in the file.
+        null_count: None without statistics.
     """
 
     start: int
@@ -300,7 +300,7 @@ class Chunk:
         )
 
     def moved_to(self, start: int) -> Fields:
-        """Return the description of the same pages at another place; indexes stay behind."""
+        """Return the description of the same pages at another place, without indexes."""
         meta = dict(self.fields[_META][1])
         for place in (_DATA_PAGE, _DICTIONARY_PAGE):
             if place in meta and meta[place][1] > 0:
@@ -310,7 +310,7 @@ class Chunk:
         return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
 
     def of_pages(self, start: int, dictionary_bytes: int, size_bytes: int, values: int) -> Fields:
-        """Return the description of some of the pages, behind the dictionary if there is one."""
+        """Return the description of some of the pages, after the dictionary if there is one."""
         about: Fields = self.fields[_META][1]
         meta = {place: about[place] for place in (_KIND, _ENCODINGS, _PATH, _CODEC)}
         sizes = {_NUM_VALUES: values, _UNCOMPRESSED: size_bytes, _COMPRESSED: size_bytes}
@@ -340,7 +340,7 @@ class Footer:
     """The footer of a file.
 
     Attributes:
-        leaves: Shape of each leaf by its path: what must be equal for pages to mean the same.
+        leaves: Shape of each leaf by its path; pages are interchangeable only if it is equal.
     """
 
     fields: Fields
@@ -352,7 +352,7 @@ class Footer:
         """Read a footer without its length and magic.
 
         Raises:
-            CorruptLogError: It is none, or of a kind whose row groups cannot be moved.
+            CorruptLogError: It is not a footer, or its row groups cannot be moved.
         """
         try:
             fields = _Reader(body).struct()
@@ -376,7 +376,7 @@ def read_footer(source: BinaryIO, name: str) -> Footer:
     """Read the footer of an open file; blocking.
 
     Raises:
-        CorruptLogError: It has none, or one of a kind that is not understood.
+        CorruptLogError: It has none, or one that is not supported.
     """
     source.seek(0, 2)
     end = source.tell()
@@ -422,7 +422,7 @@ def group_fields(chunks: list[Fields], rows: int, ordinal: int, size_bytes: int)
 
 
 def footer_body(like: Footer, groups: list[Fields], rows: int) -> bytes:
-    """Return the end of a file with the schema of another and these row groups."""
+    """Return the footer of a file with the schema of `like` and these row groups."""
     fields = {
         **like.fields,
         _NUM_ROWS: (_I64, rows),

@@ -1,4 +1,4 @@
-"""Parquet files opened, also those that some writers mark in a way Arrow refuses."""
+"""Opens Parquet files, including those with group types that Arrow rejects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tailerd.errors import CorruptLogError
 from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, without_group_marks
 
 MAX_MENDED_BYTES = 16 * 1024 * 1024
-"""Longer footers are not repaired: they are read here, and then again by Arrow."""
+"""Longer footers are not repaired: they are read twice, here and by Arrow."""
 
 
 def open_parquet(source: BinaryIO, **options: Any) -> pq.ParquetFile:
-    """Open a file as `pq.ParquetFile` does; one with groups marked as values is repaired in memory.
+    """Open a file as `pq.ParquetFile` does; repair value types on groups in memory.
 
-    Only where Arrow refuses it is the footer looked at, and nothing else is read for that.
+    The footer is examined only if Arrow rejects the file, and nothing else is read for that.
 
     Raises:
         pyarrow.ArrowException, OSError: It cannot be opened.
@@ -55,7 +55,7 @@ def _repaired(source: BinaryIO) -> BinaryIO | None:
 
 
 class _Mended(io.RawIOBase):
-    """A file up to a place, and from there on other bytes. The file stays its owner's."""
+    """A file whose bytes from a position on are replaced. It does not own the file."""
 
     def __init__(self, source: BinaryIO, until: int, rest: bytes) -> None:
         self._source = source

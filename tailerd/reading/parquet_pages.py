@@ -1,7 +1,7 @@
-"""What the pages of a Parquet file claim to become, checked before any of them is decoded.
+"""Checks the decoded sizes of a Parquet file's pages before any of them is decoded.
 
-A few bytes of a page can stand for gigabytes: compressed zeros, or one long word named again and
-again. Footers tell some of it and may be wrong; the headers of the pages are what decoders obey.
+A few bytes of a page can decode to gigabytes: compressed zeros, or one long dictionary value that
+is referenced many times. Footers are incomplete and may be wrong; decoders use the page headers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from tailerd.errors import TooLargeError
 from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, UNREADABLE, PageHeader
 
 HEADER_BYTES = 1024
-"""Read for the header of a page; those with long statistics are read again, with more."""
+"""Bytes read for the header of a page; headers with long statistics are read again, with more."""
 MOST_HEADER_BYTES = 1024 * 1024
 
 FOOTER_SHARE = 8
-"""A footer becomes objects of several times its size."""
+"""A footer decodes to objects of several times its size."""
 
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
-"""What a byte can become at most; with other codecs, more than counts."""
+"""Maximum decoded bytes per byte; other codecs are treated as unbounded."""
 _UNKNOWN_RATIO = 40_000
 
 
 def check_footer(source: BinaryIO, memory_bytes: int, name: str) -> None:
-    """Look at how long a file's footer claims to be; what is no Parquet file is left to others.
+    """Check the length of a file's footer; does nothing if the file is not Parquet.
 
     Raises:
-        TooLargeError: It would not be read within the memory.
+        TooLargeError: Reading it would exceed the memory.
     """
     end = source.seek(0, 2)
     if end < 2 * TAIL_BYTES:
@@ -48,12 +48,12 @@ def check_footer(source: BinaryIO, memory_bytes: int, name: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ColumnPages:
-    """What the pages of a column in a row group claim.
+    """Sizes of a column's pages in a row group, according to their headers.
 
     Attributes:
-        values, decoded_bytes: Of each page of values, in order.
+        values, decoded_bytes: Of each data page, in order.
         dictionary_values, dictionary_bytes: Of the dictionary, if there is one.
-        most_bytes: Of the largest page, the dictionary included.
+        most_bytes: Of the largest page, including the dictionary.
     """
 
     values: list[int] = field(default_factory=list)
@@ -64,25 +64,25 @@ class ColumnPages:
 
     @property
     def longest_value_bytes(self) -> int:
-        """How long a text of the dictionary can be, if each of the others is empty."""
+        """Maximum length of a text in the dictionary, if all others are empty."""
         return max(0, self.dictionary_bytes - 4 * self.dictionary_values)
 
 
 def first_byte(chunk: pq.ColumnChunkMetaData) -> int:
-    """Return where a column of a row group begins."""
+    """Return the position of the first byte of a column chunk."""
     dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
     return int(data if not dictionary or dictionary > data else dictionary)
 
 
 def most_decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
-    """Return what a column of a row group can become by its codec, whatever its footer says."""
+    """Return the maximum decoded size of a column chunk by its codec, ignoring the footer."""
     return int(chunk.total_compressed_size) * _RATIOS.get(chunk.compression, _UNKNOWN_RATIO)
 
 
 def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPages:
     """Read the headers of a column's pages; blocking.
 
-    A column that is damaged has the pages before: decoders stop there too.
+    For a damaged column, only the pages before the damage: decoders stop there too.
     """
     found = ColumnPages()
     for _, header in page_headers(source, chunk):
@@ -99,7 +99,7 @@ def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPa
 def page_headers(
     source: BinaryIO, chunk: pq.ColumnChunkMetaData
 ) -> Iterator[tuple[int, PageHeader]]:
-    """Yield the headers of a column's pages and where they begin; none behind one not read."""
+    """Yield the headers of a column's pages and their positions; stop at an unreadable one."""
     at, left = first_byte(chunk), chunk.num_values
     end = at + chunk.total_compressed_size
     while left > 0 and at < end:

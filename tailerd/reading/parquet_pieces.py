@@ -1,6 +1,6 @@
-"""A few rows of a row group, read by the pages that have them instead of the whole of it.
+"""Reads a few rows of a row group from the pages that contain them, not the whole row group.
 
-PyArrow reads row groups from their first row on. The pages that are wanted become a small Parquet
+PyArrow reads row groups from their first row on. So the wanted pages are put into a small Parquet
 file in memory, with the schema of the file and a row group of their rows.
 """
 
@@ -22,13 +22,13 @@ from tailerd.reading.parquet_pages import first_byte, page_headers
 from tailerd.rows.hash_kernels import Rows
 
 MOST_CHUNKS = 2000
-"""Of a footer; reading those of more columns and row groups takes longer than it saves."""
+"""Of a footer; reading larger footers takes longer than it saves."""
 LEAST_ROWS = 4 * 20_000
 """Of a row group; smaller ones have few pages."""
 SPARSE = 8
-"""Of so many rows at most one is wanted."""
+"""Minimum ratio of all rows to wanted rows."""
 WORTHWHILE = 2
-"""Pages are read where their rows are at most one in so many of those of all columns."""
+"""Minimum ratio of the rows of all pages to those of the wanted pages, over all columns."""
 
 Span = tuple[int, int]
 """Rows [start, end) of the row group."""
@@ -39,8 +39,8 @@ class Piece:
     """Wanted rows near each other.
 
     Attributes:
-        rows: From the first to behind the last.
-        spans: For each column the rows of the pages that have them.
+        rows: First row, and the row after the last.
+        spans: For each column the rows of the pages that contain them.
     """
 
     rows: Span
@@ -49,12 +49,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """The pages of a leaf column in a row group, as far as their rows are wanted.
+    """The pages of a leaf column in a row group, up to the last wanted row.
 
     Attributes:
-        dictionary: Where its dictionary lies: first byte and behind the last; the same if none.
-        edges: The first row of each page, and the row behind the last.
-        offsets: The first byte of each page, and the byte behind the last.
+        dictionary: Byte range of its dictionary, half-open; empty if there is none.
+        edges: The first row of each page, and the row after the last.
+        offsets: The first byte of each page, and the byte after the last.
     """
 
     dictionary: Span
@@ -66,7 +66,7 @@ class RowPieces:
     """Reads rows of one open file by their pages; used by one thread at a time.
 
     Args:
-        file, source: The file, and what it reads.
+        file, source: The file, and the source it reads.
         columns: The leaf columns of each column to read, ascending.
         batches: Reads another file with the same schema.
     """
@@ -84,7 +84,7 @@ class RowPieces:
         self._batches = batches
         about = file.metadata
         leaves = (leaf for column in columns for leaf in column)
-        # Pages of lists may begin within a row.
+        # Pages of repeated columns may begin within a row.
         self._can_read = about.num_columns * about.num_row_groups <= MOST_CHUNKS and all(
             file.schema.column(leaf).max_repetition_level == 0 for leaf in leaves
         )
@@ -99,14 +99,14 @@ class RowPieces:
     def rows(
         self, group: int, wanted: Rows, most_rows: int
     ) -> Iterator[tuple[pa.RecordBatch, int]] | None:
-        """Return batches that have the wanted rows among others, with the place of their first.
+        """Return batches that include the wanted rows, each with the place of its first row.
 
         Args:
             wanted: Places in the row group, ascending; at least one.
             most_rows: Of a batch.
 
         Returns:
-            None where reading the whole row group costs less, or nothing else is possible.
+            None if reading the whole row group is cheaper, or reading by pages is not possible.
         """
         count = self._file.metadata.row_group(group).num_rows
         if not self._can_read or count < LEAST_ROWS or self._footer is None:
@@ -121,11 +121,11 @@ class RowPieces:
         return self._read(self._footer, group, leaves, pieces, most_rows)
 
     def _leaves(self, group: int, last: int) -> dict[int, _Leaf] | None:
-        """Return the pages up to a row; None where they have no such row, or no clear bounds."""
+        """Return the pages up to a row; None if they end before it or have no clear bounds."""
         about = self._file.metadata.row_group(group)
         found: dict[int, _Leaf] = {}
         for column in self._columns:
-            # Where several leaves have an edge in common is known by all their pages only.
+            # Common edges of several leaves are known only from all their pages.
             until = last if len(column) == 1 else about.num_rows - 1
             found |= {leaf: _pages(self._source, about.column(leaf), until) for leaf in column}
         return None if any(int(leaf.edges[-1]) <= last for leaf in found.values()) else found
@@ -155,7 +155,7 @@ class RowPieces:
                 raise pa.ArrowInvalid("its pages have fewer rows than their headers say")
 
     def _body(self, footer: Footer, group: int, leaves: dict[int, _Leaf], span: Span) -> bytes:
-        """Return a file of the pages of some rows; its other columns are nowhere."""
+        """Return a file with the pages of some rows; its other columns have no pages."""
         out = bytearray(MAGIC)
         chunks = [chunk.fields for chunk in footer.groups[group].chunks]
         for number, leaf in leaves.items():
@@ -192,7 +192,7 @@ def _pages(source: BinaryIO, chunk: pq.ColumnChunkMetaData, last: int) -> _Leaf:
 
 
 def _edges(leaves: dict[int, _Leaf], column: range) -> Rows:
-    """Return the rows at which pages of all leaves of a column begin, or end."""
+    """Return the rows at which pages of all leaves of a column begin or end."""
     return reduce(np.intersect1d, [leaves[leaf].edges for leaf in column])
 
 
@@ -212,7 +212,7 @@ def _pieces(wanted: Rows, edges: Sequence[Rows]) -> Iterator[Piece]:
 
 
 def _within(batches: Iterator[pa.RecordBatch], first: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows [first, end) of what batches have together."""
+    """Yield rows [first, end) of the concatenated batches."""
     at = 0
     for batch in batches:
         start, behind = max(first - at, 0), min(end - at, batch.num_rows)
@@ -226,7 +226,7 @@ def _within(batches: Iterator[pa.RecordBatch], first: int, end: int) -> Iterator
 def _side_by_side(
     parts: Sequence[tuple[Sequence[int], Iterator[pa.RecordBatch]]],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of all columns made of batches of some, each with the places of its columns."""
+    """Yield batches of all columns, combined from batches of some columns and their places."""
     waiting: list[pa.RecordBatch | None] = [None] * len(parts)
     while True:
         for number, (_, batches) in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Rows of a compared commit that carry their file and position with them, however they move."""
+"""Adds a column with file and position to rows of a compared commit, so that sorting keeps it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tailerd.rows.difference import Side
 from tailerd.rows.hash_kernels import Rows
 
 _PLACE = pa.field("place", pa.int64(), nullable=False)
-"""The last column, whatever others are called."""
+"""The last column, whatever the names of the others."""
 _ROW_BITS = 40
 
 
 def placed(rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int) -> pa.RecordBatch:
-    """Return rows with one more column, in which their places are.
+    """Return rows with an additional column of their places.
 
     Args:
         number: Of their file on its side.
-        positions: Of the rows in it; or that of the first where they follow each other.
+        positions: Of the rows in it, or that of the first if they are consecutive.
     """
     if isinstance(positions, int):
         positions = np.arange(positions, positions + rows.num_rows)
@@ -34,10 +34,10 @@ def placed(rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int)
 def unplaced(
     rows: pa.RecordBatch, numbers: Mapping[Side, Sequence[int]]
 ) -> tuple[pa.RecordBatch, Rows, Rows]:
-    """Return rows without that column, the numbers of their files, and their positions in these.
+    """Return rows without that column, the numbers of their files, and their positions in them.
 
     Args:
-        numbers: For each side the numbers of its files, as `RowPlaces` has them.
+        numbers: For each side the numbers of its files, as in `RowPlaces`.
     """
     *columns, last = rows.columns
     places = last.to_numpy()

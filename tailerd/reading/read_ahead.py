@@ -1,4 +1,4 @@
-"""What is read next, read in another thread while what was read before is worked on."""
+"""Reads the next part in another thread while the current one is processed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 RELEASE_BYTES = 12 * 1024 * 1024
-"""Decoded between two times that free memory is given back, which takes about a millisecond."""
+"""Bytes decoded between two releases of free memory, each of which takes about a millisecond."""
 
 T = TypeVar("T")
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 def read_ahead(
     parts: Generator[T, None, None], size: Callable[[T], int]
 ) -> Generator[T, None, None]:
-    """Yield what a generator yields; it runs in a thread of its own, one part ahead.
+    """Yield what a generator yields; it runs in its own thread, one part ahead.
 
-    It is closed in the end, also where nobody wants the rest; what it raises is raised here.
+    The generator is always closed, also if the consumer stops early; its errors are raised here.
 
     Args:
         size: Returns how many bytes a part has.
@@ -32,8 +32,8 @@ def read_ahead(
         for part in parts:
             decoded_bytes += size(part)
             if decoded_bytes >= RELEASE_BYTES:
-                # The allocator keeps what a thread frees, hundreds of megabytes, until the thread
-                # itself says so.
+                # The allocator keeps memory freed by a thread, hundreds of megabytes, until that
+                # thread releases it.
                 pa.default_memory_pool().release_unused()
                 decoded_bytes = 0
             return (part,)

@@ -1,4 +1,4 @@
-"""Rows that are left over once equal ones have cancelled, and updates made of them by key."""
+"""Rows that are left after equal ones have cancelled, and their pairing to updates by key."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tailerd.rows.pairing import Pairs, pair_by_key
 from tailerd.rows.positions import Positions
 
 PAIRING_BYTES = 96
-"""Memory that a row needs while its key is looked for; of ranges of hashes one at a time."""
+"""Memory per row while its key is matched, one range of hashes at a time."""
 PAIR_BYTES = 16
-"""Memory that a row needs once it is found, and as long as rows are given."""
+"""Memory per row after it is paired, until all rows are returned."""
 _SEED_BITS = 128
 
 Changes = Iterator[tuple[ChangeType | pa.Array, pa.RecordBatch]]
@@ -36,7 +36,7 @@ class LeftRows:
         self._left: dict[Side, dict[int, Positions | None]] = {side: {} for side in Side}
 
     def add(self, side: Side, number: int, positions: Positions | None) -> None:
-        """Note rows of a file; None: all that count."""
+        """Add rows of a file; None: all selected rows."""
         self._left[side][number] = positions
 
     def read(
@@ -52,7 +52,7 @@ class LeftRows:
 class NumberedRows:
     """The left rows of one side, numbered in the commit's order.
 
-    Memory: about a bit a row.
+    Memory: about one bit per row.
     """
 
     def __init__(self, files: ComparedInputs, side: Side, left: LeftRows, key: Columns) -> None:
@@ -71,7 +71,7 @@ class NumberedRows:
         return int(self._starts[-1])
 
     def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield rows with their places (`placed`) in order, by a flag for each, or all."""
+        """Yield all rows, or the flagged ones, with their places (`placed`), in order."""
         for place, (number, positions) in enumerate(self._places):
             wanted = positions.to_numpy()
             if is_wanted is not None:
@@ -81,7 +81,7 @@ class NumberedRows:
                     yield placed(rows, self._side, number, at)
 
     def rows(self, columns: Columns, numbers: Rows) -> pa.RecordBatch:
-        """Return the rows of some numbers with their places, in their order; at least one."""
+        """Return the rows with these numbers and their places, in that order; at least one."""
         ascending = np.sort(numbers)
         found: list[pa.RecordBatch] = []
         bounds = np.searchsorted(ascending, self._starts)
@@ -101,13 +101,13 @@ def _positions(places: Rows | int, count: int) -> Positions:
 def paired_changes(
     files: ComparedInputs, left: LeftRows, key: Sequence[str], columns: Columns
 ) -> Changes | None:
-    """Return the deletes, then the inserts with updates among them, whose old image comes first.
+    """Return the deletes, then the inserts and updates; the old image of an update comes first.
 
     Args:
         key: Columns of the schema.
 
     Returns:
-        Rows are `placed`. None where they are more than memory allows to pair.
+        Rows are `placed`. None if there are too many to pair within the memory.
     """
     deleted, inserted = (
         NumberedRows(files, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
@@ -143,7 +143,7 @@ def _paired(
 def _with_updates(
     before: pa.RecordBatch, rows: pa.RecordBatch, updated: Rows
 ) -> tuple[pa.Array, pa.RecordBatch]:
-    """Return rows, each old image right before the row at its place in `updated`."""
+    """Return rows with each old image right before the row at its place in `updated`."""
     count = before.num_rows
     order = ordered_changes(count, rows.num_rows, Pairs(np.arange(count), updated))
     places = order.rows + np.where(order.sides == Side.ADDED, count, 0)
@@ -153,7 +153,7 @@ def _with_updates(
 def _pairs(
     files: ComparedInputs, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
 ) -> Pairs:
-    """Return which rows are updates; in ranges of the keys' hashes, so that memory is bounded."""
+    """Return which rows are updates; by ranges of the keys' hashes, so that memory is bounded."""
     if not len(deleted) or not len(inserted):
         return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
     hasher = RowHasher(files.commit.schema(key), secrets.randbits(_SEED_BITS))
@@ -175,7 +175,7 @@ def _pairs(
 def _hashes(
     batches: Iterable[pa.RecordBatch], hasher: RowHasher, bits: int, part: int
 ) -> tuple[RowHashes, Rows]:
-    """Return the hashes of keys, with their places, whose first bits are a part's; and numbers."""
+    """Return the hashes of keys whose first `bits` bits are `part`, and the rows' numbers."""
     first, second, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], []
     at = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Which rows of a file count, by their positions."""
+"""Selects rows of a file by their positions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Rows = TypeVar("Rows", pa.RecordBatch, pa.Array)
 
 
 class RowSelection:
-    """Tells of any stretch of a file's rows which count.
+    """The selected rows of a file, queried by range.
 
-    A bitmap of a few bytes may have billions of rows: it is asked for stretches, never for all.
+    A bitmap of a few bytes may have billions of rows: it is queried by range, never as a whole.
 
     Args:
         positions: Row positions.
-        is_kept: Whether they are the rows that count, or those that do not.
+        is_kept: Whether these rows are selected, or all others.
     """
 
     def __init__(self, positions: BitMap64, *, is_kept: bool) -> None:
@@ -28,21 +28,21 @@ class RowSelection:
         self._is_kept = is_kept
 
     def is_empty(self, start: int, end: int) -> bool:
-        """Return whether no row of [start, end) counts, so that it need not be read."""
+        """Return whether no row of [start, end) is selected, so that it need not be read."""
         return not self.count(start, end)
 
     def count(self, start: int, end: int) -> int:
-        """Return how many rows of [start, end) count."""
+        """Return how many rows of [start, end) are selected."""
         found: int = self._positions.range_cardinality(start, end)
         return found if self._is_kept else end - start - found
 
     @classmethod
     def of(cls, positions: npt.NDArray[np.int64]) -> RowSelection:
-        """Return the selection of the rows at some positions."""
+        """Return the selection of the rows at these positions."""
         return cls(BitMap64(positions.astype(np.uint64)), is_kept=True)
 
     def positions(self, start: int, count: int) -> npt.NDArray[np.int64] | None:
-        """Return the positions of the rows of [start, start + count) that count; None: all do."""
+        """Return the positions of the selected rows of [start, start + count); None: all are."""
         end = start + count
         if not self._is_kept and not self._positions.range_cardinality(start, end):
             return None
@@ -55,7 +55,7 @@ class RowSelection:
         return np.flatnonzero(mask) + start
 
     def apply(self, rows: Rows, start: int) -> Rows:
-        """Return those of `rows` that count; the first of them is row `start` of the file."""
+        """Return the selected ones of `rows`, the first of which is row `start` of the file."""
         if not self._is_kept and not self._positions.range_cardinality(start, start + len(rows)):
             return rows
         here = self._positions & BitMap64(range(start, start + len(rows)))
@@ -68,4 +68,4 @@ class RowSelection:
 
 
 SelectRows = Callable[[int, int], RowSelection | None]
-"""Given a file's number of rows and the bytes reading may take: which of them; None for all."""
+"""Takes a file's number of rows and the memory for reading; returns a selection, None for all."""

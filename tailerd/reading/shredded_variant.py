@@ -1,7 +1,7 @@
-"""Shredded variants put together: typed columns become the bytes an unshredded variant has.
+"""Assembles shredded variants: converts typed columns to the bytes of unshredded variants.
 
-Columns of one type are encoded as arrays; arrays and objects, whose bytes depend on each row's
-dictionary of names, row by row.
+Columns of one type are encoded column by column; arrays and objects, whose bytes depend on each
+row's dictionary of names, row by row.
 
 Protocol: parquet-format VariantShredding.md, VariantEncoding.md; PROTOCOL.md#variant-shredding
 """
@@ -43,7 +43,7 @@ _FIXED: Mapping[pa.DataType, int] = {
     pa.timestamp("ns", "UTC"): 18,
     pa.timestamp("ns"): 19,
 }
-"""Type id in the encoding of Arrow's types of one width."""
+"""Type id in the encoding for Arrow's fixed-width types."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -51,10 +51,10 @@ _Bytes = npt.NDArray[np.uint8]
 def assembled(array: pa.StructArray) -> pa.StructArray:
     """Return a variant column with `metadata` and `value` alone.
 
-    A field that is in neither column is not in its object; anywhere else that is a variant null.
+    A field that is in neither column is missing from its object; elsewhere this is a variant null.
 
     Raises:
-        UnreadableDataFileError: Columns contradict each other, or have types no variant has.
+        UnreadableDataFileError: Columns contradict each other, or have types no variant can have.
     """
     metadata = pc.struct_field(array, _METADATA).cast(pa.binary())
     try:
@@ -67,7 +67,7 @@ def assembled(array: pa.StructArray) -> pa.StructArray:
 
 
 def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
-    """Return a group of `value` and `typed_value` as variants; null where it has none.
+    """Return a group of `value` and `typed_value` as variants; null if it has neither.
 
     Args:
         metadata: The dictionary of each row.
@@ -76,7 +76,7 @@ def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
         raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     if not pa.types.is_struct(group.type):
         raise ValueError(f"a field of it is {group.type} and no group")
-    # Where the group is null, its parts are.
+    # `flatten` makes the children of a null group null.
     parts = dict(zip((item.name for item in group.type), group.flatten(), strict=True))
     rest, typed = parts.get(_VALUE), parts.get(TYPED_VALUE)
     if rest is None and typed is None:
@@ -115,7 +115,7 @@ def _typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
 
 
 def _of_width(header: int | _Bytes, bodies: _Bytes, nulls_of: pa.Array) -> pa.Array:
-    """Return variants of one size: a byte of header, then their row of `bodies`."""
+    """Return variants of one size: a header byte, then their row of `bodies`."""
     count, width = bodies.shape
     rows = np.empty((count, width + 1), np.uint8)
     rows[:, 0] = header
@@ -130,7 +130,7 @@ def _of_width(header: int | _Bytes, bodies: _Bytes, nulls_of: pa.Array) -> pa.Ar
 def _decimals(array: pa.Array) -> pa.Array:
     precision, scale = array.type.precision, array.type.scale
     type_id, width = (8, 4) if precision <= 9 else (9, 8) if precision <= 18 else (10, 16)
-    # Those of many digits follow in the same bytes, little-endian.
+    # Wider decimals use the following bytes, little-endian.
     packed = pa.concat_arrays([array]) if array.offset == 0 else array.take(_all(len(array)))
     buffer = packed.buffers()[1]
     digits = np.frombuffer(buffer, np.uint8, len(array) * 16).reshape(-1, 16)[:, :width]
@@ -156,7 +156,7 @@ def _texts(array: pa.Array, *, is_text: bool) -> pa.Array:
 
 @functools.cache
 def _short_headers() -> pa.Array:
-    # Made when needed: Arrow imports pandas, where there is one, to make an array of a list.
+    # Created on demand: to create an array from a list, Arrow imports pandas if it is installed.
     return pa.array([bytes([1 | size << 2]) for size in range(_SHORT_TEXT_BYTES)])
 
 
@@ -177,7 +177,7 @@ def _arrays(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
 
 
 def _objects(typed: pa.StructArray, rest: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
-    """Return objects: their shredded fields, and those of `rest` besides; else what `rest` is."""
+    """Return objects: their shredded fields plus those of `rest`; `rest` itself if not shredded."""
     names = [item.name.encode() for item in typed.type]
     columns = [_encoded(part, metadata, depth + 1).to_pylist() for part in typed.flatten()]
     rows = zip(*columns, strict=True) if columns else ((),) * len(typed)
@@ -192,7 +192,7 @@ def _objects(typed: pa.StructArray, rest: pa.Array, metadata: pa.Array, depth: i
         ids = _ids(dictionary)
         fields = {name: part for name, part in zip(names, row, strict=True) if part is not None}
         if other is not None:
-            # What is shredded is not in the rest, or does not count there.
+            # Shredded fields are not in the rest, or are ignored there.
             fields |= {name: part for name, part in _fields(other, ids) if name not in shredded}
         if missing := fields.keys() - ids.keys():
             raise ValueError(f"the name {min(missing)!r} is not in its dictionary")
@@ -232,7 +232,7 @@ def _fields(value: bytes, ids: Mapping[bytes, int]) -> Iterable[tuple[bytes, byt
     offsets = [
         _number(value, offsets_at + n * offset_width, offset_width) for n in range(count + 1)
     ]
-    # Fields are in the order of their names, their values in any: each ends where another begins.
+    # Fields are ordered by name, their values are not: each ends where another begins.
     edges = sorted({*offsets, len(value) - start})
     ends = dict(pairwise(edges))
     for place in range(count):

@@ -1,4 +1,4 @@
-"""The rows of two files that may differ, where the bytes of most of their columns are the same."""
+"""Finds the rows of two files that may differ, if most of their columns have the same bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tailerd.rows.hashing import VariantEquality
 from tailerd.rows.positions import Positions
 
 MOST_ROWS = 1 << 20
-"""Of a file: where more may differ, all are compared. Fixed, so that equal rows cancel alike in
-every run, however much memory there is."""
+"""Of a file: if more may differ, all are compared. Fixed, so that the same rows cancel in every
+run, whatever the memory."""
 _SEED_BITS = 128
 
 ReadColumns = Callable[[Side, RowSelection, tuple[str, ...]], Iterable[PositionedRows]]
-"""Reads some columns of some rows of a side's file, in order."""
+"""Reads the given columns of the selected rows of a side's file, in order."""
 
 
 def unequal_rows(
@@ -33,11 +33,11 @@ def unequal_rows(
     """Return the positions of those rows of each file that may differ; the others are equal.
 
     Args:
-        found: What is known of the files.
+        found: The difference of the files' bytes.
         schema: Of all columns.
 
     Returns:
-        None where they are most of a file's rows, or too many.
+        None if they are most of a file's rows, or too many.
     """
     unknown = [np.arange(g.start, g.start + g.count) for g in found.groups if g.columns is None]
     counts = [sum(map(len, unknown)) + rows - found.known_rows for rows in found.rows]
@@ -60,10 +60,10 @@ def unequal_rows(
 def _compared(
     groups: Sequence[GroupDifference], schema: pa.Schema, read: ReadColumns
 ) -> Iterator[Rows]:
-    """Yield the positions of the rows that differ in the columns that may."""
+    """Yield the positions of the rows that differ in the columns that may differ."""
     wanted = {place for group in groups for place in group.columns or ()}
     names = tuple(name for place, name in enumerate(schema.names) if place in wanted)
-    # By bytes: what is left out is compared again, by value where that is something else.
+    # By bytes: rows that differ are compared again later, variants by value.
     comparer = RowComparer(
         pa.schema([schema.field(place) for place in sorted(wanted)]),
         secrets.randbits(_SEED_BITS),

@@ -1,1 +1,1 @@
-"""Arrow batches become record keys and values, column by column. Pure: no IO."""
+"""Encode Arrow batches as record keys and values, column by column. Pure: no I/O."""

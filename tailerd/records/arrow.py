@@ -1,4 +1,4 @@
-"""Change rows as one Arrow IPC stream: the rows and their change columns, bytes as they come."""
+"""Encode change rows, with their change columns, as one Arrow IPC stream."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tailerd.errors import SchemaChangedError
 
 
 class ArrowStream:
-    """The bytes of one IPC stream, piece by piece. Pure; not an `Encoder`: a stream has a state.
+    """The bytes of one IPC stream, in pieces. Pure; not an `Encoder`, because a stream has state.
 
-    The first batch gives the stream its schema. Every piece can be read as soon as it is written.
+    The first batch determines the schema. Every piece can be read as soon as it is written.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class ArrowStream:
         """Return the bytes that a batch adds to the stream.
 
         Raises:
-            SchemaChangedError: The batch has other columns than the stream.
+            SchemaChangedError: The batch's schema differs from the stream's.
         """
         schema = with_change_columns(batch.rows.schema)
         if self._writer is None or self._schema is None:
@@ -43,7 +43,7 @@ class ArrowStream:
         return self._drained()
 
     def finish(self) -> bytes:
-        """Return the bytes that end the stream; none when no batch came."""
+        """Return the bytes that end the stream; empty if there was no batch."""
         if self._writer is None:
             return b""
         self._writer.close()

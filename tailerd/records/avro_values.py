@@ -1,8 +1,8 @@
-"""Avro values as the JSON formats write the same rows: for comparing what was delivered. Pure.
+"""Convert decoded Avro values to those of the JSON formats, to compare deliveries. Pure.
 
-The inverse of `schemas.avro_schema`: names as the table has them, dates and timestamps as texts,
-decimals as texts of digits, maps whose keys are no strings as objects. Values come from a decoder
-that knows nothing of logical types, given `plain_schema`.
+The inverse of `schemas.avro_schema`: names as in the table, dates and timestamps as text, decimals
+as text of digits, maps with keys that are not strings as objects. Values are decoded with
+`plain_schema`, without logical types.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENTRIES = re.compile(r"__entry(?:_\d+)?\Z")
 
 
 def plain_schema(node: Any) -> Any:
-    """Return a schema without logical types: a decoder gives the numbers and bytes as they are."""
+    """Return a schema without logical types: a decoder then returns plain numbers and bytes."""
     if isinstance(node, list):
         return [plain_schema(each) for each in node]
     if not isinstance(node, Mapping):
@@ -38,7 +38,7 @@ def plain_schema(node: Any) -> Any:
 
 
 def json_value(node: Any) -> Value:
-    """Return what brings decoded values of a schema to JSON's types.
+    """Return a function that converts decoded values of a schema to JSON types.
 
     Args:
         node: A schema that `avro_schema` wrote, decoded from JSON.

@@ -1,4 +1,4 @@
-"""The contract of a value format: change rows in, keys and values of records out, as columns."""
+"""The contract of a value format: encodes change rows as keys and values of records, in columns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ class Records:
 
     Attributes:
         keys: `binary` or `large_binary`, as long as `values`; a null is a record without a key.
-            None when no record has one.
+            None if no record has a key.
         values: `binary` or `large_binary`; a null is a tombstone.
-        rows: For each record the row of the batch it was made of (of an update the newer image);
-            None when record i is row i. Headers, topics and partitions that come from columns
-            are taken with it.
-        headers: What each record says of itself beside its value.
+        rows: For each record, its row in the batch (for an update, the newer image); None if record
+            i is row i. Headers, topics and partitions from columns are looked up with it.
+        headers: The records' headers from the value format.
     """
 
     keys: pa.Array | None
@@ -42,11 +41,11 @@ class Records:
         return len(self.values)
 
     def of_rows(self, column: pa.Array) -> pa.Array:
-        """Return the value that each record's row has in a column of the batch."""
+        """Return the value of a batch column for each record."""
         return column if self.rows is None else column.take(pa.array(self.rows))
 
     def take(self, records: npt.NDArray[np.integer]) -> Records:
-        """Return the given records, by their numbers, in that order."""
+        """Return the records at the given indices, in that order."""
         wanted = pa.array(records)
         return Records(
             keys=None if self.keys is None else pc.take(self.keys, wanted),
@@ -69,13 +68,13 @@ class Header:
     value: bytes | pa.Array | None
 
     def take(self, records: pa.Array) -> Header:
-        """Return the header of the given records, by their numbers, in that order."""
+        """Return the header for the records at the given indices, in that order."""
         if not isinstance(self.value, pa.Array):
             return self
         return Header(name=self.name, value=self.value.take(records))
 
     def slice(self, start: int, length: int) -> Header:
-        """Return the header of `length` records from `start` on, without copying."""
+        """Return the header for `length` records from `start` on, without copying."""
         if not isinstance(self.value, pa.Array):
             return self
         return Header(name=self.name, value=self.value.slice(start, length))
@@ -83,11 +82,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventOptions:
-    """What CloudEvents are told.
+    """Options of CloudEvents.
 
     Attributes:
-        data: Makes the values that events carry.
-        mode: `binary` says all in headers, `structured` in the value.
+        data: The format of the events' data.
+        mode: `binary` puts event attributes in headers, `structured` in the value.
         source: URI reference of the context in which changes happen.
     """
 
@@ -98,25 +97,25 @@ class EventOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatOptions:
-    """What formats may be told; each takes what concerns it.
+    """Options of all formats; each uses those that apply to it.
 
     Attributes:
         name: Logical name of the server (Debezium's `topic.prefix`).
         table: The table's name.
-        db, schema: Names above the table; may be empty.
-        table_id: `metaData.id`; empty leaves it out.
-        key: Columns that identify a row, in the order in which they are written; empty gives
-            records without keys.
-        routed_by: Columns that choose where a record goes. An update that changes one is a removal
-            where the row was and a creation where it is, not one record; where the table has no
-            such column it says nothing.
+        db, schema: Database and schema of the table; may be empty.
+        table_id: `metaData.id`; omitted if empty.
+        key: Columns that identify a row, in the order in which they are written; empty for records
+            without keys.
+        routed_by: Columns that choose a record's topic or partition. An update that changes one is
+            a delete in the old place and a create in the new one, not one record. Columns that the
+            table does not have are ignored.
         decimals: `string` keeps every digit in any reader; `number` is the bare number.
-        tombstones: A record without value follows each delete, where there is a key.
-        schemas: Each key and value carries its Kafka Connect schema.
-        envelope: What a value with a registered schema is: the row with its change columns
+        tombstones: A record without value follows each delete, if there is a key.
+        schemas: Each key and value contains its Kafka Connect schema.
+        envelope: Content of a value with a registered schema: the row with its change columns
             (`none`), or Debezium's envelope.
-        collections: How Protobuf writes lists and maps: `repeated` has no nulls, `wrapped` does.
-        events: What CloudEvents say of a table.
+        collections: How Protobuf encodes lists and maps: `repeated` has no nulls, `wrapped` does.
+        events: Options of CloudEvents.
         has_ids: Each record has its id in a header.
     """
 
@@ -138,11 +137,11 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSchema:
-    """A schema of keys or values as a schema registry takes it.
+    """A schema of keys or values, as registered in a schema registry.
 
     Attributes:
-        part: Which of the two it describes.
-        kind: Its language in the registry's word, such as `AVRO`.
+        part: Whether it describes keys or values.
+        kind: The registry's name of its type, such as `AVRO`.
         name: Full name of the record it describes.
         text: The schema.
     """
@@ -154,60 +153,60 @@ class RecordSchema:
 
 
 class SchemaRegistry(Protocol):
-    """Where the schemas of one table's records are registered. May do IO."""
+    """Registers the schemas of one table's records. May do I/O."""
 
     def earlier(self, part: RecordPart, name: str) -> str:
-        """Return the text of the latest schema of keys or values; empty where there is none.
+        """Return the text of the latest schema of keys or values; empty if there is none.
 
         Args:
-            part: Which of the two.
+            part: Keys or values.
             name: Full name of the record.
 
         Raises:
-            TailerdError: The registry cannot be asked.
+            TailerdError: The registry cannot be reached.
         """
         ...
 
     def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-        """Return the ids of the schemas of one kind of records, registered if need be.
+        """Return the ids of the schemas of one kind of records; registers missing ones.
 
         Args:
-            schemas: The value's, and the key's where records have keys.
+            schemas: The value's, and the key's if records have keys.
 
         Raises:
-            TailerdError: The registry cannot be asked, or refuses.
+            TailerdError: The registry cannot be reached, or refuses.
         """
         ...
 
 
 class RecordFormat(Protocol):
-    """Turns the rows of a batch into records. Its class is made of one `FormatOptions`.
+    """Encodes the rows of a batch as records. Its class is constructed with one `FormatOptions`.
 
-    It keeps no state between batches, does no IO and asks no clock: the same arguments give the
-    same bytes in any process.
+    It keeps no state between batches, does no I/O and reads no clock: the same arguments produce
+    the same bytes in any process.
 
-    Order: applying the records one after the other by key leaves the rows that the commit leaves.
-    With a key, records that only remove a row therefore come before those that write one, and an
-    update's old image stays directly before its new one, unless they go to different places.
+    Order: applying the records in order by key results in the rows after the commit. With a key,
+    pure deletes therefore come before records that write a row, and an update's old image is
+    directly before its new one, unless they have different topics or partitions.
 
-    Errors: `ConfigError` when a key column is not among the table's columns; `TableError` for
-    values that the format cannot carry. Nothing is returned then.
+    Errors: `ConfigError` if a key column is not among the table's columns; `TableError` for values
+    that the format cannot represent. Nothing is returned then.
     """
 
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
-        """Return the format for rows with this schema: ids of its schemas are part of its values.
+        """Return the format for rows with this schema, with the registry's ids of its schemas.
 
-        Called by whoever may do IO, once for each schema that comes, before its first rows. A
-        format without schemas in a registry returns itself and does not ask it.
+        Called where I/O is allowed, once for each schema, before its first rows. A format without
+        registered schemas returns itself and does not query the registry.
 
         Args:
             rows: The table's columns, without change columns.
-            registry: Asked for the ids of the schemas that values and keys of such rows have.
+            registry: Returns the ids of the schemas of values and keys of such rows.
 
         Raises:
             ConfigError: A key column is not among the columns.
             TableError: A column has no type in this format.
-            TailerdError: What `registry` raises.
+            TailerdError: Any error of `registry`.
         """
         ...
 
@@ -216,25 +215,25 @@ class RecordFormat(Protocol):
 
         Args:
             batch: Rows of one commit.
-            now_us: When the change is processed, microseconds since the epoch, for formats that
-                say so; None takes the commit's timestamp.
+            now_us: Processing time in microseconds since the epoch, for formats that include it;
+                None uses the commit's timestamp.
         """
         ...
 
 
 Change = tuple[int, Any, int]
-"""+1 or -1, the row as it stands in the record, and the version of its commit."""
+"""+1 or -1, the row as in the record, and the version of its commit."""
 
 
 @runtime_checkable
 class ReadsBack(Protocol):
-    """A value format whose values are JSON and can be read again, for `verify`. Optional."""
+    """A value format whose values are JSON and can be read back, for `verify`. Optional."""
 
     @staticmethod
     def changes_in(value: Mapping[str, Any]) -> Iterator[Change]:
-        """Yield the changes that a decoded value tells.
+        """Yield the changes in a decoded value.
 
         Raises:
-            KeyError, TypeError: It is no value of this format.
+            KeyError, TypeError: It is not a value of this format.
         """
         ...

@@ -1,8 +1,8 @@
-"""Byte strings of many rows put one behind the other in one buffer, piece by piece.
+"""Concatenate byte strings of many rows, piece by piece, into one buffer.
 
 Each piece of each row becomes an Arrow binary view (16 bytes: a length, and either the bytes
-themselves or their place); the cast of the views to plain binary then copies every byte once, in
-the order of the rows that is wanted.
+themselves or a reference); the cast of the views to plain binary then copies every byte once, in
+the required order.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Views = npt.NDArray[np.void]
 Rows = npt.NDArray[np.int64]
 
 _VIEW = np.dtype("V16")
-"""Arrow's binary view: numpy moves it whole."""
+"""Arrow's binary view, as an opaque NumPy item."""
 _VIEW_REACH = 2**31 - 1
 _HALF = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
 class ByteColumn:
-    """A column whose bytes stay where they are.
+    """A column that references its bytes without copying.
 
     Attributes:
         views: Each row's view, shape (n,); zero for null.
         lengths: Bytes of each row, int64, shape (n,); 0 for null.
-        nulls: Which rows are null; None when none is.
-        buffers: What the views point into.
+        nulls: Which rows are null; None if none is.
+        buffers: The buffers that the views reference.
     """
 
     views: Views
@@ -79,7 +79,7 @@ Piece = ByteColumn | ShortBytes | ConstantBytes
 
 
 def byte_column(array: pa.Array) -> ByteColumn:
-    """Look at a binary or string array of any layout.
+    """Return the views of a binary or string array of any layout.
 
     Raises:
         pyarrow.ArrowCapacityError: One value is larger than 2 GiB.
@@ -106,7 +106,7 @@ def _column(array: pa.Array) -> ByteColumn:
 
 
 def _within_reach(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the rows of a `large_binary` array so that views reach all bytes of each piece."""
+    """Yield slices of a `large_binary` array whose bytes are all within the reach of views."""
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int64)
     offsets = offsets[array.offset : array.offset + len(array) + 1]
@@ -140,7 +140,7 @@ def _put_together(columns: Sequence[ByteColumn]) -> ByteColumn:
 
 
 def _moved(column: ByteColumn, num_buffers: int) -> Views:
-    """Return the views for a place where other buffers come first."""
+    """Return the views with buffer indices shifted by `num_buffers`."""
     if not num_buffers or not column.buffers:
         return column.views
     is_outside = column.lengths > MAX_INLINE_BYTES
@@ -159,7 +159,7 @@ def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
         count: Number of rows.
     """
     merged = _merged(pieces)
-    # Memory of Arrow's pool: unlike numpy's it is not given back to the system each time.
+    # From Arrow's memory pool: unlike NumPy's, it is not returned to the system each time.
     memory = pa.allocate_buffer(count * len(merged) * _VIEW.itemsize)
     views = np.frombuffer(memory, dtype=_VIEW).reshape(count, len(merged))
     words = np.frombuffer(memory, dtype=np.uint64).reshape(count, len(merged), 2)
@@ -179,7 +179,7 @@ def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
                 views[:, place] = _moved(piece, len(buffers))
                 buffers += piece.buffers
     column = pa.Array.from_buffers(pa.binary_view(), count * len(merged), [None, memory, *buffers])
-    # 64-bit offsets: the sum of all rows may be larger than what 32 bits reach.
+    # 64-bit offsets: the total size of all rows may exceed 32 bits.
     data = column.cast(pa.large_binary()).buffers()[2]
     return pa.py_buffer(b"") if data is None else data
 

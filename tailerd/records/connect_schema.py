@@ -1,7 +1,7 @@
 """Kafka Connect schemas of keys and envelopes, as its JSON converter writes them.
 
-They describe the JSON that is sent, so that a converter with `schemas.enable` reads it: a decimal
-that is sent as a string has the type `string`. Names are Debezium's where it has one for that text.
+They describe the JSON as it is sent, so that a converter with `schemas.enable` can read it: a
+decimal sent as a string has the type `string`. Semantic types are Debezium's, if it has one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def key_schema(options: FormatOptions, fields: Sequence[pa.Field]) -> str:
 
 
 def with_json_variants(batch: ChangeBatch) -> ChangeBatch:
-    """Return the batch with variants as JSON text, because Connect knows no type of their own.
+    """Return the batch with variants as JSON text, because Connect has no variant type.
 
     Raises:
         UnreadableDataFileError: A variant value is damaged.

@@ -1,4 +1,4 @@
-"""The JSON envelope of Debezium: `before`, `after`, `source`, `op` and the times of a change."""
+"""Encode Debezium's JSON envelope: `before`, `after`, `source`, `op` and the timestamps."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tailerd.records.update_pairs import NO_ROW, ChangePart, RowChanges, pair_ro
 
 
 class DebeziumEncoder:
-    """Writes changes as Debezium's JSON converter does without schemas.
+    """Writes changes like Debezium's JSON converter without schemas.
 
-    `op` is `c` for insert, `d` for delete, `u` for an update whose two images were paired, `r` for
-    rows of a snapshot. `update_pairs` says when images are paired; those that are not come as `d`
-    and `c`, as Debezium writes an update of a primary key. So there may be fewer records than rows,
-    and records that only remove come first; otherwise they are in the order of the rows.
+    `op` is `c` for an insert, `d` for a delete, `u` for an update with paired images, `r` for rows
+    of a snapshot. `update_pairs` defines the pairing; unpaired images become `d` and `c`, as in
+    Debezium's update of a primary key. So there may be fewer records than rows. Deletes come first;
+    otherwise records are in the order of the rows.
 
     Args:
         name: Logical name of the server (`topic.prefix`).
         table: The table's name.
         db, schema: Names above the table; may be empty.
-        table_id: `metaData.id`, written when given.
+        table_id: `metaData.id`; omitted if empty.
         key: Columns that identify a row.
         decimals: As for `JsonEncoder`.
     """
@@ -57,9 +57,9 @@ class DebeziumEncoder:
         """Return one envelope per change.
 
         Args:
-            batch: Images are paired within it.
-            now_us: When the change is processed, microseconds since the epoch, for the outer
-                `ts_*`; None takes the commit's timestamp.
+            batch: Rows of one commit; images are paired within it.
+            now_us: Processing time, microseconds since the epoch, for the outer `ts_*`; None uses
+                the commit's timestamp.
 
         Raises:
             ConfigError: A key column is not among the table's columns.
@@ -75,7 +75,7 @@ class DebeziumEncoder:
         opening: str = "",
         closing: str = "",
     ) -> pa.Array:
-        """Return one envelope per given change, between two constants."""
+        """Return one envelope per change, between `opening` and `closing`."""
         part = ChangePart(batch, changes)
         return encode_in_parts(part, lambda piece: self._texts(piece, now_us, closing, opening))
 
@@ -143,7 +143,7 @@ def _times(micros: int) -> str:
 
 
 def _images(objects: pa.Array, rows: np.ndarray) -> str | ColumnTexts:
-    """Return the objects of the given rows, as a constant where no row has one."""
+    """Return the objects of the given rows; a constant if no change has such an image."""
     is_missing = rows == NO_ROW
     if is_missing.all():
         return NULL
@@ -153,7 +153,7 @@ def _images(objects: pa.Array, rows: np.ndarray) -> str | ColumnTexts:
 
 
 def _operations(batch: ChangeBatch, changes: RowChanges) -> str | ColumnTexts:
-    """Return `op` of each change, as a constant where all are alike."""
+    """Return `op` of each change; a constant if all are equal."""
     if batch.change_source is ChangeSourceKind.SNAPSHOT:
         return "r"
     has_before, has_after = changes.before != NO_ROW, changes.after != NO_ROW

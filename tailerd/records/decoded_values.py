@@ -1,4 +1,4 @@
-"""Single values that a decoder of Avro or Protobuf gave, as the JSON formats write them. Pure."""
+"""Convert single values, decoded from Avro or Protobuf, to those of the JSON formats. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Value = Callable[[Any], Any]
 
 
 def key_text(key: object) -> str:
-    """Return the text that JSON has of a map's key."""
+    """Return the JSON text of a map's key."""
     if isinstance(key, str):
         return key
     text = msgspec.json.encode(key).decode()
@@ -23,12 +23,12 @@ def key_text(key: object) -> str:
 
 
 def as_it_is(found: Any) -> Any:
-    """Return what needs no change."""
+    """Return the value unchanged."""
     return found
 
 
 def double_value(found: float) -> float | str:
-    """Return a double, or the text of one that JSON has no number for."""
+    """Return a double, or its text if JSON has no such number."""
     if math.isfinite(found):
         return found
     return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
@@ -36,7 +36,7 @@ def double_value(found: float) -> float | str:
 
 def float_value(found: float) -> float | str:
     """Return a 32-bit float, decoded to a double, with the digits that the JSON formats write."""
-    # The shortest digits of the 32-bit number, not those of the double that it was decoded to.
+    # The shortest digits of the 32-bit number, not of the double that it was decoded to.
     return float(str(np.float32(found))) if math.isfinite(found) else double_value(found)
 
 

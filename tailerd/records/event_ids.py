@@ -1,7 +1,8 @@
-"""Ids of records, the same in every run: a reader that has seen one need not take it again.
+"""Deterministic ids of records, with which a consumer can deduplicate.
 
-A repeated delivery gives the same records in the same order, and may cut them elsewhere. Whoever
-keeps the ids it has handled, or the last one of each partition, can leave out what comes twice.
+A repeated delivery has the same records in the same order, but may have other batch boundaries. A
+consumer that keeps the ids it has processed, or the last one of each partition, can skip
+duplicates.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _TOMBSTONE = "/tombstone"
 
 
 def record_ids(batch: ChangeBatch, records: Records) -> pa.Array:
-    """Return `string`: the id of each record.
+    """Return the id of each record, as a `string` array.
 
-    It is that of its row, of an update that of the newer image; a tombstone's says so, since the
-    delete before it is of the same row.
+    It is the id of its row, for an update that of the newer image. A tombstone's id has a suffix,
+    because the delete before it has the same row.
 
     Raises:
-        BugError: The batch does not say where its rows stand.
+        BugError: The batch has no row positions.
     """
     ids = batch.ids()
     if ids is None:
@@ -47,9 +48,9 @@ def record_ids(batch: ChangeBatch, records: Records) -> pa.Array:
 def newest_ids(
     batch: ChangeBatch, before: npt.NDArray[np.int64], after: npt.NDArray[np.int64]
 ) -> pa.Array | None:
-    """Return the ids of changes by the rows of their images, below 0 where there is none.
+    """Return the ids of changes by the rows of their images; a negative row means no image.
 
-    None: the batch does not say where its rows stand.
+    None if the batch has no row positions.
     """
     ids = batch.ids()
     return None if ids is None else ids.take(pa.array(np.where(after < 0, before, after)))

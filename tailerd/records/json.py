@@ -23,19 +23,19 @@ from tailerd.records.record_parts import RowPart, encode_in_parts, lines_in_part
 DecimalStyle = Literal["string", "number"]
 
 MAX_ROWS_OF_ROW_PATH = 100
-"""Up to so many rows Python is faster than kernels; measured on plain columns."""
+"""Up to this many rows, pure Python is faster than kernels; measured on plain columns."""
 MAX_BYTES_OF_ROW_PATH = 64 * 1024
-"""Few rows may hold long lists: those are large batches all the same."""
+"""A batch with few rows but more bytes, such as long lists, also uses kernels."""
 
 
 class JsonEncoder:
-    """Writes rows as `tail --format jsonl` prints them.
+    """Encodes rows as `tail --format jsonl` prints them.
 
     Args:
         decimals: `string` keeps every digit in any reader; `number` is the bare number.
         columns: The table's columns to write, in this order; None writes all in schema order. A
-            name the batch's schema lacks is written as null: a column that was added later is
-            null before. Whoever takes names from a user checks them first.
+            name missing in the batch's schema is written as null, because a column that was added
+            later is null before. The caller validates names from users.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ def _closed(bodies: list[str], head: str, change: ChangeType | pa.Array, tail: s
     if pa.types.is_dictionary(change.type):
         change = change.dictionary_decode()
     kinds = change.to_pylist()
-    # Not only the four of the protocol: what a writer put into its change file is shown as it is.
+    # Not only the protocol's four: any change type in a change file is passed through.
     tails = {kind: f"{head}{quote_text(kind)}{tail}" for kind in set(kinds)}
     return [f"{{{body}{tails[kind]}" for body, kind in zip(bodies, kinds, strict=True)]
 
 
 def is_small(batch: ChangeBatch) -> bool:
-    """Return whether the row-by-row path is the faster one for this batch."""
+    """Return whether the row-by-row path is faster for this batch."""
     return batch.num_rows <= MAX_ROWS_OF_ROW_PATH and batch.rows.nbytes <= MAX_BYTES_OF_ROW_PATH

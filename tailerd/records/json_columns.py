@@ -1,7 +1,7 @@
-"""Whole columns as JSON texts: nested types put together from the texts of their leaves.
+"""Encode whole columns as JSON texts: nested types are joined from the texts of their leaves.
 
-The large path of the JSON formats: Python runs per column and per nesting level, never per row
-(variants excepted).
+The path of the JSON formats for large batches: Python runs per column and per nesting level, never
+per row (except for variants).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ColumnTexts:
 
     Attributes:
         array: `string` array; null is JSON null.
-        needs_quotes: The texts lack the quotes around them. Then there are no nulls, and the
-            quotes can become part of the constants before and behind the column.
+        needs_quotes: Whether the texts are without quotes. Then there are no nulls, and the quotes
+            can be merged into the constants before and after the column.
     """
 
     array: pa.Array
@@ -73,7 +73,7 @@ def is_variant(field: pa.Field) -> bool:
 
 
 def plain_array(array: pa.Array) -> pa.Array:
-    """Bring an array to the one layout of its kind: no views, no large strings, no extension.
+    """Convert an array to its type's basic layout: no views, large strings or extension types.
 
     Raises:
         pyarrow.ArrowCapacityError, pyarrow.ArrowInvalid: More than 2 GiB under 32-bit offsets.
@@ -102,8 +102,8 @@ def column_texts(array: pa.Array, field: pa.Field, *, quote_decimals: bool) -> C
     """Return the JSON texts of a column.
 
     Args:
-        array: Any slice of any layout of a type that Delta has.
-        field: Names the column in errors and marks variants.
+        array: Any slice, in any layout, of a Delta type.
+        field: Names the column in errors and identifies variants.
         quote_decimals: Decimals as strings instead of numbers.
 
     Raises:
@@ -176,7 +176,7 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def joined(pieces: Sequence[str | ColumnTexts], length: int) -> pa.Array:
-    """Join constants and columns, in order, to one text per row.
+    """Join constants and columns, in order, into one text per row.
 
     Args:
         pieces: Constants are repeated on every row; neighbouring constants are merged.
@@ -234,7 +234,7 @@ def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
     key_texts = column_texts(keys, array.type.key_field, quote_decimals=True)
     value_texts = column_texts(values, array.type.item_field, quote_decimals=quote_decimals)
     if pa.types.is_nested(keys.type):
-        # No kernel does this, and nested keys are rare.
+        # There is no kernel for this, and nested keys are rare.
         spaced = [spaced_text(text) for text in key_texts.complete().to_pylist()]
         key_texts = ColumnTexts(array=pa.array(spaced, pa.string()))
     key_column = key_texts if key_texts.needs_quotes else _as_key(key_texts.complete())
@@ -243,14 +243,14 @@ def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
 
 
 def _as_key(texts: pa.Array) -> ColumnTexts:
-    """Make strings of texts that are none yet: an object's names must be strings."""
+    """Convert texts to strings where necessary: names in an object must be strings."""
     is_string = pc.starts_with(texts, '"')
     bare = pc.if_else(is_string, pc.utf8_slice_codeunits(texts, 1, -1), escaped_texts(texts))
     return ColumnTexts(array=bare, needs_quotes=True)
 
 
 def list_parts(array: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """Return n + 1 offsets from 0 and the items they count, of a list that may be a slice."""
+    """Return n + 1 offsets from 0, and the items, of a list that may be a slice."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         offsets = np.arange(len(array) + 1, dtype=np.int64) * size

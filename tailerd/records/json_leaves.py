@@ -1,7 +1,7 @@
-r"""Columns of scalars as columns of JSON texts, without a Python object per row.
+r"""Encode columns of scalars as columns of JSON texts, without a Python object per row.
 
 Every function takes an array of one type and returns a `string` array of the same length in which
-null means JSON null; strings, dates and timestamps carry their quotes.
+null means JSON null; strings, dates and timestamps include their quotes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _BLOCK_BYTES = 128 * 1024
 
 
 def escaped_texts(texts: pa.Array) -> pa.Array:
-    """Return the strings with JSON escapes, still without quotes.
+    """Return the strings with JSON escapes, but without quotes.
 
-    The data buffer is searched once; only rows with a hit are rewritten.
+    The data buffer is scanned once; only rows with a match are rewritten.
     """
     data, offsets = value_bytes(texts)
     is_ascii, is_plain = _looked_through(data)
     if is_ascii and is_plain:
         return texts
     if not is_ascii and not _is_valid_utf8(texts):
-        # Damaged text is rare, and only a decoder can say what is left of it.
+        # Invalid UTF-8 is rare, and only a decoder can repair it.
         raw = texts.cast(pa.binary()).to_pylist()
         repaired = [None if value is None else quote_utf8(value)[1:-1] for value in raw]
         return pa.array(repaired, pa.string())
@@ -53,7 +53,7 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
     is_hit_row[np.searchsorted(offsets, places, side="right") - 1] = True
     mask = pa.array(is_hit_row)
     if texts.null_count:
-        # What lies under a null is no value.
+        # Bytes of a null row are not a value.
         mask = pc.and_(mask, texts.is_valid())
     escaped = texts.filter(mask)
     found = set(np.unique(data[places]).tolist())
@@ -66,7 +66,7 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
 def _looked_through(data: Bytes) -> tuple[bool, bool]:
     """Return whether all bytes are ASCII, and whether none needs an escape.
 
-    Block by block: what is compared stays in the processor's cache.
+    Block by block, so that the compared data stays in the CPU cache.
     """
     is_ascii, is_plain = True, True
     hits, more = np.empty((2, min(len(data), _BLOCK_BYTES)), dtype=bool)
@@ -92,7 +92,7 @@ def float_texts(numbers: pa.Array) -> pa.Array:
         numbers = numbers.cast(pa.float32())
     texts = numbers.cast(pa.string())
     values = numbers.fill_null(0.5).to_numpy(zero_copy_only=False)
-    # Arrow writes 1.0 as `1`; readers that guess types would take such a column for integers.
+    # Arrow writes 1.0 as `1`; readers that infer types would treat such a column as integers.
     is_whole = values == np.rint(values)
     if is_whole.any():
         texts = _with_fraction(texts, values, is_whole)
@@ -108,9 +108,9 @@ def _with_fraction(
 ) -> pa.Array:
     is_bare = pa.array(is_whole & np.isfinite(values))
     if bool((np.abs(values[is_whole]) >= 1e6).any()):
-        # Large ones have an exponent, which marks them well enough.
+        # Large numbers have an exponent, which already identifies them as floats.
         is_bare = pc.and_(is_bare, pc.invert(pc.match_substring(texts, "e")))
-    # As a rule few numbers are whole: only those are written again.
+    # Few numbers are usually whole: only those are rewritten.
     return pc.replace_with_mask(
         texts, is_bare, pc.binary_join_element_wise(texts.filter(is_bare), ".0", "")
     )
@@ -121,7 +121,7 @@ def decimal_texts(numbers: pa.Array) -> pa.Array:
     scale = numbers.type.scale
     texts = numbers.cast(pa.string())
     data, _ = value_bytes(texts)
-    # Arrow turns to an exponent where the adjusted exponent is below -6.
+    # Arrow uses an exponent where the adjusted exponent is below -6.
     if scale <= 6 or not (data == ord("E")).any():
         return texts
     wide = numbers.cast(pa.decimal256(76, scale))
@@ -169,13 +169,13 @@ def date_texts(dates: pa.Array) -> pa.Array:
 
 
 def timestamp_texts(timestamps: pa.Array) -> pa.Array:
-    """Return quoted ISO timestamps with six digits; `Z` where the type has a zone.
+    """Return quoted ISO timestamps with six digits; `Z` if the type has a zone.
 
     Zones are UTC by the contract of a batch; the value is an instant whatever the zone's name.
     """
     is_utc = timestamps.type.tz is not None
     if timestamps.type.unit == "ns":
-        # Towards the past, as a clock of microseconds would have shown it.
+        # Rounds down, as a clock with microsecond resolution would.
         timestamps = pc.floor_temporal(timestamps, unit="microsecond")
     micros = timestamps.cast(pa.timestamp("us", timestamps.type.tz)).cast(pa.int64())
     naive = micros.cast(pa.timestamp("us"))
@@ -211,7 +211,7 @@ def _is_valid_utf8(texts: pa.Array) -> bool:
 
 
 def _outside(values: pa.Array, first: int, last: int) -> pa.Array | None:
-    """Return which values are outside the range (false for null), None when no value is."""
+    """Return which values are outside the range (false for null); None if no value is."""
     bounds = pc.min_max(values)
     lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
     if lowest is None or (first <= lowest and highest <= last):
@@ -220,7 +220,7 @@ def _outside(values: pa.Array, first: int, last: int) -> pa.Array | None:
 
 
 def _framed(texts: pa.Array, width: int, *, is_utc: bool = False) -> pa.Array:
-    """Put texts of one width into quotes, with `T` before the time and `Z` behind where asked.
+    """Quote texts of one width, with `T` before the time and, if `is_utc`, `Z` after it.
 
     All values have the same width, so the bytes are a matrix; nulls have no bytes in it.
     """

@@ -1,6 +1,6 @@
-"""Columns of few values as JSON texts, value by value: the bytes are those of `json_columns`.
+"""Convert small columns to JSON text, value by value; the bytes are those of `json_columns`.
 
-Below some hundred rows the kernel calls of the columnar way cost more than Python does.
+Below a few hundred rows, calls of Arrow's kernels take more time than Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tailerd.records.json_text import (
 )
 
 _MIN_TIMESTAMPS_OF_KERNELS = 40
-"""Timestamps are the dearest values: kernels pay for them before they do for others."""
+"""Timestamps are the most expensive values: kernels are faster for fewer of them."""
 
 _BOOLEANS = {None: NULL, True: "true", False: "false"}
 
@@ -38,7 +38,7 @@ _BOOLEANS = {None: NULL, True: "true", False: "false"}
 def object_texts(
     arrays: Sequence[pa.Array], fields: Sequence[pa.Field], length: int, *, quote_decimals: bool
 ) -> list[str]:
-    """Return `"name":value,...` of each row, without the braces."""
+    """Return `"name":value,...` for each row, without the braces."""
     columns = []
     for array, field in zip(arrays, fields, strict=True):
         name = quote_text(field.name)

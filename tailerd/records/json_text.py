@@ -1,4 +1,4 @@
-"""Single values as JSON text: the spelling that columns and rows share.
+"""Encode single values as JSON text: the format shared by the column and row paths.
 
 Years 0000..9999 are written with four digits, all others with a sign and at least four.
 """
@@ -25,7 +25,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def quote_text(text: str) -> str:
-    r"""Return a JSON string: `"`, `\`, control characters and surrogates escaped, the rest kept."""
+    r"""Return a JSON string; only `"`, `\`, control characters and surrogates are escaped."""
     quoted = encode_basestring(text)
     if not text.isascii():
         return _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
@@ -33,10 +33,10 @@ def quote_text(text: str) -> str:
 
 
 def quote_utf8(raw: bytes) -> str:
-    r"""Return the JSON string of UTF-8 bytes that may be damaged.
+    r"""Return the JSON string of UTF-8 bytes that may be invalid.
 
-    Surrogates encoded on their own (CESU-8, WTF-8) come out as `\ud800` escapes, which readers
-    join again where they are a pair; other invalid bytes come out as U+FFFD.
+    Surrogates encoded on their own (CESU-8, WTF-8) become `\ud800` escapes, which readers combine
+    if they are a pair; other invalid bytes become U+FFFD.
     """
     try:
         return quote_text(raw.decode("utf-8", "surrogatepass"))
@@ -90,5 +90,5 @@ _SEPARATORS = re.compile(r'("(?:[^"\\]|\\.)*")|([,:])')
 
 
 def spaced_text(text: str) -> str:
-    """Return a JSON text with a space behind each separator, as Spark spells nested map keys."""
+    """Return a JSON text with a space after each separator, as Spark writes nested map keys."""
     return _SEPARATORS.sub(lambda match: match[1] or f"{match[2]} ", text)

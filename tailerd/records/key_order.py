@@ -1,12 +1,13 @@
-"""The batches of one commit in the order that a reader by key needs.
+"""Order the rows of one commit for consumers that apply records by key.
 
-In a batch what only removes comes first (`update_pairs`). A change file may be several batches, and
-a commit several files: an update that moves a row to another partition has its new image in one and
-the old one in another, in any order. So a commit of several batches is gone through twice: first
-what only removes is given of each, then the rest. What a key has last is then what the table has.
+In a batch, pure deletes come first (`update_pairs`). A commit may have several change files, each
+of several batches: an update that moves a row to another partition has its new image in one file
+and its old image in another, in any order. So a commit of several batches is read in two passes:
+the first yields the pure deletes of each batch, the second all other rows. The last record of a key
+then matches the table.
 
-Each row is in one part. Which one depends on the batch it is in, so both times the batches must be
-the same: the same files, read with the same limit. Pure.
+Each row is in one part. Which one depends on its batch, so both passes must have the same batches:
+the same files, read with the same limit. Pure.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from tailerd.records.update_pairs import NO_ROW, pair_rows
 
 
 class Part(enum.StrEnum):
-    """Which rows of each batch of a commit are given."""
+    """The rows of each batch that a pass yields."""
 
     WHOLE = "whole"
     REMOVED = "removed"
-    """Deletes, and old images whose key has no new one in their batch."""
+    """Deletes, and old images whose key has no new image in the batch."""
     WRITTEN = "written"
-    """The rest: inserts, new images, and the old ones that belong to them."""
+    """All other rows: inserts, new images, and the old images paired with them."""
 
 
 def part_of(batch: ChangeBatch, key: Sequence[str], part: Part) -> ChangeBatch | None:
-    """Return the rows of a batch that a part has, in their order; None where it has none.
+    """Return the rows of a batch that are in a part, in order; None if there are none.
 
     Raises:
         ConfigError: A key column is not in the batch.
-        UnsupportedFeatureError: A change type is none of the protocol's.
+        UnsupportedFeatureError: A change type is not defined by the protocol.
     """
     if part is Part.WHOLE:
         return batch
@@ -61,15 +62,16 @@ def in_key_order(
     key: Sequence[str],
     held_bytes: int,
 ) -> Iterator[ChangeBatch]:
-    """Yield the rows of a commit's batches: all that only removes, then the rest.
+    """Yield the rows of a commit's batches: first the pure deletes, then all others.
 
-    One batch is given as it is. Several that are small together are held, larger ones read again.
+    A single batch is yielded unchanged. Several are kept in memory if they fit `held_bytes`, else
+    read again for the second pass.
 
     Args:
-        batches: All of the commit.
-        again: Gives the same batches once more.
+        batches: All batches of the commit.
+        again: Returns the same batches again.
         key: Columns that identify a row.
-        held_bytes: How much may be held; two batches always are.
+        held_bytes: Maximum size to keep in memory; two batches may exceed it.
 
     Raises:
         ConfigError, UnsupportedFeatureError: As `part_of`.
@@ -100,14 +102,14 @@ def commits_in_key_order(
     key: Sequence[str],
     held_bytes: int,
 ) -> Iterator[ChangeBatch]:
-    """Yield batches of whole commits, those of change files as `in_key_order` does.
+    """Yield batches of whole commits, those of change files in the order of `in_key_order`.
 
-    Others are given as they are: planning puts removed files before added ones.
+    Other batches are yielded unchanged: the plan has removed files before added ones.
 
     Args:
-        batches: In the order of the commits.
-        again: Gives those of a version once more.
-        key, held_bytes: As `in_key_order` takes them.
+        batches: Batches in the order of the commits.
+        again: Returns the batches of a version again.
+        key, held_bytes: As for `in_key_order`.
     """
     for (version, kind), found in groupby(batches, lambda each: (each.version, each.change_source)):
         if kind is ChangeSourceKind.CDC:
@@ -117,7 +119,7 @@ def commits_in_key_order(
 
 
 def _emptied(held: list[ChangeBatch]) -> Iterator[ChangeBatch]:
-    """Yield what is held, and let go of each."""
+    """Yield the batches of a list, removing each from it to free its memory."""
     held.reverse()
     while held:
         yield held.pop()

@@ -1,9 +1,9 @@
-"""Protobuf values as the JSON formats write the same rows: for comparing what was delivered. Pure.
+"""Decode Protobuf values to the JSON of the JSON formats, to compare delivered rows. Pure.
 
-The inverse of `schemas.protobuf_schema`: names as the table has them, dates and timestamps as
-texts, decimals as texts of digits, maps whose keys are no strings as objects. Which message holds a
-list, a map's entry or an item is known by its name. What `repeated` cannot tell from an empty list
-or map, null, is an empty one here.
+The inverse of `schemas.protobuf_schema`: the table's column names, dates and timestamps as strings,
+decimals as strings of digits, maps with non-string keys as objects. Messages for a list, a map's
+entry or an item are recognised by name. Under `repeated`, a null list or map is decoded as an empty
+one, because the encoding does not distinguish them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _KEY, _VALUE = 1, 2
 
 
 def json_value(name: str, messages: Messages) -> Value:
-    """Return what brings decoded messages to JSON's types.
+    """Return a function that converts decoded messages to JSON types.
 
     Args:
         name: Full name of the message; the official library decodes it, with presence of every
             field that is not `repeated`.
-        messages: Those of the schema, by full name.
+        messages: The schema's messages, by full name.
     """
     fields = [(each.number, each.column, _field(each, messages)) for each in messages[name].fields]
 
@@ -81,7 +81,7 @@ def _or_null(value: Value) -> Value:
 
 
 def _one(field: ParsedField, messages: Messages) -> Value:
-    """Return what one value of a field becomes."""
+    """Return the conversion of one value of a field."""
     if field.is_variant:
         return lambda found: msgspec.Raw(found.encode())
     if field.type not in messages:
@@ -98,7 +98,7 @@ def _inner(field: ParsedField, messages: Messages) -> list[ParsedField]:
 
 
 def _is_named(field: ParsedField, content: str) -> bool:
-    """Return whether a field's message has the name of one with this content."""
+    """Return whether the name of a field's message is one for this content."""
     wanted = re.escape(type_name(field.name) + content)
     return re.fullmatch(rf"{wanted}\d*", field.type.rpartition(".")[2]) is not None
 

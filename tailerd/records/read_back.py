@@ -1,9 +1,9 @@
-"""Records as they were delivered, read back: which rows came and went, each in one spelling.
+"""Decode delivered records to added and removed rows, in a canonical encoding.
 
-The inverse of value formats whose values are JSON, for comparing what was delivered with the
-table. Rows are compared by their current columns: a column that was dropped is left out; null, and
-not there yet, are the same. Values that a widened column spells differently are spelled alike. All
-this holds inside structs, lists and maps too; a null struct and one of nulls stay two things.
+The inverse of value formats whose values are JSON, to compare deliveries with the table. Rows are
+compared by their current columns: a dropped column is ignored; null and not yet added are equal.
+Values that were encoded differently before a column was widened are made equal. The same applies
+inside structs, lists and maps; a null struct differs from a struct of nulls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Spelling = Callable[[Any], Any]
 
 
 class _Number(float):
-    """A number with a fraction or an exponent, and its text: a decimal may have more digits."""
+    """A number with a fraction or exponent, with its text: a decimal may have more digits."""
 
     def __init__(self, text: str) -> None:
         if math.isinf(self):
@@ -40,7 +40,7 @@ class _Number(float):
 
 
 class _TextNeeded(Exception):  # noqa: N818 - it is no error
-    """A decimal came as a number of which only the double is there."""
+    """A decimal was decoded as a double, so its text is needed."""
 
 
 _ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=float)
@@ -53,13 +53,13 @@ class RowReader:
     """Reads records of one table.
 
     Attributes:
-        schema: The table's columns now, as Arrow.
+        schema: The table's current columns, as Arrow.
         format: Name of the value format, for errors.
-        changes_in: What that format makes of a decoded value (`ReadsBack`).
-        widened: Columns in which floats were widened to doubles: what was delivered before has
-            fewer digits of the same number.
-        empty_is_null: Whether an empty list or map and a null one are compared as the same.
-        foreign: Columns met that the table does not have now.
+        changes_in: That format's `ReadsBack.changes_in`.
+        widened: Columns in which floats were widened to doubles: earlier deliveries have fewer
+            digits of the same number.
+        empty_is_null: Whether an empty list or map is equal to a null one.
+        foreign: Columns found that the table does not have now.
     """
 
     schema: pa.Schema
@@ -79,10 +79,10 @@ class RowReader:
         self._spell = partial(_plain_struct, columns, "", self.foreign)
 
     def read(self, values: Sequence[bytes]) -> tuple[list[bytes], list[int], list[int]]:
-        """Return the rows of records: their JSON texts, their signs, the versions of their commits.
+        """Return the rows of records: their JSON texts, signs and commit versions.
 
         Raises:
-            SinkError: A record is not of this format.
+            SinkError: A record has another format.
         """
         rows: list[bytes] = []
         signs: list[int] = []
@@ -105,8 +105,8 @@ class RowReader:
         try:
             return self._spelled(value)
         except _TextNeeded:
-            # Texts cost time, so only from the first decimal on that is written as a number. A sink
-            # that writes them as texts now may have written numbers before.
+            # Keeping texts is slower, so it starts with the first decimal written as a number. A
+            # sink that writes decimals as strings now may have written numbers before.
             self._decoder = _TEXTS
             return self._spelled(value)
 
@@ -120,9 +120,9 @@ class RowReader:
 
 
 def _spelling(column: pa.Field, path: str, reader: RowReader, is_widened: bool) -> Spelling:
-    """Return what brings values of a column, at any depth, to their one spelling.
+    """Return a function that converts values of a column, at any depth, to canonical form.
 
-    A value of another type, from before the table was replaced, stays as it is.
+    A value of another type, from before the table was replaced, is unchanged.
     """
     kind = column.type
     if is_variant(column):
@@ -156,7 +156,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _plain_variant(value: Any) -> Any:
-    """Spell numbers of a variant alike at any depth: 1, 1.00 and 1e0 are one number there."""
+    """Normalise numbers of a variant at any depth: 1, 1.00 and 1e0 are equal."""
     if isinstance(value, dict):
         return {name: _plain_variant(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -196,7 +196,7 @@ def _plain_map(key: Spelling, item: Spelling, value: Any) -> Any:
 
 
 def _plain_key(spelling: Spelling, kind: pa.DataType, value: str) -> str:
-    """Return the text of a map's key, which JSON has as text whatever its type."""
+    """Return a map's key in canonical form; in JSON it is a string whatever its type."""
     if pa.types.is_nested(kind):
         return value
     if not pa.types.is_floating(kind):
@@ -217,7 +217,7 @@ def _plain_decimal(value: Any) -> Any:
         return value
     if not number.is_finite():
         return value
-    # Not by arithmetic: that rounds, and the widest decimal has 76 digits.
+    # Not by arithmetic, which rounds: the widest decimal has 76 digits.
     text = f"{number:f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if number == 0 else text
@@ -226,14 +226,14 @@ def _plain_decimal(value: Any) -> Any:
 def _plain_number(value: Any) -> Any:
     if not isinstance(value, float):
         return value
-    # A plain float: of another one the encoder has to ask what it is.
+    # A plain float: the encoder calls `enc_hook` for a subclass.
     return int(value) if value.is_integer() else float(value)
 
 
 def _plain_float(value: Any) -> Any:
-    """Spell a float in the way it had before its column became one of doubles.
+    """Convert a double to the float it was before its column was widened.
 
-    What is none, because it has more digits than a float tells apart, keeps them.
+    A value with more digits than a float can represent is unchanged.
     """
     if isinstance(value, float) and abs(value) <= _LARGEST_FLOAT:
         single = np.float32(value)

@@ -1,4 +1,4 @@
-"""Keys of records: the columns of the key as one JSON object, as Debezium's converter writes it."""
+"""Encode record keys as a JSON object of the key columns, like Debezium's converter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def record_keys(
     opening: str = "",
     closing: str = "",
 ) -> pa.Array:
-    """Return `{"name":value,...}` of each row, between two constants; equal keys are equal bytes.
+    """Return `{"name":value,...}` for each row; equal keys have equal bytes.
+
+    Each key is between `opening` and `closing`.
 
     Raises:
         ConfigError: A key column is not among the table's columns.

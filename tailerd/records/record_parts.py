@@ -1,4 +1,4 @@
-"""Large batches in parts: texts of one part stay below the 2 GiB that 32-bit offsets reach."""
+"""Encode large batches in parts, whose texts stay below the 2 GiB limit of 32-bit offsets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tailerd.errors import LEAVE_OUT, START_BEHIND, TableError
 from tailerd.records.json_leaves import value_bytes
 
 MAX_PART_BYTES = 128 * 1024 * 1024
-"""Arrow bytes of one part; JSON is seldom more than a few times as large."""
+"""Maximum Arrow bytes of a part; its JSON is rarely more than a few times as large."""
 
 
 class Part(Protocol):
-    """What is encoded in one piece unless it is too large."""
+    """Rows that are encoded at once unless they are too large."""
 
     @property
     def batch(self) -> ChangeBatch:
@@ -25,7 +25,7 @@ class Part(Protocol):
         ...
 
     def halves(self) -> tuple[Self, Self] | None:
-        """Return two parts that are not empty, in order; None when this is one record."""
+        """Return two non-empty parts, in order; None if this is a single record."""
         ...
 
 
@@ -34,7 +34,7 @@ P = TypeVar("P", bound=Part)
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
-    """Rows that do not depend on each other."""
+    """Rows that are encoded independently of each other."""
 
     batch: ChangeBatch
 
@@ -49,14 +49,14 @@ class RowPart:
 
 
 def encode_in_parts(part: P, encode: Callable[[P], pa.Array]) -> pa.Array:
-    """Return the records of a part as `binary`, or as `large_binary` where it took several.
+    """Return the records of a part as `binary`, or as `large_binary` if it was split.
 
     Args:
-        part: What to encode.
-        encode: Gives a `string` array without nulls; may raise `pyarrow.ArrowCapacityError`.
+        part: The rows to encode.
+        encode: Returns a `string` array without nulls; may raise `pyarrow.ArrowCapacityError`.
 
     Raises:
-        TableError: One record alone is too large.
+        TableError: A single record is too large.
     """
     texts = list(_texts(part, encode))
     if len(texts) == 1:
@@ -67,10 +67,10 @@ def encode_in_parts(part: P, encode: Callable[[P], pa.Array]) -> pa.Array:
 
 
 def lines_in_parts(part: P, encode: Callable[[P], pa.Array]) -> bytes:
-    """Return the bytes of all records one after the other; `encode` ends each with a line end.
+    """Return the concatenated bytes of all records; `encode` ends each with a line break.
 
     Raises:
-        TableError: One record alone is too large.
+        TableError: A single record is too large.
     """
     return b"".join(value_bytes(text)[0].tobytes() for text in _texts(part, encode))
 

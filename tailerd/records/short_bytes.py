@@ -1,7 +1,7 @@
-"""Zigzag varints and other short byte strings, one per row, as numbers in numpy.
+"""Zigzag varints and other short byte strings, one per row, as NumPy integers.
 
-Up to twelve bytes are what an Arrow binary view holds in itself, so a column of them becomes part
-of a larger one without a byte being moved on its own.
+An Arrow binary view stores up to twelve bytes inline, so a column of short strings can be joined
+into a larger one without copying each string.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ShortBytes:
     """Byte strings of at most twelve bytes; arrays of shape (n,), or of shape (1,) for all rows.
 
     Attributes:
-        low: Bytes 0 to 7 as a little-endian number; zero behind the end.
-        high: Bytes 8 to 11 likewise; None when no string is that long.
+        low: Bytes 0 to 7 as a little-endian number; zero after the end.
+        high: Bytes 8 to 11 in the same form; None if no string is that long.
         sizes: Lengths in bytes.
-        max_size: No length is above it.
+        max_size: Upper bound of the lengths.
     """
 
     low: Words
@@ -38,7 +38,7 @@ class ShortBytes:
     max_size: int
 
     def fits_before(self, other: ShortBytes) -> bool:
-        """Return whether `then` can be called."""
+        """Return whether `then(other)` is possible."""
         return self.max_size <= 8 and self.max_size + other.max_size <= MAX_INLINE_BYTES
 
     def then(self, other: ShortBytes) -> ShortBytes:
@@ -47,7 +47,7 @@ class ShortBytes:
         max_size = self.max_size + other.max_size
         high = None
         if max_size > 8:
-            # A shift by 64 bits gives zero in numpy. These bytes have no high word, as they fit.
+            # A shift by 64 bits is zero in NumPy. `self` has no high word, because it fits.
             high = other.low >> (np.uint64(64) - shift)
             if other.high is not None:
                 high = high | (other.high << shift)
@@ -81,7 +81,7 @@ def _taken(words: npt.NDArray[Word], rows: Numbers) -> npt.NDArray[Word]:
 
 
 def constant(raw: bytes) -> ShortBytes:
-    """Return the same bytes for every row; at most twelve."""
+    """Return the same bytes, at most twelve, for every row."""
     padded = np.frombuffer(raw.ljust(16, b"\0"), dtype="<u8").astype(np.uint64)
     high = padded[1:] if len(raw) > 8 else None
     return ShortBytes(padded[:1], high, np.array([len(raw)]), len(raw))
@@ -94,7 +94,7 @@ def varints(numbers: Numbers) -> ShortBytes:
     lowest, highest = int(numbers.min()), int(numbers.max())
     max_size = max(size_of_varint(lowest), size_of_varint(highest))
     if lowest >= -1 and highest < _NUM_READY:
-        # The index -1 finds the last entry, which is that of -1.
+        # Index -1 selects the last entry, which is that of -1.
         return ShortBytes(_READY_WORDS[numbers], None, _READY_SIZES[numbers], max_size)
     return _computed(numbers, max_size)
 
@@ -108,7 +108,7 @@ def _computed(numbers: Numbers, max_size: int) -> ShortBytes:
         rest = zigzag >> np.uint64(7 * index)
         has_more = rest != 0
         goes_on = has_more.astype(np.uint64) << np.uint64(7)
-        # The byte before goes on where anything is left.
+        # The previous byte has its continuation bit set if more bits follow.
         if index <= 8:
             low |= goes_on << np.uint64(8 * (index - 1))
         else:
@@ -129,7 +129,7 @@ def size_of_varint(number: int) -> int:
 
 def varint(number: int) -> bytes:
     """Return the zigzag varint of one number."""
-    # The index -1 finds the last entry, which is that of -1.
+    # Index -1 selects the last entry, which is that of -1.
     return _READY[number] if -1 <= number < _NUM_READY else _varint(number)
 
 

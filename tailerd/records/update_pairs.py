@@ -1,16 +1,16 @@
-"""Which rows of a batch are one change: the two images of an update belong together.
+"""Pair the rows of a batch into changes: an update has two images.
 
-A change file holds `update_preimage` and `update_postimage` rows and nothing that links them.
-They are paired only where that is certain:
+A change file has `update_preimage` and `update_postimage` rows, but no link between them. They are
+paired only if the pairing is certain:
 
 - Case A: a key is given. The k-th preimage of a key is paired with its k-th postimage.
-- Case B: no key, and the images alternate: each preimage is directly followed by a postimage and
-  no postimage comes otherwise, as Delta Spark writes them.
+- Case B: no key, and the images alternate: each preimage is directly followed by a postimage, and
+  there are no other postimages, as Delta Spark writes them.
 - Case C: no key, one preimage and one postimage, in either order.
 
 In all other cases (all preimages first, as delta-rs writes them; a key that the update changed)
-the images stay apart: a preimage is the deletion of the old row, a postimage the creation of the
-new one. Both are true, nothing is invented, and no row is lost.
+the images are separate changes: a preimage deletes the old row, a postimage creates the new one.
+Both are correct, and no row is lost.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class RowChanges:
     """One entry per change; both arrays have the same length.
 
     Attributes:
-        before, after: Row numbers in the batch, `NO_ROW` where the change has no such image.
+        before, after: Row numbers in the batch; `NO_ROW` if the change has no such image.
 
-    Changes that only remove come first: a keyed reader that applies the changes in order keeps a
-    row that one commit deletes and inserts again; `key_order` does so over the batches of a commit.
-    Within each half the order is that of the rows.
+    Pure deletes come first, so that a keyed consumer that applies the changes in order keeps a row
+    that one commit deletes and inserts again; `key_order` does the same across the batches of a
+    commit. Deletes and other changes are each in row order.
     """
 
     before: Rows
@@ -50,7 +50,7 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangePart:
-    """Changes of a batch that are encoded in one piece: a pair is never cut."""
+    """Changes of a batch that are encoded together: a pair is never split."""
 
     batch: ChangeBatch
     changes: RowChanges
@@ -75,15 +75,15 @@ def _renumbered(rows: Rows, used: Rows) -> Rows:
 
 
 def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
-    """Return the changes the rows of a batch make up.
+    """Return the changes in the rows of a batch.
 
     Args:
-        batch: Pairs never reach beyond it.
-        key: Names of the table's columns that identify a row; empty when there are none.
+        batch: Pairs never extend beyond it.
+        key: Names of the table's columns that identify a row; empty if there are none.
 
     Raises:
         ConfigError: A key column is not in the batch.
-        UnsupportedFeatureError: A change type is none of the protocol's.
+        UnsupportedFeatureError: A change type is not in the protocol.
     """
     count = batch.num_rows
     rows = np.arange(count, dtype=np.int64)
@@ -114,9 +114,9 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
 
 
 def replay_order(batch: ChangeBatch, key: Sequence[str]) -> Rows | None:
-    """Return the rows in the order of their changes, the old image before the new one.
+    """Return the row order of the changes, with the old image before the new one.
 
-    None is the order they have.
+    None if the rows are already in that order.
 
     Raises:
         ConfigError: A key column is not in the batch.
@@ -173,7 +173,7 @@ def _paired_by_key(
     if not len(before) or not len(after):
         return before[:0], after[:0]
     if len(before) == len(after) and bool((after == before + 1).all()):
-        # As Delta Spark writes them. Where no update changes the key, neighbours are the pairs.
+        # As Delta Spark writes them. If no update changes the key, adjacent images are the pairs.
         arrays, _ = key_columns(batch.rows, key)
         if all(_are_alike(array, before, after) for array in arrays):
             return before, after
@@ -187,14 +187,14 @@ def _paired_by_key(
 
 
 def _are_alike(column: pa.Array, before: Rows, after: Rows) -> bool:
-    """Return whether the given rows surely have the same values."""
+    """Return whether the given rows certainly have the same values."""
     if column.null_count or pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
         return False
     return bool(column.take(pa.array(before)).equals(column.take(pa.array(after))))
 
 
 def _numbered(codes: Rows, rows: Rows) -> Rows:
-    """Return one number per row that says its key and which row of that key it is."""
+    """Return one number per row that encodes its key and its index among rows of that key."""
     of_rows = codes[rows]
     order = np.argsort(of_rows, kind="stable")
     ascending = of_rows[order]
@@ -207,15 +207,15 @@ def _numbered(codes: Rows, rows: Rows) -> Rows:
 
 
 def known_columns(batch: ChangeBatch, names: Sequence[str]) -> list[str]:
-    """Return which of the columns that choose a record's place the batch has.
+    """Return those of the columns that choose a record's topic or partition that the batch has.
 
-    What chooses by them tells of those that are missing.
+    Missing ones are reported by the code that routes by them.
     """
     return [name for name in names if name in batch.rows.schema.names]
 
 
 def key_texts(rows: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
-    """Return the key of each row as a JSON array; equal keys have equal texts.
+    """Return the key of each row as the text of a JSON array; equal keys have equal texts.
 
     Raises:
         ConfigError: A key column is not among the table's columns.

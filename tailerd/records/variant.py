@@ -1,6 +1,6 @@
-"""Variant values as JSON text: the binary encoding that Parquet and Spark share.
+"""Convert variant values from the binary encoding of Parquet and Spark to JSON text.
 
-A value is read against its metadata, a dictionary of the names in its objects.
+A value is read with its metadata, a dictionary of the names in its objects.
 
 Protocol: parquet-format VariantEncoding.md; PROTOCOL.md#variant-data-type
 """
@@ -35,11 +35,11 @@ from tailerd.rows.variant_encoding import (
 def variant_json(metadata: bytes | None, value: bytes) -> str:
     """Return the JSON text of a variant.
 
-    Numbers stay numbers with the digits they have; dates, timestamps and binary are strings as in
-    columns of those types; nanoseconds have nine digits; NaN and infinities are strings.
+    Numbers keep their digits; dates, timestamps and binary are strings as in columns of those
+    types; nanoseconds have nine digits; NaN and infinities are strings.
 
     Raises:
-        UnreadableDataFileError: The bytes are no variant of version 1.
+        UnreadableDataFileError: The bytes are not a variant of version 1.
     """
     try:
         return VariantReader(_names(metadata or b""), value, _JSON_TEXT).read()
@@ -58,7 +58,7 @@ def _names(metadata: bytes) -> tuple[str, ...]:
 
 
 class _JsonText:
-    """Makes the JSON texts of values, as a `VariantMaker`."""
+    """A `VariantMaker` that produces JSON text."""
 
     def primitive(self, data: bytes, kind: int, position: int) -> str:
         read = _PRIMITIVES.get(kind)
@@ -105,7 +105,7 @@ def _float(data: bytes, position: int) -> str:
     number = struct.unpack("<f", bytes_at(data, position, 4))[0]
     if text := _special(number):
         return text
-    # The shortest digits that give the same 32-bit number; nine always do.
+    # The shortest digits that parse to the same 32-bit number; nine are always enough.
     for digits in range(1, 10):
         short = float(f"{number:.{digits}g}")
         if struct.pack("<f", short) == struct.pack("<f", number):

@@ -1,10 +1,10 @@
-"""Rows of a removed and an added file that stand in the same order cancel out as they are read.
+"""Cancels equal rows of a removed and an added file in the same order while they are read.
 
 Writers that rewrite a file keep the order of its rows: most rows of the two are equal at the same
-places, or at places shifted by rows that were deleted or inserted. They are compared in place,
-several times faster than by their hashes. What does not cancel here is not yet left over: it is
-handed on, to be compared with everything else. Any equal pair may cancel, so nothing is lost by
-trying; and where files are in no common order this gives up soon.
+places, or at places shifted by deleted or inserted rows. They are compared in place, several times
+faster than by their hashes. Rows that do not cancel here are passed on, to be compared with all
+others. Any equal pair may cancel, so trying is harmless; it stops early if the files have no common
+order.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tailerd.rows.hash_kernels import Bools, Rows
 from tailerd.rows.hashing import RowHasher
 
 BLOCK_ROWS = 1 << 16
-"""Rows compared at a time: always so many, however the files are cut into batches, so that the
-same rows cancel in every run."""
+"""Rows compared at a time: fixed, however the files are cut into batches, so that the same rows
+cancel in every run."""
 _SEGMENT_ROWS = 64
-"""A segment of which less than half is equal says that rows are shifted from there on."""
+"""If less than half of a segment is equal, rows are taken to be shifted from there on."""
 _WINDOW_ROWS = 4096
-"""A shift is looked for among so many rows of each side."""
+"""Number of rows of each side among which a shift is searched for."""
 _LEAST_VOTES = 16
-"""So many rows must agree on a shift, or all there are."""
+"""Minimum number of rows that must agree on a shift; all of them if there are fewer."""
 _MOST_FAILURES = 3
 _SHIFTS_AT_FIRST, _ROWS_PER_SHIFT = 16, 4096
-"""Shifts that are looked for: some, and one more for so many rows. Beyond it hashing is faster."""
+"""Maximum number of shifts: a base, plus one per so many rows. Beyond that hashing is faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Unaligned:
     """Rows that did not cancel.
 
     Attributes:
-        positions: Of each row in its file; or that of the first where they follow each other.
+        positions: Of each row in its file, or that of the first if they are consecutive.
     """
 
     side: Side
@@ -51,8 +51,8 @@ class Unaligned:
 class AlignedRows:
     """Compares the rows of one removed and one added file. Not thread-safe.
 
-    Push the rows of both sides in file order, by turns: the side that is ahead waits in memory. End
-    each side. Both calls yield the rows that do not cancel, and must be exhausted.
+    Push the rows of both sides in file order, in turns: rows of the side that is ahead wait in
+    memory. End each side. Both calls yield the rows that do not cancel, and must be exhausted.
     """
 
     def __init__(self, comparer: RowComparer, hasher: RowHasher) -> None:
@@ -67,16 +67,16 @@ class AlignedRows:
 
     @property
     def behind(self) -> Side:
-        """The side of which fewer rows wait; push that one next, unless it has ended."""
+        """The side with fewer waiting rows; push that one next, unless it has ended."""
         return Side.REMOVED if self._removed.count <= self._added.count else Side.ADDED
 
     def push(self, side: Side, positions: Rows | int, rows: pa.RecordBatch) -> Iterator[Unaligned]:
-        """Take rows; yield those known not to cancel."""
+        """Add rows; yield those known not to cancel."""
         self._sides[side].append(positions, rows)
         yield from self._compare()
 
     def end(self, side: Side) -> Iterator[Unaligned]:
-        """Take note that a side has no more rows; yield those known not to cancel."""
+        """Note that a side has no more rows; yield those known not to cancel."""
         self._sides[side].is_ended = True
         yield from self._compare()
 
@@ -104,7 +104,7 @@ class AlignedRows:
             yield from self._realign()
 
     def _realign(self) -> Iterator[Unaligned]:
-        """Hand rows on so that the following ones are equal again; or count a failure."""
+        """Yield rows so that the following ones are equal again, or count a failure."""
         self._shifts += 1
         if self._shifts > _SHIFTS_AT_FIRST + self._rows // _ROWS_PER_SHIFT:
             self._failures = _MOST_FAILURES
@@ -115,12 +115,12 @@ class AlignedRows:
             yield from side.skip(min(side.count, count))
 
     def _rows_to_skip(self) -> tuple[int, int] | None:
-        """Return after how many rows of each side the sides are aligned again."""
+        """Return the number of rows of each side after which the sides are aligned again."""
         hashes = [
             self._hasher.hash(side.peek(min(side.count, _WINDOW_ROWS))).first
             for side in self._sides
         ]
-        # Rows that occur once on both sides say where they went.
+        # Rows that occur once on both sides show the shift.
         distinct = [np.unique(each, return_index=True, return_counts=True) for each in hashes]
         once = [(values[counts == 1], at[counts == 1]) for values, at, counts in distinct]
         _, left, right = np.intersect1d(
@@ -132,14 +132,14 @@ class AlignedRows:
         agreed = np.flatnonzero(votes[shift] >= needed)
         if not len(agreed):
             return None
-        # Where two are as near, the same one whatever the seed.
+        # Between two equally near ones the choice does not depend on the seed.
         distance = (removed + added) * _WINDOW_ROWS + removed
         nearest = agreed[np.argmin(distance[agreed])]
         return int(removed[nearest]), int(added[nearest])
 
 
 def _first_shift(is_equal: Bools) -> int | None:
-    """Return the row from which on rows are shifted rather than changed; None: there is none."""
+    """Return the first row from which rows are shifted rather than changed; None: there is none."""
     if is_equal.all():
         return None
     whole = len(is_equal) // _SEGMENT_ROWS * _SEGMENT_ROWS
@@ -181,7 +181,7 @@ class _Waiting:
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def drop(self, count: int, different: Rows) -> Iterator[Unaligned]:
-        """Let the first rows go; yield those at the places `different`, which ascend."""
+        """Drop the first rows; yield those at the places `different`, which ascend."""
         start = 0
         while start < count:
             positions, rows = self._take(count - start)

@@ -1,13 +1,13 @@
 """The exact difference of two multisets of rows, in bounded memory, by the hashes of the rows.
 
-Rows are pushed as hashes, with the input they came from and their positions there. What is left
-when every row has cancelled one equal row of the other side is returned as positions, so that only
-those rows need be read again. Of several equal rows of a side those pushed first cancel first: the
-result depends on the order of pushing, and neither on the seed nor on the memory.
+Rows are pushed as hashes, with their input and their positions in it. The rows that are left after
+each row has cancelled one equal row of the other side are returned as positions, so that only those
+rows need to be read again. Of several equal rows of a side those pushed first cancel first: the
+result depends on the order of pushing, but not on the seed or the memory.
 
-All hashes of both sides are kept, 16 bytes a row. Where that is too much, a pass considers a range
-of hashes only, and the rows have to be pushed again for the next. What the first pass learns of the
-others (`hash_balance`) leaves them next to nothing where most rows have an equal one.
+All hashes of both sides are kept, 16 bytes per row. If that is too much, a pass considers only a
+range of hashes, and the rows have to be pushed again for the next pass. If most rows have an equal
+one, statistics of the first pass (`hash_balance`) leave little for later passes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Leftover:
 
     Attributes:
         side: Removed rows are deletes, added rows are inserts.
-        input: Number of the input, as it was pushed.
-        positions: Of the rows, in the input.
+        input: Number of the input, as pushed.
+        positions: Of the rows in the input.
     """
 
     side: Side
@@ -50,30 +50,30 @@ class Leftover:
 
 
 _STORED_SHARE = 0.72
-"""Part of the memory that hashes may fill; the rest is for matching them, range by range."""
+"""Share of the memory for hashes; the rest is for matching them, range by range."""
 _STORED_BYTES = 18
-"""Memory a row that is stored takes: its hashes, and its place among those pushed with it."""
+"""Memory per stored row: its hashes, and its place among those pushed with it."""
 _MATCHING_BYTES = 56
-"""Memory a row needs while it is matched."""
+"""Memory per row while it is matched."""
 _LEAST_MATCHED_ROWS = 1 << 16
 _MATCHED_ROWS = 1 << 20
-"""So many rows at a time, if they are not more than a few times as many: what is needed for more
-is given back to the system after each use, and faulted in again."""
+"""Rows matched at a time, unless there are many times as many: larger allocations are returned to
+the system after each use, and faulted in again."""
 _MOST_BITS = 12
-"""Ranges of hashes are no smaller: they would not be needed for any table, and not help where one
-row occurs so often that its hashes alone fill the memory. That row takes what it takes."""
+"""Minimum size of a hash range. Smaller ones are not needed for any table, and do not help if one
+row occurs so often that its hashes alone exceed the memory: such a row may exceed the limit."""
 
 
 class RowDifference:
     """Collects rows of both sides, and returns those that do not cancel out.
 
-    Use: push all rows, call `finish_pass`; as long as `is_complete` is false, push the same rows in
+    Use: push all rows and call `finish_pass`; while `is_complete` is false, push the same rows in
     the same order again and call it again. Each pass returns other rows. Not thread-safe; hashing,
-    which takes the time, may run in any thread.
+    which dominates the time, may run in any thread.
 
     Args:
-        max_bytes: Memory to use at most, apart from what is pushed at a time and from the result.
-            The result does not depend on it, the number of passes does.
+        max_bytes: Maximum memory, apart from the rows of one push and the result. It affects the
+            number of passes, not the result.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
@@ -90,11 +90,11 @@ class RowDifference:
         return self._is_complete
 
     def push(self, side: Side, number: int, hashes: RowHashes, positions: Rows | int) -> None:
-        """Take rows of input `number` into account.
+        """Add rows of input `number`.
 
         Args:
-            positions: Of each row, ascending from one push to the next of an input; or that of the
-                first where they follow each other.
+            positions: Of each row, ascending across the pushes of an input; or that of the first
+                row if they are consecutive.
         """
         if self._is_complete:
             raise BugError("The difference is complete.")
@@ -114,14 +114,14 @@ class RowDifference:
             self._consider_less()
 
     def finish_pass(self) -> list[Leftover]:
-        """Return the rows of this pass that have no equal row, by side and input."""
+        """Return the rows of this pass without an equal row, by side and input."""
         removed, added = self._chunks
         rows = sum(map(len, removed)) + sum(map(len, added))
         balance_bytes = 0 if self._balance is None else self._balance.nbytes
         free = max(self._max_bytes - self._stored_bytes - rows - balance_bytes, 0)
         at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
-        # Selecting a range goes through all hashes: more ranges than a few cost more than they
-        # save by being small.
+        # Selecting a range scans all hashes: more than a few ranges cost more than they save by
+        # being small.
         at_once = min(at_once, max(_MATCHED_ROWS, rows // 4))
         if removed and added:
             for part in self._range.parts(-(-rows // at_once)):
@@ -135,27 +135,27 @@ class RowDifference:
         return [each for side in left for each in side]
 
     def _following(self) -> _HashRange | None:
-        """Return what the next pass considers; None after the last."""
+        """Return the range of the next pass; None after the last."""
         following = self._range.following
         if following is None or self._balance is None or self._balance.is_closed:
             return following
         rows = self._balance.close(self._range.bits, self._range.index)
         if rows * _STORED_BYTES <= self._max_bytes * _STORED_SHARE:
-            # All that is left, at once.
+            # All the rest at once.
             following = _HashRange(0, 0) if rows else None
         return following
 
     def _consider_less(self) -> None:
         """Leave half of the hashes to later passes."""
         if self._balance is None:
-            # Nothing was left out before, so that these are all rows so far.
+            # Nothing has been left out yet, so the chunks have all rows so far.
             self._balance = HashBalance(self._max_bytes)
             for side, chunks in zip(Side, self._chunks, strict=True):
                 for chunk in chunks:
                     self._balance.add(chunk.hashes, is_removed=side is Side.REMOVED)
         self._range = self._range.first_half
         for side in (Side.REMOVED, Side.ADDED):
-            # In place, chunk by chunk: two copies of all of them would be too much.
+            # In place, chunk by chunk: two copies of all chunks would exceed the memory.
             chunks = self._chunks[side]
             for place, chunk in enumerate(chunks):
                 chunks[place] = chunk.within(self._range)
@@ -182,7 +182,7 @@ class _HashRange:
     def following(self) -> _HashRange | None:
         """The largest range that may follow; None after the last.
 
-        Not one of the same size: a row that occurs very often makes one range small, not all.
+        Not one of the same size: a very frequent row should make only its own range small.
         """
         bits, index = self.bits, self.index + 1
         while index % 2 == 0 and bits:
@@ -190,13 +190,13 @@ class _HashRange:
         return _HashRange(bits, index) if bits else None
 
     def parts(self, count: int) -> Iterator[_HashRange]:
-        """Yield at least `count` ranges of one size that make up this one."""
+        """Yield at least `count` ranges of equal size that make up this one."""
         more = (count - 1).bit_length()
         for part in range(1 << more):
             yield _HashRange(self.bits + more, (self.index << more) + part)
 
     def select(self, first: U64) -> Rows | None:
-        """Return the places of the hashes within this range; None: all are."""
+        """Return the places of the hashes within this range; None: all of them."""
         if not self.bits:
             return None
         return np.flatnonzero(first >> np.uint64(64 - self.bits) == np.uint64(self.index))
@@ -218,9 +218,9 @@ class _Chunk:
         self.hashes = hashes
         self._positions = positions
         self._places = places
-        """Of the rows among those pushed, in as few bytes as hold them; None: they are all."""
+        """Of the rows among those pushed, in the smallest integer type; None: all rows."""
         self.is_left: Bools | None = None
-        """Which rows are left over, once some are known not to be."""
+        """Which rows are left over; None while all are."""
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -264,7 +264,7 @@ class _Chunk:
 
 
 def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:
-    """Yield what is left of each input; chunks are let go one by one."""
+    """Yield the rows left over for each input; chunks are released first."""
     by_input: dict[int, list[Rows]] = {}
     for chunk in chunks:
         left = chunk.left()
@@ -303,7 +303,7 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
 
 
 def unmatched(hashes: U64, num_removed: int) -> Bools:
-    """Return which rows have no equal row on the other side, each equal one being used once.
+    """Return which rows have no equal row on the other side; each row cancels at most once.
 
     Args:
         hashes: Both halves of the hash of each row, shape (n, 2), contiguous; the removed rows
@@ -320,7 +320,7 @@ def unmatched(hashes: U64, num_removed: int) -> Bools:
     is_second[1:] &= ~is_like[:-1]
     places = np.flatnonzero(is_second)
     one, other = order[places - 1], order[places]
-    # Rows that begin alike are in the order of their numbers: removed ones first.
+    # Rows with the same prefix are in the order of their numbers: removed ones first.
     is_equal = _are_equal(hashes, one, other)
     is_equal &= one < num_removed
     is_equal &= other >= num_removed
@@ -328,7 +328,7 @@ def unmatched(hashes: U64, num_removed: int) -> Bools:
         one, other = one[is_equal], other[is_equal]
     is_left[one] = False
     is_left[other] = False
-    # The others: three or more that begin alike.
+    # The others: three or more rows with the same prefix.
     is_many = is_like | is_next_like
     is_many[places] = False
     is_many[places - 1] = False
@@ -340,7 +340,7 @@ def unmatched(hashes: U64, num_removed: int) -> Bools:
 
 def _are_equal(hashes: U64, one: Rows, other: Rows) -> Bools:
     """Return which rows of two lists have the same hash."""
-    # Gathering takes the time, so both halves at once: 16 bytes that are one number to NumPy.
+    # Gathering dominates the time, so both halves at once: 16 bytes as one number for NumPy.
     whole = hashes.view(np.complex128)[:, 0]
     halves = whole[one].view(np.uint64) == whole[other].view(np.uint64)
     found: Bools = halves.view(np.uint16) == 0x0101
@@ -348,12 +348,12 @@ def _are_equal(hashes: U64, one: Rows, other: Rows) -> Bools:
 
 
 def _match_runs(rows: Rows, is_same: Bools, num_removed: int, is_left: Bools) -> None:
-    """Match rows that are equal to the one before, or not; set `is_left` to false where matched."""
+    """Match rows in runs of equal ones (`is_same`); set `is_left` to false for matched rows."""
     starts = np.flatnonzero(~is_same)
     lengths = np.diff(starts, append=len(rows))
     removed = np.add.reduceat((rows < num_removed).astype(np.int64), starts)
     matched = np.minimum(removed, lengths - removed)
     rank = np.arange(len(rows)) - np.repeat(starts, lengths)
-    # Removed rows stand before added ones.
+    # Removed rows come before added ones.
     rank -= np.where(rows < num_removed, 0, np.repeat(removed, lengths))
     is_left[rows[rank < np.repeat(matched, lengths)]] = False

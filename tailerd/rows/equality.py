@@ -1,7 +1,7 @@
-"""Two columns of rows compared place by place, with the equality that `hashing` states.
+"""Compares columns place by place, with the equality that `hashing` defines.
 
-Flat columns are compared as they lie; lists, maps and variants, where they are not the same bytes,
-by their hashes.
+Flat columns are compared directly; lists, maps and variants by their hashes, unless their bytes are
+the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RowComparer:
 
     Args:
         schema: Columns of both sides.
-        seed: For the hashes of what has no other comparison; as for `RowHasher`.
+        seed: For columns that are compared by hashes; as for `RowHasher`.
         variants: When variants are equal.
     """
 
@@ -38,7 +38,7 @@ class RowComparer:
         """Return which rows are equal to those at the same places; shape (n,).
 
         Raises:
-            BugError: The two have not as many rows, or not the columns of the schema.
+            BugError: They differ in the number of rows, or do not have the columns of the schema.
         """
         counts = {one.num_columns, other.num_columns, len(self._schema)}
         if one.num_rows != other.num_rows or len(counts) > 1:
@@ -50,7 +50,7 @@ class RowComparer:
 
     def _compare(self, field: pa.Field, one: pa.Array, other: pa.Array, is_equal: Bools) -> None:
         """Set `is_equal` to false where two columns differ."""
-        # What is the same as it lies is equal; this is several times faster than all else.
+        # Columns with the same content are equal; this is several times faster than the rest.
         if one.type == other.type and one.equals(other):
             return
         kind = one.type
@@ -84,13 +84,13 @@ def _compare_numbers(one: pa.Array, other: pa.Array, is_equal: Bools) -> None:
 
 
 def _compare_values(one: pa.Array, other: pa.Array, is_equal: Bools) -> None:
-    # As they are stored: what stands for nulls is replaced. To fill them, Arrow imports pandas.
+    # As stored: values at nulls are overwritten below. For `fill_null` Arrow imports pandas.
     same: Bools = numbers_in(pc.equal(one, other)).view(np.bool_)
     _note_nulls(one, other, same, is_equal)
 
 
 def _note_nulls(one: pa.Array, other: pa.Array, same: Bools, is_equal: Bools) -> None:
-    """Apply where values are the same, and where both are null."""
+    """Update `is_equal` from equal values, treating two nulls as equal."""
     if one.null_count or other.null_count:
         left, right = nulls_of(one), nulls_of(other)
         same &= ~(left | right)

@@ -1,7 +1,7 @@
 """The exact difference of two sets of inputs: rows in place, then hashes, then variants by value.
 
-The stages of one group of inputs, put together. Reading is the caller's: it is asked for the rows
-of an input as often as there are passes, and must give the same rows in the same order each time.
+Combines the stages for one group of inputs. The caller provides reading: it is called for the rows
+of an input once per pass, and must return the same rows in the same order each time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tailerd.rows.hashing import RowHasher, RowHashes, VariantEquality, has_vari
 from tailerd.rows.positions import Positions
 
 PositionedRows = tuple[Rows | int, pa.RecordBatch]
-"""Rows and their positions in their input; or that of the first where they follow each other."""
+"""Rows and their positions in their input, or that of the first if they are consecutive."""
 
 ReadRows = Callable[[Side, int, Positions | None], Iterable[PositionedRows]]
-"""Reads the rows of an input, in order: those at some positions, or all (None)."""
+"""Reads the rows of an input, in order: those at the given positions, or all (None)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashedRows:
-    """What `RowDifference.push` takes."""
+    """The arguments of `RowDifference.push`."""
 
     side: Side
     input: int
@@ -36,7 +36,7 @@ class HashedRows:
     positions: Rows | int
 
     def push_to(self, difference: RowDifference) -> None:
-        """Push them."""
+        """Push the rows to a difference."""
         difference.push(self.side, self.input, self.hashes, self.positions)
 
 
@@ -45,11 +45,11 @@ class Inputs:
     """The inputs of one group.
 
     Attributes:
-        schema: Of the rows of all.
+        schema: Of the rows of all inputs.
         removed, added: Numbers of the inputs.
         aligned: Pairs of a removed and an added input whose rows may be in the same order; each
-            input is in one pair at most. A wrong guess costs little, and changes no result but
-            which of several equal rows are left over.
+            input is in one pair at most. A wrong guess costs little, and affects only which of
+            several equal rows are left over.
         read: Reads one of them.
     """
 
@@ -60,7 +60,7 @@ class Inputs:
     read: ReadRows
 
     def only(self, left: Sequence[Leftover]) -> Inputs:
-        """Return inputs with nothing but some of the rows."""
+        """Return the inputs restricted to the given rows."""
         positions = {(each.side, each.input): each.positions for each in left}
         numbers = [[each.input for each in left if each.side is side] for side in Side]
 
@@ -71,7 +71,7 @@ class Inputs:
 
     @property
     def alone(self) -> list[tuple[Side, int]]:
-        """The inputs that are in no pair."""
+        """The inputs that are not in a pair."""
         paired = ({one for one, _ in self.aligned}, {other for _, other in self.aligned})
         return [
             (side, number)
@@ -115,7 +115,7 @@ class RowMatcher:
         removed: Iterable[PositionedRows],
         added: Iterable[PositionedRows],
     ) -> Iterator[HashedRows]:
-        """Yield the hashes of those rows of a removed and an added input not equal in place."""
+        """Yield the hashes of rows of a removed and an added input that are not equal in place."""
         sides = AlignedRows(self.comparer, self.hasher)
         waiting = {Side.REMOVED: iter(removed), Side.ADDED: iter(added)}
         while waiting:
@@ -140,19 +140,19 @@ def exact_difference(inputs: Inputs, *, seed: int, max_bytes: int) -> list[Lefto
     """Return the removed rows that were not added, and the added rows that were not removed.
 
     Args:
-        inputs: What to compare.
+        inputs: The inputs to compare.
         seed: Random and secret; as for `RowHasher`. The result does not depend on it.
         max_bytes: Memory to use, apart from the batches and the result.
 
     Returns:
-        One for each input that has any, removed ones first, by number.
+        One for each input with leftover rows, removed ones first, by number.
     """
     matcher = RowMatcher(schema=inputs.schema, seed=seed)
     left = _difference(matcher, inputs, max_bytes)
     sides = {each.side for each in left}
     if len(sides) < 2 or not has_variants(inputs.schema):
         return left
-    # Equal bytes have cancelled; the few that are left may still be equal by value.
+    # Equal bytes have cancelled; the few rows left may still be equal by value.
     decoding = RowMatcher(schema=inputs.schema, seed=seed, variants=VariantEquality.BY_VALUE)
     return _difference(decoding, inputs.only(left), max_bytes)
 

@@ -1,10 +1,10 @@
-"""Files that cannot share a row are compared apart, so that fewer rows are held at a time.
+"""Separates files that cannot share a row, so that fewer rows are in memory at a time.
 
 Two files share no row if their partition values differ, or if on some column their bounds exclude
 each other and at least one of them has no null there. Bounds are exact or wider than the rows; see
-`widened_bounds`. Values are compared as they were parsed, never as text: one timestamp has several
-texts. Nothing may be grouped where a commit changes partition columns; a column whose type it
-changes must be left out.
+`widened_bounds`. Values are compared as parsed, never as text: one timestamp has several texts.
+Files must not be grouped if a commit changes partition columns; a column whose type changes must be
+left out.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tailerd.rows.difference import Side
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _SURROGATES = range(0xD800, 0xE000)
 _COMMON_BOUNDS = 8
-"""Bounds that more files have say little of which file was rewritten to which."""
+"""Bounds shared by more files are ignored when matching rewritten files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBounds:
-    """What is known of a column of a file.
+    """Known bounds of a column of a file.
 
     Attributes:
         lower, upper: No value is below or above; None: not known. Of one type per column.
@@ -40,11 +40,11 @@ class ColumnBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBounds:
-    """What is known of the rows of a file.
+    """Known bounds of the rows of a file.
 
     Attributes:
         partition: Its parsed partition values, in one order for all files.
-        columns: Bounds by column; a column that is not there is not known.
+        columns: Bounds by column; those of a missing column are not known.
     """
 
     partition: tuple[Hashable, ...] = ()
@@ -53,11 +53,11 @@ class FileBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesToCompare:
-    """Files that share rows with none outside, and how to compare them.
+    """Files that share no rows with other files, and how to compare them.
 
     Attributes:
         removed, added: Numbers of files among the commit's removed, and added ones.
-        aligned: Pairs of a removed and an added one that are likely one file rewritten.
+        aligned: Pairs of a removed file and an added one that likely rewrites it.
     """
 
     removed: tuple[int, ...]
@@ -67,7 +67,7 @@ class FilesToCompare:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files that share rows with none outside; either side may be empty.
+    """Files that share no rows with other files; either side may be empty.
 
     Attributes:
         removed, added: Places in the sequences of files, ascending.
@@ -78,7 +78,7 @@ class FileGroup:
 
 
 def widened_bounds(lower: Any, upper: Any) -> tuple[Any, Any]:
-    """Return bounds that hold though texts may be cut to a prefix and times to milliseconds."""
+    """Return bounds that hold even if texts are cut to a prefix and times to milliseconds."""
     if isinstance(upper, str):
         return lower, _above_prefix(upper)
     if isinstance(upper, bytes):
@@ -105,9 +105,9 @@ def _above_prefix(text: str) -> str | None:
 
 
 def group_files(removed: Sequence[FileBounds], added: Sequence[FileBounds]) -> list[FileGroup]:
-    """Return groups of files, every file in one; rows can be equal within a group only.
+    """Return groups of files, every file in one; only rows within a group can be equal.
 
-    A sweep over the intervals of one column after the other, until no group gets smaller: time is
+    Sweeps over the intervals of one column after the other until no group gets smaller; time is
     about linear in files times columns.
     """
     by_partition: dict[tuple[Hashable, ...], list[_Member]] = defaultdict(list)
@@ -127,10 +127,10 @@ def group_files(removed: Sequence[FileBounds], added: Sequence[FileBounds]) -> l
 def likely_rewrites(
     group: FileGroup, removed: Sequence[FileBounds], added: Sequence[FileBounds]
 ) -> list[tuple[int, int]]:
-    """Return pairs of a removed and an added file of a group that are likely one file rewritten.
+    """Return pairs of a removed file of a group and an added one that likely rewrites it.
 
-    Those with the most bounds in common; each file is in one pair at most. The pairs to compare in
-    place first: a wrong one costs little.
+    Those with the most bounds in common; each file is in one pair at most. These pairs are compared
+    in place first: a wrong pair costs little.
     """
     if len(group.removed) == len(group.added) == 1:
         return [(group.removed[0], group.added[0])]
@@ -160,7 +160,7 @@ def _bounds(file: FileBounds) -> Iterator[Hashable]:
 
 
 def _partition_value(value: Hashable) -> Hashable:
-    # Of all values only NaN is not equal to itself; as rows are compared it is.
+    # NaN is not equal to itself in Python, but it is in row comparison.
     return "NaN" if isinstance(value, float) and value != value else value
 
 
@@ -220,8 +220,8 @@ def _sweep(group: _Group, bounds: Sequence[ColumnBounds], parts: _Parts) -> None
     ascending = sorted(
         range(len(group)), key=lambda n: (bounds[n].lower is not None, bounds[n].lower)
     )
-    # Per side, the files that reach into what follows; of those joined only the one that reaches
-    # farthest.
+    # Per side, the files that overlap what follows; of joined files only the one with the largest
+    # upper bound.
     active: dict[Side, list[int]] = {Side.REMOVED: [], Side.ADDED: []}
     for number in ascending:
         side = group[number].side

@@ -1,12 +1,12 @@
-"""Which hashes need not be looked at: those of ranges in which both sides have the same multiset.
+"""Finds hashes that can be skipped: those of ranges in which both sides have the same multiset.
 
-Hashes are divided into many small ranges. Of each range two sums modulo 2^64 are kept, to which
-removed rows add and from which added rows take away. Where both sums are 0 the two sides have the
-same hashes there, so that every row cancels: a few megabytes tell that of any number of rows.
+Hashes are divided into many small ranges. Each range has two sums modulo 2^64, to which removed
+rows add and from which added rows subtract. If both sums are 0, the two sides have the same hashes
+in the range and every row cancels: a few megabytes prove that for any number of rows.
 
-**Errors.** What a row counts is scrambled from its secret hash, so that sums say nothing simple of
-rows that differ. Where the sides differ in a range, a sum is 0 by chance once in 2^64, both once in
-2^128: as seldom as two rows have one hash.
+**Errors.** A row's contribution is scrambled from its secret hash, so that sums reveal nothing
+simple about differing rows. If the sides differ in a range, one sum is 0 by chance once in 2^64,
+both once in 2^128: as rare as two rows with the same hash.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tailerd.rows.hash_kernels import Bools, Rows, scrambled
 from tailerd.rows.hashing import RowHashes
 
 _MEMORY_SHARE = 12
-"""Of the memory the sums take one part in so many, or in twice as many."""
+"""The sums use 1/12 to 1/24 of the memory."""
 _LEAST_BITS, _MOST_BITS = 12, 20
 _OFFSET = np.uint64(0x5851F42D4C957F2D)
-"""Added so that no simple number, 0 least of all, is scrambled to itself."""
+"""Added so that no simple number, above all 0, is scrambled to itself."""
 _ONE = np.uint32(1)
-"""Of the type it is added to: of another, NumPy takes 200 ns a row."""
+"""Has the type of the array it is added to; with another type NumPy takes 200 ns per row."""
 
 
 class HashBalance:
     """Sums of the hashes of both sides by range. Not thread-safe.
 
-    Use: add all rows; then `close` once, and ask which may differ.
+    Use: add all rows, call `close` once, then query `may_differ`.
 
     Args:
-        max_bytes: The memory that hashes may take.
+        max_bytes: The memory that hashes may use.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -52,7 +52,7 @@ class HashBalance:
         return self._is_open is not None
 
     def add(self, hashes: RowHashes, *, is_removed: bool) -> None:
-        """Take rows of a side into account."""
+        """Add rows of a side to the sums."""
         places = self._places(hashes)
         one = scrambled(hashes.first + _OFFSET)
         other = scrambled(hashes.second ^ one)
@@ -62,10 +62,10 @@ class HashBalance:
         np.add.at(self._rows, places, _ONE)
 
     def close(self, bits: int, index: int) -> int:
-        """Note that all rows were added, and those whose first bits are `index` are done.
+        """Note that all rows were added, and that those whose first bits are `index` are done.
 
         Returns:
-            How many of the others may differ.
+            The number of other rows that may differ.
         """
         is_open: Bools = (self._sums[0] | self._sums[1]) != 0
         width = 1 << (self._bits - bits)
@@ -74,10 +74,10 @@ class HashBalance:
         return int(self._rows[is_open].sum(dtype=np.int64))
 
     def may_differ(self, hashes: RowHashes) -> Bools | None:
-        """Return for each row whether it may have no equal one; None: not all were added."""
+        """Return for each row whether it may lack an equal row; None before `close`."""
         return None if self._is_open is None else self._is_open[self._places(hashes)]
 
     def _places(self, hashes: RowHashes) -> Rows:
-        # Signed, as NumPy wants indices: of others it makes signed ones first.
+        # Signed, because NumPy converts unsigned indices to signed ones first.
         places: Rows = (hashes.first >> np.uint64(64 - self._bits)).view(np.int64)
         return places

@@ -19,15 +19,15 @@ Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 16_384
-"""The sums of so many rows, and what is added to them, stay in the processor's cache."""
+"""Sums of this many rows, and what is added to them, fit the processor's cache."""
 
 _NARROW_WORDS = 8
-"""Words of a text that are hashed word by word for all rows; what follows is hashed at once."""
+"""Words of a text that are hashed word by word for all rows; the rest is hashed at once."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """The two sums of some rows, to be added to in place; shape (n,) each."""
+    """The two sums of each row, updated in place; shape (n,) each."""
 
     first: U64
     second: U64
@@ -35,7 +35,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Secret odd numbers of one column; `seed` is for numbers that are made as they are needed."""
+    """Secret odd numbers of one column; further numbers are derived from the seeds on demand."""
 
     words_first: tuple[np.uint64, ...]
     words_second: tuple[np.uint64, ...]
@@ -90,7 +90,7 @@ def add_lengths(lengths: Rows, factors: Factors, sums: Sums) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Byte strings side by side in one buffer.
+    """Byte strings in one buffer.
 
     Attributes:
         data: The bytes, shape (b,).
@@ -105,9 +105,9 @@ class Texts:
 
     @classmethod
     def of(cls, data: npt.NDArray[np.uint8], starts: Rows, lengths: Rows) -> Texts:
-        """Return the texts of a buffer; what its last bytes lack of a word is filled with zeros."""
+        """Return the texts of a buffer, padded with zeros if its last word is incomplete."""
         if len(data) < 8 or (len(starts) and starts[-1] > len(data) - 8):
-            # A word is read from the start of each text, also of a short one at the very end.
+            # A word is read at the start of each text, even of a short one at the very end.
             used_from = int(starts[0]) if len(starts) else 0
             data = np.concatenate([data[used_from:], np.zeros(8, np.uint8)])
             starts = starts - used_from
@@ -137,7 +137,7 @@ class Texts:
             self._add_rest(starts, lengths, factors, sums)
 
     def _add_evenly(self, starts: Rows, length: int, factors: Factors, sums: Sums) -> bool:
-        """Add texts of one length that follow each other: no need to gather them. Or do nothing."""
+        """Add texts of one length if they are contiguous; return whether they were added."""
         start, count = int(starts[0]), len(starts)
         width = -(-length // 8)
         end = start + (count - 1) * length + max(length, 8)
@@ -158,7 +158,7 @@ class Texts:
     def _add_word(
         self, number: int, starts: Rows, lengths: Rows, factors: Factors, sums: Sums
     ) -> None:
-        """Add word `number` of those that have it; the last of each overlaps the one before."""
+        """Add word `number` of texts that have it; the last word overlaps the one before."""
         rows = np.flatnonzero(lengths > 8 * number)
         if not len(rows):
             return
@@ -211,7 +211,7 @@ def numbers_of(places: Rows, seed: np.uint64) -> U64:
 
 
 def scrambled(values: U64) -> U64:
-    """Return each number scrambled one to one, so that sums of results say nothing simple."""
+    """Return each number scrambled by a bijection, so that sums reveal nothing simple."""
     found = values * np.uint64(0x9E3779B97F4A7C15)
     found ^= found >> np.uint64(30)
     found *= np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""Rows with equal hashes are brought next to each other."""
+"""Sorts rows so that those with equal hashes are adjacent."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tailerd.rows.hash_kernels import U64, Bools, Rows
 
 
 def prefix_order(first: U64) -> tuple[Rows, Bools]:
-    """Return an order of rows in which those whose hashes begin alike follow each other.
+    """Return an order of rows in which those with the same hash prefix are adjacent.
 
     Args:
         first: First half of the hashes, shape (n,).
 
     Returns:
-        Numbers of the rows, ascending among those that begin alike; and of each in that order
-        whether it begins like the one before. So many bits are compared as the number of a row
-        leaves of 64: rows that are equal in those and no more are few.
+        Numbers of the rows, ascending among those with the same prefix; and for each in that order
+        whether it has the prefix of the one before. The prefix has the bits that a row's number
+        leaves of 64: few rows are equal only in those.
     """
-    # The first bits of the hash and the row's number in one: sorting numbers is several times
-    # faster than sorting places by them.
+    # The first bits of the hash and the row's number in one integer: sorting is several times
+    # faster than `argsort`.
     count = len(first)
     mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
     keys = first & ~mask
@@ -32,10 +32,10 @@ def prefix_order(first: U64) -> tuple[Rows, Bools]:
 
 
 def equal_runs(first: U64, second: U64) -> tuple[Rows, Bools]:
-    """Return an order of rows in which equal ones follow each other.
+    """Return an order of rows in which equal ones are adjacent.
 
     Returns:
-        Numbers of the rows, ascending among equal ones; and of each in that order whether it is
+        Numbers of the rows, ascending among equal ones; and for each in that order whether it is
         equal to the one before.
     """
     order, is_like = prefix_order(first)
@@ -43,10 +43,10 @@ def equal_runs(first: U64, second: U64) -> tuple[Rows, Bools]:
 
 
 def resolved(order: Rows, is_like: Bools, first: U64, second: U64) -> tuple[Rows, Bools]:
-    """Return what `equal_runs` does, of some rows in their `prefix_order`."""
+    """Return the result of `equal_runs` for rows in their `prefix_order`."""
     is_same = _is_same(order, first, second)
     if (is_like & ~is_same).any():
-        # Different rows that begin alike: by all bits, and by number.
+        # Different rows with the same prefix: sort by all bits, then by number.
         order = order[np.lexsort((order, second[order], first[order]))]
         is_same = _is_same(order, first, second)
     return order, is_same

@@ -1,14 +1,14 @@
-"""Rows become 128-bit hashes, column by column: equal rows, and no others, have equal ones.
+"""Hashes rows to 128 bits, column by column: equal rows, and no others, have equal hashes.
 
-What equal means, for all that compares rows: null = null; NaN = NaN whatever its bits; -0.0 = 0.0;
+Equality, for all code that compares rows: null = null; NaN = NaN whatever its bits; -0.0 = 0.0;
 decimals by value, both being of the schema's type; texts and binary by bytes; structs field by
-field, a null struct being no struct of nulls; lists in order; maps as sets of entries, without
-order; variants by value (`VariantEquality.BY_VALUE`), see `variant_values`.
+field, a null struct being different from a struct of nulls; lists in order; maps as unordered sets
+of entries; variants by value (`VariantEquality.BY_VALUE`), see `variant_values`.
 
 **Collisions.** Two given rows that differ have equal hashes with a probability of about 2^-120 over
-the seeds (see `hash_kernels`); among n rows that is n^2 * 2^-121 for any to collide: 2^-73 for 16
-million. The seed has to be random and unknown to those who write the rows: for a known seed
-colliding rows can be computed. The same seed gives the same hashes in every process.
+the seeds (see `hash_kernels`); among n rows the probability of any collision is n^2 * 2^-121: 2^-73
+for 16 million. The seed must be random and unknown to the writers of the rows: for a known seed
+colliding rows can be computed. The same seed yields the same hashes in every process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class VariantEquality(enum.Enum):
     """When two variants are equal."""
 
     BY_BYTES = enum.auto()
-    """The same bytes: fast; equal values may differ, as names may stand in any order."""
+    """The same bytes: fast; equal values may differ, because names may be in any order."""
     BY_VALUE = enum.auto()
     """The same value; decoded row by row."""
 
@@ -66,7 +66,7 @@ class RowHashes:
         return len(self.first)
 
     def take(self, rows: Rows) -> RowHashes:
-        """Return the hashes of some rows."""
+        """Return the hashes of the given rows."""
         return RowHashes(self.first[rows], self.second[rows])
 
 
@@ -76,7 +76,7 @@ class RowHasher:
     Args:
         schema: The columns; variants are marked by `VARIANT_FIELD`. Widths of integers and of
             offsets (`string`, `large_string`) do not matter to a hash, all else does.
-        seed: Secret, at least 0, best of 128 random bits.
+        seed: Secret, at least 0, preferably 128 random bits.
         variants: When variants are equal.
     """
 
@@ -123,7 +123,7 @@ def is_variant(field: pa.Field) -> bool:
 
 
 class _Part(Protocol):
-    """What one flat column adds to the sums of its rows."""
+    """The contribution of one flat column to the sums of its rows."""
 
     def add(self, rows: slice, sums: Sums) -> None: ...
 
@@ -179,7 +179,7 @@ class _TextPart:
 
 @dataclass(frozen=True, slots=True)
 class _NullPart:
-    """Whether a struct, or a list, is there at all."""
+    """Whether a struct or a list is null."""
 
     is_null: Bools
     factors: Factors
@@ -190,7 +190,7 @@ class _NullPart:
 
 @dataclass(frozen=True, slots=True)
 class _SumsPart:
-    """Lists and maps: sums of their elements, made for all rows at once."""
+    """Lists and maps: sums of their elements, computed for all rows at once."""
 
     sums: Sums
     lengths: Rows
@@ -203,7 +203,7 @@ class _SumsPart:
 
 
 class _Column:
-    """One column, or part of a nested one, and the secret factors of it and of all below it."""
+    """One column, or part of a nested one, with its secret factors and those of its children."""
 
     def __init__(self, field: pa.Field, seed: int, path: _Path, variants: VariantEquality) -> None:
         kind = field.type
@@ -217,7 +217,7 @@ class _Column:
         ]
 
     def parts(self, array: pa.Array) -> Iterator[_Part]:
-        """Yield what the column adds to the hashes of its rows."""
+        """Yield the column's contributions to the hashes of its rows."""
         kind = array.type
         if self._is_decoded:
             yield from self._texts(canonical_variants(array))
@@ -247,7 +247,7 @@ class _Column:
     def _struct(self, array: pa.StructArray) -> Iterator[_Part]:
         if array.null_count:
             yield _NullPart(nulls_of(array), self._factors)
-        # The parts of a null struct are null then, whatever is stored there.
+        # `flatten` makes the children of a null struct null, whatever is stored there.
         for child, values in zip(self._children, array.flatten(), strict=True):
             yield from child.parts(values)
 
@@ -282,7 +282,7 @@ class _Column:
         keys = _of_ranges(array.keys, array, offsets, lengths)
         items = _of_ranges(array.items, array, offsets, lengths)
         entries = _added([*key.parts(keys), *item.parts(items)], len(keys))
-        # A sum has no order; each entry is scrambled before, or parts of several could be swapped.
+        # A sum has no order: without scrambling, parts of different entries could be swapped.
         summed = Sums(
             scrambled(entries.first ^ self._factors.seed_first),
             scrambled(entries.second ^ self._factors.seed_second),
@@ -306,7 +306,7 @@ class _Column:
             return
         width = len(self._words)
         end = (array.offset + len(array)) * width
-        # A buffer may be longer than its values, by a part of one.
+        # A buffer may be longer than its values, by a fraction of one value.
         words = np.frombuffer(array.buffers()[1] if end else b"", np.uint64, end)
         words = words[array.offset * width :]
         for number, factors in enumerate(self._words):
@@ -341,10 +341,10 @@ def nulls_of(array: pa.Array) -> Bools:
 
 
 def numbers_in(array: pa.Array) -> _Numbers:
-    """Return a flat column's stored numbers; whatever is stored where there is a null.
+    """Return a flat column's stored numbers; values at nulls are arbitrary.
 
     Raises:
-        BugError: The type has no numbers of one width.
+        BugError: The type does not consist of fixed-width numbers.
     """
     kind, count = array.type, len(array)
     if not count:
@@ -389,7 +389,7 @@ def texts_of(array: pa.Array, is_null: Bools | None) -> Texts:
 
 
 def _ranges(array: pa.Array) -> tuple[Rows, Rows]:
-    """Return how many elements each list has, none if it is null, and all offsets."""
+    """Return the length of each list, 0 if it is null, and all offsets."""
     if not len(array):
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
     offsets = array.offsets.to_numpy().astype(np.int64)
@@ -400,7 +400,7 @@ def _ranges(array: pa.Array) -> tuple[Rows, Rows]:
 
 
 def _of_ranges(values: pa.Array, array: pa.Array, offsets: Rows, lengths: Rows) -> pa.Array:
-    """Return the elements of the lists, without those stored below nulls."""
+    """Return the elements of the lists, without those stored for null lists."""
     start, end = int(offsets[0]), int(offsets[-1])
     if int(lengths.sum()) == end - start:
         return values.slice(start, end - start)

@@ -1,7 +1,7 @@
 """The order of a commit's changes: all deletes, then inserts with updates among them.
 
-A key that is deleted and comes back in one commit must not end as deleted, so every delete comes
-before every insert. The two images of an update stand side by side, where the new one is.
+A key that is deleted and inserted again in one commit must not end as deleted, so every delete
+comes before every insert. The two images of an update are adjacent, at the place of the new one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class OrderedChanges:
     """Changes in the order in which they are delivered; arrays of one length.
 
     Attributes:
-        sides: `Side` of each row: whether `rows` is a number of a deleted or of an inserted row.
-        rows: Number of the row among the deleted, or the inserted ones.
-        change_types: Dictionary of `_change_type`, as `ChangeBatch.change_type` takes it.
+        sides: `Side` of each row: whether `rows` counts deleted or inserted rows.
+        rows: Number of the row among the deleted or the inserted ones.
+        change_types: Dictionary of `_change_type`, as in `ChangeBatch.change_type`.
     """
 
     sides: npt.NDArray[np.int8]
@@ -48,8 +48,8 @@ def ordered_changes(deleted: int, inserted: int, pairs: Pairs | None = None) -> 
     """Return the order of deleted and inserted rows.
 
     Args:
-        deleted, inserted: How many there are; they are numbered by input and position, which is
-            the order they keep.
+        deleted, inserted: Number of rows; they are numbered by input and position, and keep that
+            order.
         pairs: Which of them are updates.
     """
     before = np.full(inserted, -1)
@@ -59,7 +59,7 @@ def ordered_changes(deleted: int, inserted: int, pairs: Pairs | None = None) -> 
         alone[pairs.deleted] = False
     deletes = np.flatnonzero(alone)
     is_updated = before >= 0
-    # Each inserted row's place; its old image is right before it.
+    # Each inserted row's place; the old image of an update is right before it.
     places = len(deletes) + np.arange(inserted) + np.cumsum(is_updated)
     count = len(deletes) + inserted + int(is_updated.sum())
     sides = np.full(count, Side.ADDED, np.int8)

@@ -1,4 +1,4 @@
-"""Deletes and inserts that belong together become updates: by columns that identify a row."""
+"""Pairs deletes and inserts with the same key columns to updates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tailerd.rows.hashing import RowHashes
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Deleted and inserted rows that are one update each.
+    """Pairs of a deleted and an inserted row that are one update each.
 
     Attributes:
         deleted, inserted: Numbers of the rows among the deletes and the inserts; pair i is
             (deleted[i], inserted[i]), ascending by `inserted`.
-        ambiguous_deletes, ambiguous_inserts: Rows whose key is on both sides and not unique on
-            one: they stay deletes and inserts.
+        ambiguous_deletes, ambiguous_inserts: Number of rows whose key is on both sides but not
+            unique on one: they remain deletes and inserts.
     """
 
     deleted: Rows
@@ -35,8 +35,8 @@ def pair_by_key(deleted: RowHashes, inserted: RowHashes) -> Pairs:
     """Pair rows whose key is unique among the deletes and among the inserts.
 
     Args:
-        deleted, inserted: Hashes of the key columns alone (`RowHasher` of a schema of them). In a
-            key too null = null.
+        deleted, inserted: Hashes of the key columns alone (`RowHasher` of a schema of them).
+            null = null in keys too.
     """
     first = np.concatenate((deleted.first, inserted.first))
     second = np.concatenate((deleted.second, inserted.second))
@@ -45,7 +45,7 @@ def pair_by_key(deleted: RowHashes, inserted: RowHashes) -> Pairs:
     lengths = np.diff(starts, append=len(order))
     is_delete = order < len(deleted)
     deletes = _sums(is_delete, starts)
-    # Deletes stand before inserts in each run.
+    # Deletes come before inserts in each run.
     is_pair = (lengths == 2) & (deletes == 1)
     one, other = order[starts[is_pair]], order[starts[is_pair] + 1] - len(deleted)
     ascending = np.argsort(other)

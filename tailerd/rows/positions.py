@@ -1,4 +1,4 @@
-"""Sets of row positions in little memory: many as bits, few as numbers."""
+"""Compact sets of row positions: dense ones as bits, sparse ones as numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailerd.rows.hash_kernels import Rows
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Ascending row positions of one input, none twice."""
+    """Ascending, distinct row positions of one input."""
 
     _count: int
     _start: int
@@ -21,7 +21,7 @@ class Positions:
 
     @classmethod
     def of(cls, numbers: Rows) -> Positions:
-        """Return a set of positions, which ascend."""
+        """Return a set of ascending positions."""
         nothing = np.empty(0, np.int64)
         if not len(numbers):
             return cls(0, 0, None, nothing)

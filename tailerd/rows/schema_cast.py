@@ -1,8 +1,8 @@
-"""Rows of an older schema said in a newer one, where that loses nothing but dropped columns.
+"""Casts rows of an older schema to a newer one, if that loses nothing but dropped columns.
 
-For what compares rows across a change of schema: a column that was added is null, a widened value
-is equal to what it was. Where a type changed in another way, the old rows cannot be compared with
-the new ones: they are deletes, and the new ones inserts.
+Used to compare rows across a schema change: an added column is null, a widened value equals the
+original. If a type changed in another way, the old rows cannot be compared with the new ones: they
+are deletes, and the new ones inserts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class MatchColumns(enum.Enum):
 
     BY_NAME = enum.auto()
     BY_FIELD_ID = enum.auto()
-    """By `FIELD_ID` in the metadata of fields at every depth; by name where the newer has none."""
+    """By `FIELD_ID` in the metadata of fields at every depth; by name if the newer has none."""
 
 
 class _NotCastableError(Exception):
-    """A type changed otherwise than by widening."""
+    """A type changed in another way than by widening."""
 
 
 _Convert = Callable[[pa.Array], pa.Array]
@@ -37,7 +37,7 @@ _EXACT_IN_DOUBLE = 32
 
 @dataclass(frozen=True, slots=True)
 class SchemaCast:
-    """Casts rows from one schema to another; make it with `schema_cast`.
+    """Casts rows from one schema to another; create it with `schema_cast`.
 
     Attributes:
         schema: The newer schema.
@@ -47,7 +47,7 @@ class SchemaCast:
     _columns: tuple[tuple[int | None, _Convert], ...]
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return rows in the newer schema; None if a value of them is out of its range."""
+        """Return rows in the newer schema; None if a value is out of its range."""
         try:
             columns = [
                 pa.nulls(rows.num_rows, field.type)
@@ -63,12 +63,13 @@ class SchemaCast:
 
 
 def schema_cast(old: pa.Schema, new: pa.Schema, match: MatchColumns) -> SchemaCast | None:
-    """Return what casts rows of `old` to `new`; None: they cannot be compared.
+    """Return the cast of rows from `old` to `new`; None: they cannot be compared.
 
-    Widened are: integers to wider ones, to doubles that hold them all and to decimals that do;
+    Widenings: integers to wider integers, and to doubles or decimals that hold all their values;
     floats to doubles; decimals to those with as many or more digits on both sides of the point;
-    dates to timestamps without a zone. Fields of structs, elements of lists, keys and values of
-    maps likewise. A column or field that `new` lacks is left out, one that `old` lacks is null.
+    dates to timestamps without a zone. The same applies to fields of structs, elements of lists,
+    keys and values of maps. A column or field missing in `new` is left out, one missing in `old` is
+    null.
     """
     try:
         return SchemaCast(new, tuple(_columns(list(old), list(new), match)))
@@ -173,7 +174,7 @@ def _map(target: pa.MapType, key: _Convert, item: _Convert) -> _Convert:
 
 
 def _offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Return the offsets of lists from 0, and which elements they have."""
+    """Return the offsets of lists, starting at 0, and the start and length of their elements."""
     if not len(array):
         return pa.array([0], pa.int32()), 0, 0
     offsets = array.offsets.to_numpy()

@@ -1,6 +1,6 @@
-"""The binary encoding of variants, taken apart: one walk for all who make something of values.
+"""Decodes the binary encoding of variants: one traversal, shared by all code that maps values.
 
-Every position is checked: damaged bytes raise, they never read outside the value, and what they
+Every position is checked: damaged bytes raise and never cause a read outside the value, and the
 cost is bounded by their length.
 
 Protocol: parquet-format VariantEncoding.md; PROTOCOL.md#variant-data-type
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 MOST_LEVELS = 200
 _SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
 BAD_BYTES = (IndexError, struct.error, ValueError)
-"""What reading bytes that are no variant raises."""
+"""Errors raised when reading bytes that are not a valid variant."""
 
 Name = TypeVar("Name")
 Name_contra = TypeVar("Name_contra", contravariant=True)
@@ -24,28 +24,28 @@ Made = TypeVar("Made")
 
 
 class VariantMaker(Protocol[Name_contra, Made]):
-    """Makes something of each value, from the innermost outwards. May raise `BAD_BYTES`."""
+    """Maps each value to a result, from the innermost outwards. May raise `BAD_BYTES`."""
 
     def primitive(self, data: bytes, kind: int, position: int) -> Made:
-        """Return what a primitive gives.
+        """Return the result for a primitive.
 
         Args:
             data: The bytes of the whole value.
             kind: The number of its type.
-            position: Where the bytes behind its header begin.
+            position: Position of the first byte after its header.
         """
         ...
 
     def short_string(self, text: bytes) -> Made:
-        """Return what a short string gives, UTF-8."""
+        """Return the result for a short string, UTF-8."""
         ...
 
     def object(self, members: Sequence[tuple[Name_contra, Made]]) -> Made:
-        """Return what an object gives, of its members in their order."""
+        """Return the result for an object, from its members in order."""
         ...
 
     def array(self, items: Sequence[Made]) -> Made:
-        """Return what an array gives."""
+        """Return the result for an array."""
         ...
 
 
@@ -53,7 +53,7 @@ def variant_names(metadata: bytes) -> list[bytes]:
     """Return the names in a dictionary, UTF-8.
 
     Raises:
-        IndexError, ValueError: It is no metadata of version 1.
+        IndexError, ValueError: It is not metadata of version 1.
     """
     header = metadata[0]
     if header & 0x0F != 1:
@@ -74,9 +74,9 @@ class VariantReader(Generic[Name, Made]):
         """Initialize.
 
         Args:
-            names: The dictionary's, as members of objects are to be called.
+            names: The names of the dictionary, as passed to `maker` for members of objects.
             data: The value's bytes.
-            maker: Makes something of them.
+            maker: Maps values to results.
         """
         self._names = names
         self._data = data
@@ -84,14 +84,14 @@ class VariantReader(Generic[Name, Made]):
         self._values_left = len(data)
 
     def read(self, position: int = 0, depth: int = 0) -> Made:
-        """Return what the value at a position gives.
+        """Return the result for the value at a position.
 
         Raises:
-            IndexError, struct.error, ValueError: There is none.
+            IndexError, struct.error, ValueError: There is no valid value.
         """
         if depth > MOST_LEVELS:
             raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
-        # Every value has a byte of its own; offsets that share bytes could multiply without end.
+        # Every value has a byte of its own; overlapping offsets could multiply without bound.
         self._values_left -= 1
         if self._values_left < 0:
             raise ValueError("its parts overlap")
@@ -126,7 +126,7 @@ class VariantReader(Generic[Name, Made]):
         )
 
     def _items(self, offsets: int, count: int, width: int, depth: int) -> list[Made]:
-        """Return what values give; their offsets begin at a position, and one more ends them."""
+        """Return the results for values whose `count + 1` offsets begin at `offsets`."""
         values = offsets + (count + 1) * width
         _require(self._data, offsets, values - offsets)
         return [
@@ -136,22 +136,22 @@ class VariantReader(Generic[Name, Made]):
 
 
 def _require(data: bytes, position: int, length: int) -> None:
-    """Refuse a range outside the data, before anything is counted or allocated by it."""
+    """Reject a range outside the data, before anything is counted or allocated by it."""
     if length < 0 or position + length > len(data):
         raise ValueError(f"{length} bytes at {position} are not there")
 
 
 def bytes_at(data: bytes, position: int, length: int) -> bytes:
-    """Return bytes; `ValueError` where they are not there."""
+    """Return bytes; `ValueError` if they are out of range."""
     _require(data, position, length)
     return data[position : position + length]
 
 
 def unsigned_at(data: bytes, position: int, width: int) -> int:
-    """Return the number in so many bytes, the lowest first; `ValueError` where they are not."""
+    """Return the little-endian number of `width` bytes; `ValueError` if they are out of range."""
     return int.from_bytes(bytes_at(data, position, width), "little")
 
 
 def signed_at(data: bytes, position: int, width: int) -> int:
-    """Return the number with a sign, as `unsigned_at`."""
+    """Return a signed number; otherwise as `unsigned_at`."""
     return int.from_bytes(bytes_at(data, position, width), "little", signed=True)

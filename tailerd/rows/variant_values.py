@@ -1,9 +1,9 @@
-"""Variants by value: bytes that are equal where two variants mean the same.
+"""Variants by value: bytes that are equal if two variants have the same value.
 
-The same are, as the encoding's equivalence classes say: exact numbers of any width and scale (1,
+Equal, according to the encoding's equivalence classes: exact numbers of any width and scale (1,
 1.00), short and long strings, timestamps in micro- and nanoseconds, objects whatever the order of
-their names. A float, a double and an exact number are never the same. NaN = NaN and -0.0 = 0.0, as
-in columns.
+their names. A float, a double and an exact number are never equal. NaN = NaN and -0.0 = 0.0, as in
+columns.
 
 Protocol: parquet-format VariantEncoding.md; PROTOCOL.md#variant-data-type
 """
@@ -34,10 +34,9 @@ _CONSTANTS = {0: b"n", 1: b"t", 2: b"f"}
 
 
 def canonical_variants(array: pa.StructArray) -> pa.Array:
-    """Return `large_binary`: equal bytes where variants are equal, null where one is null.
+    """Return `large_binary`: equal bytes for equal variants, null for null.
 
-    Bytes that are no variant are equal only to themselves: it is for those who decode them to
-    raise.
+    Bytes that are not a valid variant are equal only to themselves; decoding them raises the error.
     """
     metadata, value = array.type.get_field_index("metadata"), array.type.get_field_index("value")
     columns = array.flatten()
@@ -60,7 +59,7 @@ def canonical_variant(metadata: bytes, value: bytes) -> bytes:
 
 
 class _Canonical:
-    """Makes the bytes of values, as a `VariantMaker`."""
+    """Maps values to canonical bytes, as a `VariantMaker`."""
 
     def primitive(self, data: bytes, kind: int, position: int) -> bytes:
         return _primitive(data, kind, position)

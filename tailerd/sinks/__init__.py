@@ -1,1 +1,1 @@
-"""Where change rows are delivered: `base` is the contract, one module or folder per sink."""
+"""Sinks deliver change rows: the contract is in `base`, each sink in its own folder."""

@@ -22,13 +22,13 @@ from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What is delivered in one piece: the rows between two offsets of one table.
+    """The rows between two offsets of one table, delivered as a unit.
 
     Attributes:
         table: Configured name of the table.
-        start, end: Offsets around the rows; a repeated delivery has the same start.
-        saved: What to keep of the pipeline once this is delivered; for a sink that keeps offsets.
-        batches: The rows in order, read as they are consumed, so that memory stays bounded.
+        start, end: Offsets before and after the rows; a repeated delivery has the same start.
+        saved: The offset to save once this is delivered; for a sink that stores offsets itself.
+        batches: The rows in order, read lazily, so that memory stays bounded.
     """
 
     table: str
@@ -39,8 +39,8 @@ class Delivery:
 
 
 RowWriter = Callable[[Iterator[ChangeBatch]], object]
-"""What a sink has done with the rows of a delivery, in order, by a process of an engine. Picklable;
-what it returns too. Blocking; `SinkError` comes through."""
+"""Writes the rows of a delivery, in order, in a process of an engine. It and its result are
+picklable. Blocking; raises `SinkError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,10 @@ class RemoteDelivery:
     """A `Delivery` whose rows are read, and may be written, by another process.
 
     Attributes:
-        table, start, end, saved: As of a `Delivery`.
-        run: Has the rows read elsewhere and given to a writer once; returns what the writer does,
-            or raises what it, or reading, did. A writer that raised may have written some rows.
+        table, start, end, saved: As in `Delivery`.
+        run: Reads the rows in another process and passes them to a writer once; returns or raises
+            what the writer does, or raises the error of reading. A writer that raised may have
+            written some rows.
     """
 
     table: str
@@ -61,26 +62,26 @@ class RemoteDelivery:
 
 
 class Sink(Protocol):
-    """Takes deliveries of one table.
+    """Accepts deliveries of one table.
 
     Errors: `SinkError`. A `write` that raised or was cancelled may have delivered some rows; the
-    same delivery is then written again.
+    same delivery is then repeated.
     """
 
     @property
     def max_in_flight(self) -> int:
-        """How many `write` calls may run at once; they may finish in any order."""
+        """Maximum number of concurrent `write` calls; they may finish in any order."""
         ...
 
     @property
     def offsets(self) -> OffsetStore | None:
-        """Where this sink keeps the pipeline's offset itself; None: the daemon keeps it.
+        """The sink's own store of the pipeline's offset; None if the daemon stores it.
 
-        A sink that does keeps `delivery.saved` in `write`, with the ids of topics that it wrote by
-        then: together with the rows, or right after them. It admits one `write` at a time. `load`
-        only looks and disturbs nobody: commands call it beside a running daemon. `save` is called
-        for the first offset of a pipeline, for the epoch of each start, and where an operator or a
-        policy moves it.
+        A sink with its own store saves `delivery.saved` in `write`, with the ids of the topics
+        written so far: together with the rows, or right after them. It allows one `write` at a
+        time. `load` has no side effects: commands call it while a daemon runs. `save` is called for
+        the first offset of a pipeline, for the epoch of each start, and when an operator or a
+        policy moves the offset.
         """
         ...
 
@@ -89,14 +90,14 @@ class Sink(Protocol):
         ...
 
     async def resume(self, offset: Offset) -> None:
-        """Note, before the first write, where delivery goes on; forget what lies at or after it.
+        """Set the offset to resume at, before the first write; discard what is at or after it.
 
-        A sink that can take back what was never covered by a saved offset does so here.
+        A sink that can undo writes that no saved offset covers does so here.
         """
         ...
 
     async def write(self, delivery: Delivery) -> int:
-        """Deliver all rows, durably as far as the sink can; return their number."""
+        """Deliver all rows, durably if the sink can; return their number."""
         ...
 
     async def aclose(self) -> None:
@@ -106,22 +107,22 @@ class Sink(Protocol):
 
 @runtime_checkable
 class GapTaker(Protocol):
-    """A sink that can show its readers a gap. Optional: others only go on behind it."""
+    """A sink that can record a gap for its readers. Optional: other sinks only resume after it."""
 
     async def note_gap(self, gap: Gap) -> None:
-        """Note a gap between `resume(gap.start)` and `resume(gap.end)`.
+        """Record a gap; called between `resume(gap.start)` and `resume(gap.end)`.
 
-        The same gap may be told again after a crash.
+        May be called again with the same gap after a crash.
 
-        Where the gap `is_other_history`, what was delivered before is of another log: it must not
-        mix with what comes, and it must not be lost.
+        If the gap `is_other_history`, earlier deliveries are of another log: they must not be mixed
+        with later ones, and must not be lost.
         """
         ...
 
 
 @runtime_checkable
 class WritesRemotely(Protocol):
-    """A sink whose rows may be written by processes of an engine. Optional: others' come here."""
+    """A sink whose rows an engine's processes may write. Optional; otherwise rows come here."""
 
     async def write_remotely(self, delivery: RemoteDelivery) -> None:
         """Deliver all rows, as `Sink.write` does."""
@@ -130,100 +131,100 @@ class WritesRemotely(Protocol):
 
 @runtime_checkable
 class Fencer(Protocol):
-    """A sink that can shut out other processes that write for the same pipeline. Optional."""
+    """A sink that can fence off other processes that write for the same pipeline. Optional."""
 
     async def fence(self) -> None:
-        """Make sure that nobody else's write succeeds any more, nor one that was left half done.
+        """Fence off other processes: their writes fail from now on, also those in progress.
 
-        Called at the start of every delivery loop, before the offset is loaded: what is loaded then
-        cannot be moved by a predecessor who is still dying.
+        Called at the start of every delivery loop, before the offset is loaded, so that a previous
+        process that is still shutting down cannot change it afterwards.
         """
         ...
 
 
 @runtime_checkable
 class RecordsDeliveries(Protocol):
-    """A sink whose place records what was delivered, so that a wrong state is noticed. Optional.
+    """A sink whose destination records deliveries, so that a wrong state is detected. Optional.
 
-    Its first `resume` refuses (`OffsetError`) an offset that cannot follow the last delivery.
+    Its first `resume` rejects (`OffsetError`) an offset that cannot follow the last delivery.
     """
 
     async def check_first_start(self) -> None:
-        """Make sure that nothing was delivered yet; called where no offset is saved.
+        """Check that nothing was delivered yet; called if no offset is saved.
 
-        Errors: `OffsetError`; something was.
+        Errors: `OffsetError`; something was delivered.
         """
         ...
 
     async def accept(self, offset: Offset) -> None:
-        """Let the next start go on at `offset`, wherever that lies: an operator moved it there."""
+        """Allow the next start to resume at any `offset`, because an operator moved it there."""
         ...
 
 
 @runtime_checkable
 class HasTopics(Protocol):
-    """A sink into topics, which have ids: one that was made again is not the same. Optional."""
+    """A sink that writes topics, whose ids show that one was recreated. Optional."""
 
     async def cluster_id(self) -> str:
-        """Return the id of the cluster; `SinkError` where it cannot be reached."""
+        """Return the id of the cluster; `SinkError` if it cannot be reached."""
         ...
 
     def expect(self, topics: Mapping[str, str]) -> None:
-        """Expect topics to have these ids from now on, as all that were used since.
+        """Expect topics to have these ids from now on, in addition to those used since.
 
-        A topic that is gone or has another id is a `TopicRecreatedError` for whoever uses it, and
-        is not made.
+        A missing topic, or one with another id, is not created; using it raises
+        `TopicRecreatedError`.
         """
         ...
 
     @property
     def topics(self) -> Mapping[str, str]:
-        """The ids of the topics that are expected: those used before, and since."""
+        """The expected topic ids: those passed to `expect`, and those used since."""
         ...
 
     async def watch(self) -> None:
-        """Raise `TopicRecreatedError` soon after a topic is gone, until cancelled."""
+        """Run until cancelled; raise `TopicRecreatedError` soon after a topic is deleted."""
         ...
 
 
 @runtime_checkable
 class Keyed(Protocol):
-    """A sink whose readers may go by the last record of each key. Optional."""
+    """A sink whose readers may keep only the last record of each key. Optional."""
 
     @property
     def key(self) -> Sequence[str]:
-        """Columns that identify a row; empty where nobody goes by keys.
+        """Columns that identify a row; empty if records have no keys.
 
-        With some, a delivery has, of each commit, what only removes rows before the rest; an
-        update's images that come in one batch and agree in these columns stay together.
+        If not empty, a delivery has a commit's pure deletes before its other changes; the images of
+        an update that are in one batch and agree in these columns stay together.
         """
         ...
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """A sink whose records can be read again, to compare them with the table. Optional."""
+    """A sink whose records can be read back, to compare them with the table. Optional."""
 
     @property
     def value_format(self) -> str:
-        """How the values that `read_back` gives are encoded, such as `json` or `debezium`."""
+        """Encoding of the values that `read_back` yields, such as `json` or `debezium`."""
         ...
 
     @property
     def has_decimal_numbers(self) -> bool:
-        """Whether decimals are written as numbers, not as texts."""
+        """Whether decimals are written as numbers, not as strings."""
         ...
 
     @property
     def empty_is_null(self) -> bool:
-        """Whether a list or map that is null is written like one without items."""
+        """Whether a null list or map is written like an empty one."""
         ...
 
     def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
-        """Give the values of all records that readers may see now, from the first, in any order.
+        """Yield the values of all records that are visible to readers now, in any order.
 
-        Only this pipeline's; tombstones are left out. What is written meanwhile need not come.
+        Only this pipeline's records, without tombstones. Later records may be missing.
 
-        Errors: `SinkError`; something that a reader may see cannot be read.
+        Errors: `SinkError`; a visible record cannot be read.
         """
         ...

@@ -1,4 +1,4 @@
-"""Sinks from their sections: whoever delivers opens them by what the section names."""
+"""Build sinks from their sections, by the implementation that the section names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.telemetry import Telemetry
 
 @runtime_checkable
 class _SinkClass(Protocol):
-    """What a sink's class offers in addition to `Sink`: it is built from its own section."""
+    """The constructor that a sink's class has in addition to `Sink`."""
 
     def from_config(self, config: SinkConfig, resources: SinkResources) -> Sink:
         """Build the sink of one table."""
@@ -34,11 +34,11 @@ def open_sink(
     Args:
         table: Configured name of the table.
         config: The sink's section.
-        telemetry: Hears of what it does beside delivering.
+        telemetry: Receives the sink's events.
         daemon: `name` of the configuration.
 
     Raises:
-        ConfigError: The distribution that brings it does not load.
+        ConfigError: The distribution that provides it cannot be loaded.
     """
     if not config.implementation:
         return None

@@ -1,4 +1,4 @@
-"""Value formats as sinks use them: made by name, prepared for each schema before its first rows."""
+"""Value formats of sinks: created by name, prepared for each schema before its first rows."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class _FormatClass(Protocol):
 
 
 def record_format(name: str, options: FormatOptions) -> RecordFormat:
-    """Make a value format by its name.
+    """Create a value format by name.
 
     Raises:
-        ConfigError: There is none of that name, or the distribution that brings it does not load.
+        ConfigError: The name is unknown, or the distribution that provides it cannot be loaded.
     """
     format_class = value_format(name)
     if not isinstance(format_class, _FormatClass):
@@ -47,21 +47,21 @@ def record_format(name: str, options: FormatOptions) -> RecordFormat:
 
 
 _MOST_PREPARED = 8
-"""Schemas of rows that are kept ready: of late those of a table, and of older files among them."""
+"""Cached row schemas per table: the current one, and those of older files."""
 
 
 class TableRecords:
-    """Makes the records of one table in one value format."""
+    """Encodes the records of one table in one value format."""
 
     def __init__(
         self, name: str, options: FormatOptions, registry: SchemaRegistry | None = None
     ) -> None:
-        """Make the format.
+        """Create the format.
 
         Args:
             name: Of the value format.
-            options: What it is told.
-            registry: Where its schemas are registered; None where none is configured.
+            options: The format's options.
+            registry: Registers its schemas; None if none is configured.
 
         Raises:
             ConfigError: As `record_format`.
@@ -72,7 +72,7 @@ class TableRecords:
         self._latest: tuple[pa.Schema, RecordFormat] | None = None
 
     def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
-        """Return the records of a batch; where its schema is new, a registry may be asked first.
+        """Return the records of a batch; for a new schema, may query the registry first.
 
         Args:
             batch, now_us: As for `RecordFormat.records`.
@@ -100,17 +100,17 @@ class TableRecords:
 
 
 class NoRegistry:
-    """Stands for a registry where none is configured: who needs one is refused."""
+    """Replaces the registry where none is configured: a format that needs one fails."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def earlier(self, part: RecordPart, name: str) -> str:
-        """Return that there is none."""
+        """Return an empty string: there is no earlier schema."""
         return ""
 
     def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-        """Refuse.
+        """Raise an error: there is no registry.
 
         Raises:
             ConfigError: Always.

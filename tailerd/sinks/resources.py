@@ -1,4 +1,4 @@
-"""What assembly hands to every sink it builds: sinks do not import encoders."""
+"""Resources that assembly passes to every sink, because sinks do not import encoders."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    # Loaded by no worker of Spark: reading configuration files takes half a second to import.
+    # Spark workers do not import it: the configuration package takes half a second to import.
     from tailerd.config import SinkConfig
 
 DAEMON_NAME = "tailerd"
 EncodeBatch = Callable[[ChangeBatch], bytes]
-"""Turns a batch into bytes that may be appended to those of the batch before."""
+"""Encodes a batch as bytes that may be appended to those of the previous batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkResources:
-    """What a sink needs beside its section.
+    """What a sink needs in addition to its section.
 
     Attributes:
         table: Configured name of the table.
-        encode: The encoder of the format the sink's section asks for.
-        telemetry: Hears of what a delivery does beside delivering.
+        encode: The encoder of the format that the sink's section selects.
+        telemetry: Receives the sink's events.
         daemon: `name` of the configuration.
     """
 
@@ -39,13 +39,13 @@ class SinkResources:
 def pipeline_identity(
     config: SinkConfig, table: str, *, daemon: str, cluster: str = ""
 ) -> PipelineIdentity:
-    """Return which pipeline delivers a table into a sink.
+    """Return the identity of the pipeline that delivers a table into a sink.
 
     Args:
         config: The sink's section.
         table: Configured name of the table.
         daemon: `name` of the configuration.
-        cluster: Id of the Kafka cluster; empty where it is not known, and for other sinks.
+        cluster: Id of the Kafka cluster; empty if unknown, and for other sinks.
     """
     return PipelineIdentity(
         daemon=daemon,

@@ -1,4 +1,4 @@
-"""Blocking steps beside the event loop."""
+"""Run blocking steps in a thread, concurrently with the event loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Result = TypeVar("Result")
 
 
 async def in_thread(function: Callable[..., Result], *arguments: object) -> Result:
-    """Run a blocking step in a thread; when cancelled, wait for it before passing that on.
+    """Run a blocking step in a thread; when cancelled, wait for it, then propagate.
 
-    A thread cannot be stopped: cleaning up beneath it would pull its file away, and a second
-    attempt would run beside the first.
+    A thread cannot be stopped: cleanup during the step would close its file, and a second attempt
+    would run concurrently with the first.
     """
     step = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:

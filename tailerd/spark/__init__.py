@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
-    """Make `format("tailerd")` known to this session, for reading.
+    """Register `format("tailerd")` in this session, for reading.
 
     Args:
         push_filters: Whether batch reads leave out commits and files that a filter excludes. This
@@ -22,7 +22,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
             has pushed for later queries of the same DataFrame, which then lack rows: only for
             programs that `load` again for every query and use a DataFrame once in each.
     """
-    # Imported here: the daemon asks this package about Java before it pays for pyspark.
+    # Imported here: the daemon uses this package to find Java before it imports pyspark.
     from tailerd.spark.datasource import FilteringDataSource, TailerdDataSource
 
     if push_filters:

@@ -1,4 +1,4 @@
-"""Between Arrow and Spark: the declared schema, and batches of other versions made to fit it."""
+"""Converts between Arrow and Spark: the declared schema, and batches of other versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema, *, may_drop: bool) -> pa.R
     """Return `batch` under the declared schema.
 
     A column the batch lacks becomes nulls, a narrower type is widened. `may_drop` says whether
-    columns that were not declared are left out (the user gave a schema of his own).
+    columns that were not declared are left out (for a user-defined schema).
 
     Raises:
         SchemaChangedError: Rows would lose a column, a field or digits.

@@ -37,7 +37,7 @@ class TailerdBatchReader(DataSourceReader):
         """Return the partitions that hold the rows of the range.
 
         Raises:
-            TableError, StorageError, UsageError: The range cannot be served.
+            TableError, StorageError, UsageError: The range cannot be read.
         """
         loop = SourceLoop()
         try:
@@ -61,14 +61,14 @@ class TailerdBatchReader(DataSourceReader):
     async def _narrowed(
         self, source: ChangeSource, start: Offset, end: Offset
     ) -> tuple[Offset, Offset]:
-        """Leave out commits at both ends that no row can pass the filters of."""
+        """Leave out commits at both ends whose rows cannot pass the filters."""
         first, last = first_version(self._filters), last_version(self._filters)
         if last is not None and last < source.version_before(end.version):
             end = replace(end, version=source.next_version(Version(max(last, BEFORE_ALL))))
         if first >= end.version:
             return end, end
         if first > start.version:
-            # The table may have been replaced on the way there: then it has another id.
+            # The table may have been replaced before that version: then it has another id.
             start = await source.offset_at(
                 source.next_version(source.version_before(Version(first)))
             )
@@ -79,6 +79,6 @@ class FilteringBatchReader(TailerdBatchReader):
     """The same for a session that pushes filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Remember the filters; Spark is left to apply all of them to the rows."""
+        """Keep the filters; Spark also applies all of them to the rows."""
         self._filters = list(filters)
         return filters

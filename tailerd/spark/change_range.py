@@ -1,4 +1,4 @@
-"""Which offsets a read runs between: options in, offsets out."""
+"""Computes the offsets of a read from its options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailerd.spark.options import ReadOptions, naming
 
 UNLIMITED = ReadLimit(max_files=2**62, max_bytes=2**62)
 EARLIEST = "1970-01-01T00:00:00Z"
-"""As a timestamp to start at, it means the first commit the log still has."""
+"""As a starting timestamp, it means the first commit that the log still has."""
 
 
 async def starting_offset(
@@ -48,10 +48,10 @@ async def _check_exists(source: ChangeSource, version: Version) -> None:
 
 
 async def ending_offset(source: ChangeSource, options: ReadOptions) -> Offset | None:
-    """Return the offset behind the inclusive end a user gave; None when there is none.
+    """Return the offset after the inclusive end that the options name; None if they name none.
 
     Raises:
-        UsageError: The timestamp is none, or before the first commit.
+        UsageError: The timestamp is invalid, or before the first commit.
     """
     if not options.end:
         return None
@@ -61,7 +61,7 @@ async def ending_offset(source: ChangeSource, options: ReadOptions) -> Offset | 
 
 
 async def batch_range(source: ChangeSource, options: ReadOptions) -> tuple[Offset, Offset]:
-    """Return start and end of a batch read; a start at or behind the end means no rows.
+    """Return start and end of a batch read; a start at or after the end means no rows.
 
     A snapshot without a start is taken at the end, so `snapshot` with `endingVersion` reads the
     table as it was.
@@ -81,7 +81,7 @@ async def tasks_between(source: ChangeSource, start: Offset, end: Offset) -> lis
 
 
 def clamped(offset: Offset, *, start: Offset, end: Offset | None) -> Offset:
-    """Return `offset`, or `end` where it lies beyond; never before `start`."""
+    """Return `offset`, or `end` if that is smaller; never before `start`."""
     if end is None or not end.is_before(offset):
         return offset
     return end if start.is_before(end) else start

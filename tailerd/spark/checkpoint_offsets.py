@@ -1,4 +1,4 @@
-"""Where Structured Streaming keeps the offsets of tables whose sink is Spark's own, as files."""
+"""Reads the offsets that Structured Streaming keeps for tables with one of Spark's own sinks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stream_checkpoint(config: Config, name: str) -> Path:
 
 
 def delivered_until(checkpoint: Path) -> Offset | None:
-    """Return the end of the newest batch of a query that is done; None before it.
+    """Return the end of the newest committed batch of a query; None if there is none.
 
     Raises:
         OffsetError: The checkpoint cannot be read.

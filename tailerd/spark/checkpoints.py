@@ -1,4 +1,4 @@
-"""What Spark's own checkpoint folders say, read as files: no session is needed for that."""
+"""Reads Spark's own checkpoint folders as files, without a session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailerd.errors import OffsetError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedBatches:
-    """The newest batches of a checkpoint; None where there is none.
+    """The newest batches of a checkpoint; None if there is none.
 
     Attributes:
         logged: The newest batch whose end is logged.
@@ -23,7 +23,7 @@ class LoggedBatches:
 
 
 def logged_batches(checkpoint: Path) -> LoggedBatches:
-    """Look which batches a checkpoint has; blocking.
+    """Return the newest batches of a checkpoint; blocking.
 
     Raises:
         OffsetError: It cannot be read.
@@ -37,14 +37,14 @@ def batch_numbers(folder: Path) -> list[int]:
     """Return the numbers of the batches that a folder of a checkpoint has, sorted; blocking.
 
     Raises:
-        OSError: It cannot be listed; one that is not there has none.
+        OSError: It cannot be listed; a missing folder has none.
     """
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
-    """Return the fields of the end of a batch, as the query's one source gave it; blocking.
+    """Return the fields of the end of a batch, as the query's only source returned it; blocking.
 
     Raises:
         OffsetError: The checkpoint is damaged.

@@ -1,6 +1,6 @@
-"""What a query of a sink of Spark's own claims before it starts: its name in the state.
+"""Claims the name in the state for a query with one of Spark's own sinks, before it starts.
 
-Its offset is in its checkpoint, which the state knows nothing of.
+Its offset is in its checkpoint, which the state does not record.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class SparkClaim:
         self._identity = identity
 
     async def enter(self, *, has_offset: bool) -> PipelineRecord | None:
-        """Claim the name; return what the state remembers of this pipeline.
+        """Claim the name; return the state's record of this pipeline.
 
         Args:
-            has_offset: Whether its checkpoint says where it goes on.
+            has_offset: Whether its checkpoint says where it resumes.
 
         Raises:
-            PipelineReboundError: It must not go on.
+            PipelineReboundError: It must not resume.
             TailerdError: The state cannot be read or written.
         """
         known = await self._claim.check(self._identity)

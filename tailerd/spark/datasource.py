@@ -7,22 +7,22 @@ Options of a read, batch or stream; ranges are inclusive:
 - `endingVersion`, or for a batch `endingTimestamp`
 - `maxFilesPerTrigger`, `maxBytesPerTrigger`: how much one micro-batch admits; batches have no limit
 - `changes`: `auto` (exactly the rows that changed), `cdf`, `files` or `net`
-- `snapshot`: `true` gives the rows of the starting version first
-- `schemaVersion`: gives the columns of that version; an error that asks for it names the number
-- `columns`: names of the table's columns to read, `a,b`; Spark does not tell a Python source which
-  ones a query needs
-- `identity`: names of columns that tell rows apart, `a,b`: a deleted and an inserted row of one
+- `snapshot`: `true` returns the rows of the starting version first
+- `schemaVersion`: returns the columns of that version; an error that asks for it names the number
+- `columns`: names of the table's columns to read, `a,b`; Spark does not pass a Python source the
+  columns that a query needs
+- `identity`: names of columns that identify a row, `a,b`: a deleted and an inserted row of one
   commit with the same values there are an update, where rows are compared
 - `pollInterval`, `allowedPaths` (`/a,/b`, or a JSON list), `partitionTimezone`: as `poll_interval`,
   `allowed_paths` and `partition_timezone` in a configuration file
 - `ledger`: a folder or URL where a format without history (Kartothek) keeps what was observed, so
-  that a query goes on after a restart
+  that a query can resume after a restart
 
 Without a start a stream begins with the snapshot of the newest version, as Delta's own source
 does, and a batch begins at the earliest commit in the log. A batch with `snapshot` and no start is
 the table as it is at the end. The schema is the table's at the end of the range (of a stream: at
 its head when the query starts), then `_change_type`, `_commit_version`, `_commit_timestamp`. A
-schema of one's own (`.schema(...)`) picks columns by name.
+user-defined schema (`.schema(...)`) selects columns by name.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _Source = TypeVar("_Source", bound=DataSource)
 
 
 def configured(source: type[_Source], storage: StoreSettings) -> type[_Source]:
-    """Return a data source whose tables are reached so, to be registered.
+    """Return a data source, to be registered, that reaches its tables with these settings.
 
-    Spark's Java keeps a registered class pickled, and gives it to the Python processes of its
-    queries. A class of no module is pickled whole: so the settings reach them, and stand in no
-    option, plan, file or environment where others may read.
+    Spark's Java keeps a registered class pickled, and passes it to the Python processes of its
+    queries. A class that belongs to no module is pickled by value: the settings reach these
+    processes without appearing in an option, plan, file or environment that others may read.
     """
     return type(source.__name__, (source,), {"storage": storage})
 
 
 @all_errors_travel
 class TailerdDataSource(DataSource):
-    """What Spark knows as format `tailerd`. Options are checked before anything is opened."""
+    """Implements Spark's format `tailerd`. Options are checked before anything is opened."""
 
     # Parts are imported where they are used: every executor task and every commit of the sink
     # starts or wakes a Python process that needs only one of them.
     storage: ClassVar[StoreSettings | None] = None
-    """How tables are reached, where `configured` set it; else as the environment says."""
+    """How tables are reached, if set by `configured`; otherwise as the environment says."""
 
     _schema_version: Version | None = None
     _pushes_filters = False
@@ -107,7 +107,7 @@ class TailerdDataSource(DataSource):
         from tailerd.spark.stream_reader import TailerdStreamReader
 
         options = self._read_options()
-        # Rows of any version fit columns that were chosen by name, as long as their types do.
+        # Rows of any version fit columns selected by name, as long as their types do.
         version = None if options.columns else self._schema_version
         return TailerdStreamReader(options, schema, version)
 
@@ -129,9 +129,9 @@ class TailerdDataSource(DataSource):
 
 
 class FilteringDataSource(TailerdDataSource):
-    """The same where `spark.sql.python.filterPushdown.enabled` is set.
+    """The same with `spark.sql.python.filterPushdown.enabled`.
 
-    PySpark refuses a reader that can take filters where it is not.
+    Without that setting PySpark rejects a reader that accepts filters.
     """
 
     _pushes_filters = True

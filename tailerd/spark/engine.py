@@ -1,4 +1,4 @@
-"""The process's Spark session: opened when it is first needed, opened again when its Java dies."""
+"""The process's Spark session: opened on first use, and reopened when its Java process dies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _CLOSE_SECONDS = 1.0
 
 
 class SparkEngine:
-    """The session and what all its queries share.
+    """The session, and the resources that all its queries share.
 
     Attributes:
         storage: How queries reach their tables; cannot change while they run.
-        listener: Tells queries' supervisors what Spark reports.
-        starting: Held while a query starts: every Python source is a process of its own on the
+        listener: Passes Spark's reports to the queries' supervisors.
+        starting: Held while a query starts: every Python source is a separate process on the
             driver, and many at once time out.
     """
 
@@ -56,7 +56,7 @@ class SparkEngine:
         self._spark: SparkSession | None = None
 
     async def session(self) -> SparkSession:
-        """Return the session that lives, opening one where there is none: 4 to 10 seconds.
+        """Return the live session, opening one if there is none: 4 to 10 seconds.
 
         Raises:
             ConfigError: Spark cannot start.
@@ -90,7 +90,7 @@ class SparkEngine:
         is the thread which made the session, so queries are started there.
 
         Raises:
-            EngineError: The JVM does not answer. The next `session` is another one.
+            EngineError: The JVM does not answer. The next `session` is a new one.
         """
         threads = self._session_thread if in_session_thread else self._threads
         try:
@@ -101,7 +101,7 @@ class SparkEngine:
             raise await self._lost(error) from error
 
     async def _lost(self, error: Exception) -> EngineError:
-        """Give up a session whose Java is gone; a Java that lives is not at fault."""
+        """Drop a session whose Java process has ended; keep it if the process is alive."""
         status = await asyncio.get_running_loop().run_in_executor(
             self._session_thread, forget_session
         )

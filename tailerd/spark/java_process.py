@@ -1,4 +1,4 @@
-"""Starts Spark's Java process; its messages that mean nothing to a user are left out.
+"""Starts Spark's Java process, and suppresses its irrelevant messages.
 
 Java warns of a module that Spark itself asks for, and of options that a user set in the environment
 on purpose. Everything else that it, or a worker of Spark, writes to standard error is passed on.
@@ -31,7 +31,7 @@ def start_java(settings: Mapping[str, str], *, has_own_workers: bool) -> None:
     """Start the Java process of this Python process, unless it has one; blocking, some seconds.
 
     Args:
-        settings: Of Spark; those of the driver's Java count here only.
+        settings: Of Spark; those of the driver's Java take effect only here.
         has_own_workers: Python workers run on this machine, as children of Java.
 
     Raises:
@@ -57,11 +57,11 @@ def start_java(settings: Mapping[str, str], *, has_own_workers: bool) -> None:
 
 
 def link_home(folder: Path) -> None:
-    """Make an empty folder a `SPARK_HOME` of links to PySpark, but for its archive of modules.
+    """Make an empty folder a `SPARK_HOME` of links to PySpark, without its archive of modules.
 
-    Java puts that archive first into every worker's path, where each process compiles each module
-    again: a second of a processor for each of the eight kinds of workers. Without it they find the
-    same modules where pip put them, compiled.
+    Java puts that archive first into every worker's path, and each process then compiles each
+    module again: one CPU second for each of the eight kinds of workers. Without it they import the
+    same modules, already compiled, from where pip installed them.
     """
     import pyspark
 
@@ -72,7 +72,7 @@ def link_home(folder: Path) -> None:
 
 @contextmanager
 def _own_home() -> Iterator[None]:
-    """Let Java start with such a home, where the user named none."""
+    """Start Java with such a `SPARK_HOME`, unless the user has set one."""
     if "SPARK_HOME" in os.environ:
         yield
         return
@@ -104,5 +104,5 @@ def _write(descriptor: int, data: bytes) -> None:
         try:
             data = data[os.write(descriptor, data) :]
         except OSError:
-            # Nobody reads standard error any longer: Java must not wait for that.
+            # The reader has closed standard error: Java must not block on it.
             return

@@ -1,8 +1,8 @@
 """One maintenance job on Spark: `python -m tailerd.spark.maintenance_program`.
 
-A request as a line of JSON on standard input, the answer on standard output. It is a process of its
-own so that Java and its memory are gone when the job is done. It ends when its input
-ends, as that of a parent that was killed does.
+Reads the request as a line of JSON from standard input, and writes the answer to standard output.
+It is a separate process so that Java and its memory are released when the job is done. It exits
+when its input ends, which also happens when its parent is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailerd.storage.stores import Stores, StoreSettings
 
 def main() -> None:
     """Answer one request."""
-    # Whatever Java or a library prints must not be taken for the answer.
+    # Output of Java or a library must not be taken for the answer.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
         request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
@@ -38,7 +38,7 @@ def _end_with_input() -> None:
     # Unbuffered: the interpreter ends with the lock of `sys.stdin`, which would be held here.
     while os.read(0, 4096):
         pass
-    # Java follows: its input is a pipe from here.
+    # Java exits too: its input is a pipe from this process.
     os._exit(1)
 
 
@@ -47,7 +47,7 @@ def _answer(request: EngineRequest) -> EngineAnswer:
         return EngineAnswer(result=asyncio.run(_run(request)))
     except TailerdError as error:
         return EngineAnswer.failed(error)
-    except Exception as error:  # noqa: BLE001 - the parent tells of it
+    except Exception as error:  # noqa: BLE001 - the parent reports it
         bug = BugError(f"A maintenance job on Spark broke: {error!r}.", remedy="Please report it.")
         return EngineAnswer.failed(bug)
 

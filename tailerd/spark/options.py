@@ -1,7 +1,7 @@
-"""The options of `format("tailerd")`: names as Delta has them, checked once, errors that name them.
+"""The options of `format("tailerd")`: named as in Delta, checked once, and named in errors.
 
-Spark hands options over with their names in lower case, so names are compared without case and
-shown as they are written here.
+Spark passes option names in lower case, so names are compared case-insensitively and shown as they
+are written here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DELTA_OPTIONS = {
     "timestampAsOf": "Give snapshot=true and endingTimestamp to a batch.",
     "schemaTrackingLocation": "Leave it out: an error names the schemaVersion to go on with.",
 }
-"""Options of Delta's own sources that have no place here, and what there is instead."""
+"""Options of Delta's own sources that are not supported, and what to use instead."""
 
 DELTA_ALREADY_SO = {
     "readChangeFeed": ("true", "Format tailerd always gives changes."),
@@ -61,8 +61,8 @@ DELTA_ALREADY_SO = {
     "skipChangeCommits": ("false", "Changed rows come as rows; filter by _change_type."),
     "withEventTimeOrder": ("false", "Rows come in the order of commits."),
 }
-"""Options of Delta's own source that mean here what happens anyway: the value that is accepted
-(empty: any, since deleted and changed rows are no error here), and what to know of another one."""
+"""Options of Delta's own source that ask for what tailerd always does: the accepted value (empty:
+any, since deleted and changed rows are no error here), and the remedy for another value."""
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -74,25 +74,25 @@ _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a user asked `spark.read` or `spark.readStream` for.
+    """The parsed options of `spark.read` or `spark.readStream`.
 
     Attributes:
         path: The table's place.
         start, end: A version, `latest` (start only) or a timestamp, as text; empty when not given.
             The end is inclusive.
         changes: How the rows of a commit are found.
-        schema_version: The version whose columns the rows come with; None for the end of the
-            range, or the head.
+        schema_version: The version whose columns the rows have; None for the end of the range, or
+            the head.
         columns: The table's columns to read; empty for all.
-        identity: Columns that tell rows apart, so that deletes and inserts found by comparing rows
+        identity: Columns that identify a row, so that deletes and inserts found by comparing rows
             become updates; empty: they do not.
-        snapshot: Whether the rows of the starting version come first; None when not said.
+        snapshot: Whether the rows of the starting version come first; None if not given.
         limit: How much one micro-batch may admit; batch reads have no limit.
-        poll_seconds: Longest time between two looks at the log while nothing is seen to change;
-            None as the place needs it.
+        poll_seconds: Longest time between two polls of the log without a notification; None for
+            the default of the place.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
-        storage: How files are reached; executors know only what comes with a task.
+        storage: How files are reached; executors have only what is sent with a task.
         table_format: Name of the table's format; `auto` to recognise it.
         ledger: Folder or URL where a format without history keeps what was observed; empty: what
             is observed ends with the process.
@@ -170,7 +170,7 @@ class ReadOptions:
 
 @contextmanager
 def naming(option: str, text: object) -> Iterator[None]:
-    """Let errors about what a table has say which option asks for it, in `where` too."""
+    """Add the option that caused an error about the table's log to it, in `where` too."""
     try:
         yield
     except (MissingVersionError, UsageError) as error:
@@ -202,7 +202,7 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 
 
 def _is_so_already(key: str, value: str) -> bool:
-    """Return whether an option of Delta's asks for what happens anyway.
+    """Return whether an option of Delta asks for what tailerd always does.
 
     Raises:
         UsageError: It is such an option, with a value that asks for something else.
@@ -308,7 +308,7 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
 
 
 def _allowed_paths(text: str) -> tuple[str, ...]:
-    """Read places between commas, or a JSON list of them, which begins as no place does."""
+    """Read comma-separated places, or a JSON list of them; no place begins with `[`."""
     if not text.startswith("["):
         return tuple(path for path in text.split(",") if path)
     try:

@@ -21,15 +21,15 @@ TARGET_BYTES = 32 * 1024 * 1024
 """Bytes of data files one partition should have: ten times the work that a task costs Spark."""
 
 OPEN_COST_BYTES = 512 * 1024
-"""What opening one more file costs, in bytes that could be read meanwhile."""
+"""Cost of opening one more file, in bytes that could be read in the same time."""
 
 
 SPLIT_BYTES = 64 * 1024 * 1024
-"""Size of the shares a larger file is read in, each its row groups; a row group is never cut."""
+"""Size of the parts in which a larger file is read, each of whole row groups."""
 
 
 class ChangePartition(InputPartition):
-    """The consecutive change tasks, or shares of some, that one Spark task reads. Picklable."""
+    """The consecutive change tasks, or parts of some, that one Spark task reads. Picklable."""
 
     def __init__(self, tasks: tuple[ChangeTask, ...]) -> None:
         super().__init__(None)
@@ -39,7 +39,7 @@ class ChangePartition(InputPartition):
 def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[ChangePartition]:
     """Cut `tasks` into runs of about equal cost, none much above `target_bytes`; keep the order.
 
-    A larger file is a partition of its own, or several. No tasks give no partitions.
+    A larger file is a partition of its own, or several. No tasks make no partitions.
     """
     shares = [each for task in tasks for each in reader_of(task).split(task, SPLIT_BYTES)]
     costs = [each.size_bytes + OPEN_COST_BYTES for each in shares]
@@ -52,7 +52,8 @@ def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[
     run: list[ChangeTask] = []
     run_cost = 0
     for each, cost in zip(shares, costs, strict=True):
-        # A task goes where its middle lies, so that no run is more than half a file off.
+        # A task belongs to the run that contains its middle, so that no run is more than half a
+        # file off.
         if run and run_cost + cost / 2 > share:
             partitions.append(ChangePartition(tuple(run)))
             run, run_cost = [], 0
@@ -72,7 +73,7 @@ def read_partition(
         TableError, StorageError: As a `TaskReader` raises them.
     """
     freeze_gc()
-    # Spark asks to read one empty partition where planning gave none.
+    # Spark requests one empty partition if planning returned none.
     tasks = partition.tasks if isinstance(partition, ChangePartition) else ()
     columns = target.names if may_drop else None
     for batch in read_tasks(tasks, DEFAULT_BATCH_LIMIT, columns, stores=stores):
@@ -86,7 +87,7 @@ def read_partition(
 
 @functools.cache
 def freeze_gc() -> None:
-    """Keep what is loaded out of garbage collections, once a process.
+    """Exclude loaded modules from garbage collections, once a process.
 
     Spark's Python workers collect after every task, and walking the modules takes 25 ms each time.
     """

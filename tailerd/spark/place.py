@@ -1,8 +1,8 @@
-"""Spark as the place where deliveries are read and written: each one task of a job.
+"""Reads and writes deliveries on Spark: each is one task of a job.
 
-A job takes all that waits, so that a thousand small tables cost few jobs, and large deliveries have
-jobs of their own, so that no other table waits for them. Errors are values: one table's do not end
-a job. A job that Spark itself fails, fails for all in it; their pipelines try again.
+A job takes all waiting deliveries, so that a thousand small tables need few jobs; large deliveries
+have jobs of their own, so that no other table waits for them. Errors are values: those of one table
+do not fail the job. If Spark itself fails a job, all its deliveries fail and are retried.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tailerd.storage.stores import StoreSettings
 
 _JOBS_AT_ONCE = 4
 _LARGE_AT_ONCE = 2
-"""So that small deliveries always find a job."""
+"""Fewer than `_JOBS_AT_ONCE`, so that small deliveries can always get a job."""
 _MOST_ITEMS = 10_000
 _GIVEN_BYTES = 32 * 1024 * 1024
-"""What the tasks of one job are given at most."""
+"""Most bytes that are sent to the tasks of one job."""
 _READ_BYTES = 64 * 1024 * 1024
-"""What they read at most; a larger delivery has a job of its own."""
+"""Most bytes that they read; a larger delivery has a job of its own."""
 _CANCEL_SECONDS = 5.0
 _KILL_SECONDS = 3.0
 """After a job has failed: Spark ends the Python workers of its other tasks within two seconds."""
 _SPECULATION = "spark.speculation"
 
 _Answer = RemoteAnswer | dict[str, object]
-"""What came of a delivery: an answer, or an error as data."""
+"""The result of a delivery: an answer, or an error as data."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Item:
-    """A delivery that waits, or runs."""
+    """A delivery that is waiting or running."""
 
     data: bytes
     size_bytes: int
@@ -57,7 +57,7 @@ class SparkPlace:
     """A `Place` on a session's executors. Use it from one event loop."""
 
     def __init__(self, engine: SparkEngine, storage: Callable[[], StoreSettings]) -> None:
-        """Open no session yet.
+        """Initialize; no session is opened yet.
 
         Args:
             engine: The session.
@@ -89,7 +89,7 @@ class SparkPlace:
             raise
 
     async def _settled(self, item: _Item) -> None:
-        """Return when nothing of an item is done any more; a task cannot be interrupted."""
+        """Wait until an item is no longer worked on; a task cannot be interrupted."""
         if item in self._waiting:
             self._waiting.remove(item)
             return
@@ -104,7 +104,7 @@ class SparkPlace:
             job.add_done_callback(self._ended)
 
     def _taken(self) -> list[_Item]:
-        """Return what the next job does, the one that has waited longest among it."""
+        """Return the items of the next job, including the one that has waited longest."""
         if (
             sum(self._jobs.values()) < _LARGE_AT_ONCE
             and self._waiting[:1]
@@ -144,14 +144,14 @@ class SparkPlace:
         except TailerdError:
             raise
         except Exception as error:
-            # What PySpark itself raises where its Java ends in the middle of an answer.
+            # PySpark raises various exceptions if Java ends in the middle of an answer.
             raise EngineError(f"A job of Spark failed: {type(error).__name__}: {error}.") from error
 
     async def _job(self, items: list[_Item]) -> None:
         try:
             answers = await self._answers([item.data for item in items])
         except EngineError as error:
-            # Its tasks may still write; nothing is to be written again before they are gone.
+            # Its tasks may still write; nothing may be rewritten before they have ended.
             await asyncio.sleep(_KILL_SECONDS)
             for item in items:
                 _fail(item, error)
@@ -184,12 +184,12 @@ def _fail(item: _Item, error: BaseException) -> None:
     if item.answer.done():
         return
     item.answer.set_exception(error)
-    # Whoever waited may be gone.
+    # The caller may be gone: mark the exception as retrieved.
     item.answer.exception()
 
 
 def _doing(storage: StoreSettings) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
-    """Return what a task does with its items."""
+    """Return the function that a task applies to its items."""
 
     def do(items: Iterable[bytes]) -> Iterator[bytes]:
         from tailerd.arrow_start import start_without_pandas

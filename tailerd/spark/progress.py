@@ -24,9 +24,9 @@ HEAD_VERSION = "head_version"
 LAG_VERSIONS = "undelivered_versions"
 DELIVERED_VERSION = "delivered_version"
 OLDEST_MS = "oldest_undelivered_timestamp_ms"
-"""Beside the offset in what the source reports as its head: the newest version, how many of them
-are not even planned, the newest of which all is, and the commit time of what waits longest. Only a
-source can count its versions."""
+"""Fields that the source adds to the offset it reports as its head: the newest version, the number
+of unplanned versions, the newest version that is planned completely, and the commit time of the
+oldest unplanned commit. Only a source can count its versions."""
 
 OBSERVED = "tailerd"
 FIRST_VERSION, LAST_VERSION = "first_version", "last_version"
@@ -34,10 +34,10 @@ FIRST_VERSION, LAST_VERSION = "first_version", "last_version"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """One micro-batch, or an idle look, as Spark reports it.
+    """One micro-batch, or an idle trigger, as Spark reports it.
 
     Attributes:
-        start, end, head: Offsets as the source gave them, as JSON text; empty when not known.
+        start, end, head: Offsets as the source returned them, as JSON text; empty if unknown.
         observed: The query's counters: rows by change type, first and last version.
         duration_seconds: Of the whole micro-batch.
     """
@@ -50,7 +50,7 @@ class BatchReport:
 
 
 def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
-    """Return what a report tells: rows delivered, an offset saved, the backlog."""
+    """Return the events of a report: rows delivered, an offset saved, the backlog."""
     end = _fields(report.end)
     if end is None:
         return []
@@ -86,11 +86,11 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
 
 
 def tell_begin(telemetry: Telemetry, name: str, stands: Callable[[], Offset | None]) -> None:
-    """Emit where a table goes on, if that is known; blocking as `stands` is.
+    """Emit where a table resumes, if that is known; blocking as `stands` is.
 
     Args:
-        stands: Reads where it goes on. Its `OffsetError` is not for here: the query says it, if it
-            cannot go on from there either.
+        stands: Reads where it resumes. Its `OffsetError` is ignored here: the query raises it if it
+            cannot resume from there either.
     """
     with suppress(OffsetError):
         if (offset := stands()) is not None:
@@ -98,7 +98,7 @@ def tell_begin(telemetry: Telemetry, name: str, stands: Callable[[], Offset | No
 
 
 def _begins_at(table: str, offset: Offset) -> OffsetChosen:
-    """Return what is told before a query goes on: one with nothing to do reports nothing."""
+    """Return the event of a resumed query; a query with nothing to do reports none itself."""
     return OffsetChosen(
         table=table,
         engine=ENGINE,

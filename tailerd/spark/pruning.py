@@ -1,7 +1,7 @@
 """Filters of a query that exclude whole change tasks. Pure.
 
-Only what is certainly false for every row of a task excludes it; Spark filters the rows afterwards
-as if nothing had been left out.
+A filter excludes a task only if it is certainly false for every row; Spark filters the remaining
+rows as usual.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def first_version(filters: Iterable[Filter]) -> int:
 
 
 def last_version(filters: Iterable[Filter]) -> int | None:
-    """Return the last version whose commit can pass them; None where they do not say."""
+    """Return the last version whose commit can pass them; None if they set no upper bound."""
     lasts: list[int] = []
     for each in filters:
         match each:
@@ -91,7 +91,7 @@ def _column_filter(each: Filter) -> ColumnFilter | None:
         case (
             EqualTo(attribute=(name,), value=value) | EqualNullSafe(attribute=(name,), value=value)
         ):
-            # Two nulls are the same to one of them.
+            # `EqualNullSafe` treats two nulls as equal.
             return None if value is None else _compared(name, Comparison.EQUAL, (value,))
         case GreaterThan(attribute=(name,), value=value):
             return _compared(name, Comparison.GREATER, (value,))
@@ -106,7 +106,7 @@ def _column_filter(each: Filter) -> ColumnFilter | None:
 
 
 def _compared(name: str, comparison: Comparison, values: tuple[object, ...]) -> ColumnFilter | None:
-    """Return a filter; times to compare commits' with become numbers, None where that fails."""
+    """Return a filter; commit times become numbers, None if that fails."""
     if name == COMMIT_TIMESTAMP:
         values = tuple(_microseconds(value) for value in values)
         if UNKNOWN in values:

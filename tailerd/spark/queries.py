@@ -30,13 +30,13 @@ def start_query(
     once: bool,
     schema_version: int | None = None,
 ) -> StreamingQuery:
-    """Start the query of a table; blocking, seconds.
+    """Start the query of a table; blocks for seconds.
 
     Args:
         schema_version: The version whose schema it has; None for the newest.
 
     Raises:
-        TailerdError: What was wrong, as the query's Python process raised it.
+        TailerdError: As raised by the query's Python process.
     """
     sink = table.sink
     if not isinstance(sink, StreamSinkConfig):
@@ -57,7 +57,7 @@ def start_query(
 
 
 def read_options(table: TableConfig) -> dict[str, str]:
-    """Return the options of `format("tailerd")` that mean what the configuration says."""
+    """Return the options of `format("tailerd")` for a table's configuration."""
     options = {
         "path": table.path,
         "changes": table.changes,
@@ -83,7 +83,7 @@ def read_options(table: TableConfig) -> dict[str, str]:
 
 
 def _counted(changes: DataFrame) -> DataFrame:
-    """Count rows by change type on the way, so that progress reports can tell them."""
+    """Count rows by change type on the way, for progress reports."""
     kind, version = sql.col(CHANGE_TYPE), sql.col(COMMIT_VERSION)
     counters = [sql.count_if(kind == each.value).alias(each.value) for each in ChangeType]
     first, last = sql.min(version).alias(FIRST_VERSION), sql.max(version).alias(LAST_VERSION)

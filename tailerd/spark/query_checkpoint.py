@@ -1,8 +1,8 @@
-"""The checkpoint folder of a supervised query, looked at before Spark takes it up.
+"""Checks the checkpoint folder of a supervised query before Spark reads it.
 
-Spark writes `metadata` once, `offsets/N` before micro-batch N and `commits/N` behind it, each whole
-or not at all. A full disk, a power cut or a copy of half a folder leaves what Spark reports as an
-error of its Java, or goes on from as if nothing had happened.
+Spark writes `metadata` once, `offsets/N` before micro-batch N and `commits/N` after it, each
+atomically. After a full disk, a power failure or an incomplete copy, Spark fails with a Java error,
+or resumes as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ABOUT_OFFSETS = (OffsetError, TableRecreatedError, MissingVersionError)
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Make sure that a query can go on from a checkpoint; one that is not there yet is good.
+    """Check that a query can resume from a checkpoint; one that does not exist yet is valid.
 
     Args:
         folder: The checkpoint.
 
     Raises:
-        OffsetError: It is damaged, or not this release's.
+        OffsetError: It is damaged, or of another release.
     """
     if not folder.exists():
         return
@@ -65,10 +65,10 @@ def check_checkpoint(folder: Path) -> None:
 
 
 def make_private(checkpoint: Path) -> None:
-    """Make the folder around a checkpoint for this user alone; Spark's files are as the umask says.
+    """Create the parent folder of a checkpoint as private; Spark's files follow the umask.
 
     Raises:
-        StorageError: It cannot be made.
+        StorageError: It cannot be created.
     """
     try:
         make_private_folder(checkpoint.parent)
@@ -80,7 +80,7 @@ def make_private(checkpoint: Path) -> None:
 
 
 def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
-    """Return an error about a saved offset with the place it is kept at and how to let it go."""
+    """Add to an error about a saved offset the place of the offset and how to discard it."""
     is_named = bool(error.path) and Path(error.path).is_relative_to(folder)
     if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error
@@ -109,7 +109,7 @@ def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
     """Check one file: the log's version, a line about the micro-batch, then one for each source."""
     lines = _lines(folder / name)
     if lines and lines[0] != _LOG_VERSION:
-        # Spark knows whether it reads that.
+        # Spark decides whether it can read that version.
         return
     if len(lines) < 3:
         raise _damaged(folder, f"{name} is cut off", mend)
@@ -127,7 +127,7 @@ def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a log's file; none where it does not begin with a version."""
+    """Return the lines of a log's file; none if it does not begin with a version."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
-"""Errors of Python processes that Spark runs, in the text that Spark makes of them, and out of it.
+"""Encodes errors of Python processes into the text that Spark passes on, and decodes them.
 
-Spark hands an error of a Python process on as text only: its traceback, in the messages of one or
-more Java exceptions. So at the worker's edge (`worker_edge`) each error gets a trailer, one line
-behind its message with the error as data, and this module reads it back on the driver. The trailer
-has no character that Spark, Java or a log escapes, substitutes or wraps, and a checksum: of one
-that is cut or mixed with something else nothing is believed.
+Spark passes on an error of a Python process as text only: its traceback, in the messages of one or
+more Java exceptions. So in the worker (`worker_edge`) each error gets a trailer, one line after its
+message with the error as data, and this module decodes it on the driver. The trailer has no
+character that Spark, Java or a log escapes, substitutes or wraps, and it has a checksum: a trailer
+that is truncated or mixed with other text is ignored.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def trailer_of(error: TailerdError) -> str:
 
 
 def error_of(text: str) -> TailerdError:
-    """Return the error whose trailer is in what Spark says of a failure.
+    """Return the error whose trailer is in Spark's text of a failure.
 
     Java and Python both print causes before or below what they caused, and Spark repeats texts: the
     last trailer is that of the error which ended the work.
 
     Returns:
-        An `EngineError` with Spark's words where there is no trailer, or the last is damaged.
+        An `EngineError` with Spark's text if there is no trailer, or the last one is damaged.
     """
     trailers = _TRAILER.findall(text)
     error = _unpacked(*trailers[-1]) if trailers else None
@@ -62,7 +62,7 @@ def _unpacked(packed: str, checksum: str) -> TailerdError | None:
 
 
 def _unknown(text: str) -> EngineError:
-    """Return an error with the line of a failure that tells most; nothing is decided by it."""
+    """Return an error with the most informative line of a failure, for display only."""
     others = _ANY_RAISED.findall(text)
     if others:
         name, message = others[-1]

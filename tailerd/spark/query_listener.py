@@ -1,4 +1,4 @@
-"""Hears what Spark reports about queries, and tells the part that supervises each."""
+"""Passes Spark's reports about queries to the supervisor of each query."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tailerd.spark.progress import OBSERVED, BatchReport
 
 
 class QueryObserver(Protocol):
-    """What one query's supervisor wants to hear; called from Spark's callback thread."""
+    """Receives Spark's reports about one query; called from Spark's callback thread."""
 
     def reported(self, report: BatchReport) -> None:
         """Handle a micro-batch."""
         ...
 
     def idled(self) -> None:
-        """Note that the query looked and found nothing."""
+        """Note that the query found nothing new."""
         ...
 
     def terminated(self) -> None:
-        """Note that the query ended, in whatever way."""
+        """Note that the query ended, for whatever reason."""
         ...
 
 
 class QueryListener(StreamingQueryListener):
-    """One listener for all queries of a session; observers are known by the run id."""
+    """One listener for all queries of a session; observers are registered by run id."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class QueryListener(StreamingQueryListener):
             _tell(observer, progress)
 
     def forget(self, run_id: str) -> None:
-        """Notify nobody of this run any more."""
+        """Stop the notifications about this run."""
         with self._lock:
             self._observers = {k: v for k, v in self._observers.items() if k != run_id}
             self._early.pop(run_id, None)

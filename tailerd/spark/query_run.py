@@ -1,4 +1,4 @@
-"""One streaming query from its start to its end: does it answer, does it live, why did it die."""
+"""Runs one streaming query: waits for its first report, supervises it, returns its error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailerd.spark.query_listener import QueryListener
 
 _ANSWER_TIMEOUT_SECONDS = 120.0
 _BATCH_SECONDS = 10.0
-"""How long a first micro-batch keeps the next query from starting: its workers start too, and many
+"""How long a first micro-batch delays the start of the next query: its workers start too, and many
 at once time out."""
 _LOOK_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 5.0
@@ -26,7 +26,7 @@ _LAST_REPORT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A query that was started, and who tells of it."""
+    """A query that was started, and the listener that reports on it."""
 
     query: StreamingQuery
     run_id: str
@@ -37,7 +37,7 @@ class _Begun:
 
 
 class QueryRun:
-    """Starts a query again and again, one at a time. Implements `QueryObserver`.
+    """Runs a query, repeatedly but one run at a time. Implements `QueryObserver`.
 
     Once asked to stop, `run` returns within `config.shutdown_timeout` seconds.
 
@@ -58,7 +58,7 @@ class QueryRun:
             engine: The session.
             what: The query, for errors.
             start: Starts it, blocking.
-            on_report: Hears of every micro-batch, in Spark's callback thread.
+            on_report: Called with every micro-batch, in Spark's callback thread.
         """
         self.stop = asyncio.Event()
         self._engine = engine
@@ -71,7 +71,7 @@ class QueryRun:
         self._giving_up: asyncio.Task[None] | None = None
 
     async def run(self) -> TailerdError | None:
-        """Run the query once; return why it died, or None when it ended as asked."""
+        """Run the query once; return why it failed, or None if it was stopped."""
         self._answered.clear()
         self._woken.clear()
         begun: list[_Begun] = []
@@ -92,7 +92,7 @@ class QueryRun:
                 each.forget()
 
     def answered(self) -> None:
-        """Note that the query lives, from somebody in the event loop who knows."""
+        """Note that the query is alive; called in the event loop."""
         self._answered.set()
 
     def reported(self, report: BatchReport) -> None:
@@ -101,15 +101,15 @@ class QueryRun:
         self._loop.call_soon_threadsafe(self._answered.set)
 
     def idled(self) -> None:
-        """Note that the query lives."""
+        """Note that the query is alive."""
         self._loop.call_soon_threadsafe(self._answered.set)
 
     def terminated(self) -> None:
-        """Wake the one that waits for the query."""
+        """Wake the coroutine that waits for the query."""
         self._loop.call_soon_threadsafe(self._woken.set)
 
     async def _start(self, begun: list[_Begun]) -> None:
-        """Start the query and put it in `begun`, also where nobody waits for that any more."""
+        """Start the query and put it in `begun`, also if the caller was cancelled meanwhile."""
         engine = self._engine
         spark = await engine.session()
 
@@ -129,9 +129,9 @@ class QueryRun:
                 each.forget()
                 each.query.stop()
 
-        # Where queries start, so that it comes behind this one's start and before the next.
+        # In the thread that starts queries, so that it runs after this start and before the next.
         with suppress(TailerdError):
-            # Else Java is gone, and the query with it.
+            # On an error Java is gone, and the query with it.
             await self._engine.blocking(end, in_session_thread=True)
 
     async def _until_answered(self, query: StreamingQuery) -> None:
@@ -161,14 +161,14 @@ class QueryRun:
                 await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
                 return None
             await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
-            # Java may be gone without a word: then asking fails, and the wait was short.
-        # Reports come through a queue, the last of them before the word of the end.
+            # Java may end without a report: then the next call fails, after this short wait.
+        # Reports come through a queue, the last of them before the report of the end.
         await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
         failure = await engine.blocking(query.exception)
         return None if failure is None else error_of(str(failure))
 
     async def _end(self, query: StreamingQuery) -> None:
-        """Let the running micro-batch finish if it is quick; else Spark repeats it next time."""
+        """Let a quick micro-batch finish; a longer one is repeated by Spark at the next start."""
         engine = self._engine
         patience = engine.config.shutdown_timeout / 2
         deadline = self._loop.time() + patience
@@ -185,16 +185,16 @@ class QueryRun:
 
 
 def _has_batch(query: StreamingQuery) -> bool:
-    """Return whether a micro-batch runs: its report comes when it is done, however long that is.
+    """Return whether a micro-batch runs: it is reported only when it is done, however late.
 
-    Blocking. Sources have said by then what there is, or the checkpoint has.
+    Blocking. Its range is known by then, from the sources or from the checkpoint.
     """
     status = query.status
     return bool(status["isTriggerActive"] and status["isDataAvailable"])
 
 
 async def first_of(*events: asyncio.Event, seconds: float) -> None:
-    """Wait until one of the events is set or the time is over."""
+    """Wait until one of the events is set or the time is up."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

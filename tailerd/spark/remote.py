@@ -1,4 +1,4 @@
-"""What a session needs whose executors are on other machines: this package, above all."""
+"""Prepares a session for executors on other machines: above all, ships this package to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def remote_settings() -> Mapping[str, str]:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Give the executors this very package, whatever their Python has installed.
+    """Send this package to the executors, whatever their Python has installed.
 
     Raises:
         ConfigError: It cannot be written to a temporary folder.
@@ -52,7 +52,7 @@ def ship_package(spark: SparkSession) -> None:
 
 
 def temporary_folder(prefix: str) -> Path:
-    """Return a new folder for what Java reads now and later; it goes when this process ends."""
+    """Return a new folder for files that Java reads; it is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -64,7 +64,7 @@ def write_archive(folder: Path) -> Path:
     archive = folder / ARCHIVE
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for module in sorted(package.rglob("*.py")):
-            # The same modules make the same bytes: another file of that name would be refused.
+            # The same modules make the same bytes: Spark rejects another file of the same name.
             entry = zipfile.ZipInfo(str(module.relative_to(package.parent)), _FIRST_DAY)
             entry.compress_type = zipfile.ZIP_DEFLATED
             file.writestr(entry, module.read_bytes())

@@ -1,8 +1,8 @@
-"""Where a stream's schema ends: the first rows that are not of the schema its query has.
+"""Finds where a stream's schema ends: the first rows that do not fit the schema of its query.
 
 A query has one schema. Rows of versions up to the one it was taken from may lack columns or be
 narrower: those become null or are widened. Rows of later versions must have the same columns and
-types, else the micro-batch ends before them, and the query goes on after a restart.
+types, otherwise the micro-batch ends before them, and the query resumes after a restart.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tailerd.formats.base import ChangeSource, SchemaStep
 from tailerd.spark.arrow_schema import conform, declared_schema, spark_schema
 
 LOOK_AHEAD_VERSIONS = 1000
-"""How far behind a boundary is looked for the newest schema that the rows there fit."""
+"""How many versions after a boundary are searched for the newest schema that its rows fit."""
 
 
 class SchemaBoundary:
     """Compares rows' schemas with the schema a query has.
 
     Args:
-        schema: What the query has.
-        version: The version it was taken from; None where the user gave a schema of his own: then
-            all rows that can be cast to it fit.
+        schema: The schema of the query.
+        version: The version it was taken from; None for a user-defined schema, which all rows fit
+            that can be cast to it.
     """
 
     def __init__(self, schema: StructType, version: Version | None) -> None:
@@ -40,10 +40,10 @@ class SchemaBoundary:
         self._same: dict[bytes, bool] = {}
 
     async def reach(self, source: ChangeSource, start: Offset, end: Offset) -> Offset:
-        """Return `end`, or where the schema ends before it.
+        """Return `end`, or the place before it where the schema ends.
 
         Raises:
-            SchemaChangedError: That is at `start`.
+            SchemaChangedError: The schema ends at `start`.
             TableError: A commit cannot be read correctly.
         """
         async for step in source.schema_steps(start, end):
@@ -62,7 +62,7 @@ class SchemaBoundary:
             planned_with: The version of that schema.
 
         Raises:
-            SchemaChangedError: Rows between the two cannot be given with this query's schema.
+            SchemaChangedError: Rows between the two do not fit this query's schema.
         """
         async for step in source.schema_steps(start, end):
             if self._misfit(step.schema):
@@ -123,12 +123,12 @@ class SchemaBoundary:
 
 
 def _key(schema: pa.Schema) -> bytes:
-    """Return what tells schemas apart: comparing them leaves their metadata out."""
+    """Return the identity of a schema; `==` would ignore the metadata of its fields."""
     return bytes(schema.serialize())
 
 
 def misfit(schema: pa.Schema, target: pa.Schema, *, may_drop: bool) -> str:
-    """Return why rows of a schema cannot be given under `target`; empty when they can."""
+    """Return why rows of a schema do not fit `target`; empty if they do."""
     rows = with_change_columns(schema)
     if may_drop:
         rows = pa.schema([field for field in rows if field.name in target.names])
@@ -140,13 +140,13 @@ def misfit(schema: pa.Schema, target: pa.Schema, *, may_drop: bool) -> str:
 
 
 async def _newest_fitting(source: ChangeSource, first: SchemaStep) -> Version:
-    """Return the newest version whose schema all rows from `first` up to it can be given in."""
+    """Return the newest version whose schema all rows from `first` up to it fit."""
     steps = [first]
     version = first.offset.version
     for _ in range(LOOK_AHEAD_VERSIONS):
         version = source.next_version(version)
     end = Offset(table_id=first.offset.table_id, version=version)
-    # What lies ahead and cannot be read is told when it is reached.
+    # A later commit that cannot be read is reported when the stream reaches it.
     with suppress(TableError):
         async for step in source.schema_steps(first.offset, end):
             steps.append(step)

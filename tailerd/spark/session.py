@@ -1,4 +1,4 @@
-"""Is there a Java to run Spark on, and one quiet session whose driver is this process."""
+"""Finds a Java for Spark, and starts one session, with few log messages, driven by this process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
 """
 # Failing queries and tasks reach the supervisor as exceptions; Spark's own copies of them (a page
-# of Java frames each) would only bury the one clear error.
+# of Java frames each) would hide the one clear error.
 _SILENCED = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.executor.Executor",
@@ -57,11 +57,11 @@ _SILENCED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaFound:
-    """What Java there is.
+    """The Java that was found.
 
     Attributes:
-        version: Major version of a usable Java; 0 when there is none.
-        reason: Why it is not usable; empty when it is.
+        version: Major version of a usable Java; 0 if there is none.
+        reason: Why it is not usable; empty if it is.
     """
 
     version: int
@@ -74,7 +74,7 @@ class JavaFound:
 
 
 def java_home_or_version(environment: Mapping[str, str] | None = None) -> JavaFound:
-    """Look for the Java that Spark would take: `JAVA_HOME`, else `java` on the `PATH`."""
+    """Find the Java that Spark would use: `JAVA_HOME`, else `java` on the `PATH`."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME", "")
     java = (
@@ -113,9 +113,9 @@ def local_session(
 ) -> SparkSession:
     """Start the process's Spark session, or return the one it has; blocking, 4 to 10 seconds.
 
-    Times are UTC, nothing is printed to stdout, and `format("tailerd")` is known. Of a local master
-    nothing listens beyond loopback; executors of another one get this package. `conf` overrides
-    every setting made here.
+    Times are UTC, nothing is printed to stdout, and `format("tailerd")` is registered. With a local
+    master nothing listens beyond loopback; executors of any other get this package. `conf`
+    overrides every setting made here.
 
     Raises:
         ConfigError: There is no usable Java, or Spark refuses a setting.
@@ -131,16 +131,16 @@ def local_session(
     with _told_as_config(master):
         spark = builder.getOrCreate()
     if not is_local(master):
-        # Before the format is known: what is registered later finds it there.
+        # Before the format is registered, so that its modules are on the executors by then.
         ship_package(spark)
     register(spark)
     return spark
 
 
 def start_session_java(master: str, conf: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Start the Java that `local_session` will use, unless it runs; blocking, some seconds.
+    """Start the Java that `local_session` will use, unless it runs; blocks for some seconds.
 
-    For programs that load libraries which must not be forked with: to start Java forks.
+    For programs that load libraries which do not support fork: starting Java forks.
 
     Returns:
         The settings of the session.
@@ -175,11 +175,11 @@ def _told_as_config(master: str) -> Iterator[None]:
 
 
 def forget_session() -> int | None:
-    """Let the next `local_session` start another Java, if the one there was has ended; blocking.
+    """Let the next `local_session` start another Java, if the current one has ended; blocking.
 
     Returns:
-        The exit status of the Java that ended, negative for a signal; None where it lives, or
-        nobody can tell, or it was forgotten already: then nothing changes.
+        The exit status of the Java that ended, negative for a signal; None, without any change, if
+        it is alive, its state is unknown, or it was forgotten already.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -193,9 +193,9 @@ def forget_session() -> int | None:
     except subprocess.TimeoutExpired:
         return None
     with suppress(Exception):
-        # Closes our ends of its sockets, some of which are broken.
+        # Closes this side of its sockets, some of which are broken.
         gateway.shutdown()
-    # pyspark keeps these for the life of the process, and has no word for a Java that died.
+    # PySpark keeps these for the life of the process, and has no API for a Java that died.
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None
@@ -218,14 +218,14 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         # The checkpoint keeps offsets of this many batches; a supervised query needs few.
         "spark.sql.streaming.minBatchesToRetain": "20",
-        # A query killed while it writes its first offsets leaves a temporary file, which is no
-        # offset. With this check it would never start again.
+        # A query killed while it writes its first offsets leaves a temporary file. With this
+        # check it would never start again.
         "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     }
 
 
 def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
-    # The workers must be this very interpreter: the `python3` of PATH may have no pyarrow.
+    # The workers must use this interpreter: the `python3` of PATH may have no pyarrow.
     if PYTHON in settings:
         # Only spark-submit reads the property.
         os.environ["PYSPARK_PYTHON"] = settings[PYTHON]

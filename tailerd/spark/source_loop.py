@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: the asynchronous source behind Spark's blocking calls."""
+"""Runs the asynchronous source in an event loop of its own thread, for Spark's blocking calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STOP_TIMEOUT_SECONDS = 5.0
 
 
 class SourceLoop:
-    """Runs coroutines for blocking callers; what they start keeps running between the calls."""
+    """Runs coroutines for blocking callers; tasks they start keep running between the calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -40,10 +40,10 @@ class SourceLoop:
 
 
 def end_quietly() -> None:
-    """Drop what this process would still print, if it ends because Spark has closed the socket.
+    """Discard further output of this process if it ends because Spark has closed the socket.
 
-    That is how a query ends. PySpark would now fail to report it to the closed socket, and print a
-    traceback about it.
+    That is how a query ends. PySpark would otherwise fail to report it to the closed socket, and
+    print a traceback.
     """
     if isinstance(sys.exc_info()[1], EOFError):
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - kept until the process ends

@@ -1,12 +1,12 @@
-"""Offsets as Spark keeps them: the fields of `Offset`, and where the query once began.
+"""Offsets as Spark keeps them: the fields of `Offset`, and the initial offset of the query.
 
-The end of a micro-batch also says how it was planned: for the schema of which version, because a
-query with another one may have to repeat it; and with which changes, because a position within a
-commit counts something else with others.
+The end of a micro-batch also records how it was planned: the version of its schema, because a query
+with another schema may have to repeat it; and its `changes` mode, because a position within a
+commit depends on that mode.
 
-Spark's checkpoint holds the end of every micro-batch but not the start of the first one: when
-that one must be repeated, the source is asked again where to begin, and the table has moved on
-meanwhile. So the end of the first micro-batch remembers its start. Pure.
+Spark's checkpoint holds the end of every micro-batch but not the start of the first one: when that
+one must be repeated, Spark asks the source again for the initial offset, and the table has advanced
+meanwhile. So the end of the first micro-batch includes its start. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHANGES = "changes"
 
 
 def initial_fields(offset: Offset) -> OffsetFields:
-    """Return what a query without a checkpoint begins with."""
+    """Return the initial offset of a query without a checkpoint."""
     return {**fields_of(offset), _IS_INITIAL: True}
 
 
@@ -37,7 +37,7 @@ def end_fields(
     schema_version: int | None = None,
     changes: ChangeMode | None = None,
 ) -> OffsetFields:
-    """Return the end of a micro-batch; `start` itself, key by key, when nothing is new.
+    """Return the end of a micro-batch; exactly `start` if nothing is new.
 
     Spark compares offsets as text.
     """
@@ -54,24 +54,24 @@ def end_fields(
 
 
 def planned_with(end: Mapping[str, str | int | bool]) -> int | None:
-    """Return the version whose schema a micro-batch was planned for; None when it is not said."""
+    """Return the version whose schema a micro-batch was planned for; None if not recorded."""
     version = end.get(_SCHEMA_VERSION)
     return version if isinstance(version, int) else None
 
 
 def planned_changes(end: Mapping[str, str | int | bool]) -> str | None:
-    """Return the changes a micro-batch was planned with; None where it is not said."""
+    """Return the changes a micro-batch was planned with; None if not recorded."""
     changes = end.get(_CHANGES)
     return changes if isinstance(changes, str) else None
 
 
 def check_continues(start: Offset, planned: str | None, changes: ChangeMode) -> None:
-    """Make sure that `start`, which was planned with some changes, means the same with these.
+    """Check that `start`, which was planned with some changes, means the same with these.
 
-    At the beginning of a commit it does, and among the files of a snapshot.
+    It does at the beginning of a commit, and among the files of a snapshot.
 
     Raises:
-        OffsetError: It lies within a commit.
+        OffsetError: It is within a commit.
     """
     is_within = start.phase is Phase.FOLLOW and start.position > 0
     if is_within and planned not in (None, changes.value):
@@ -83,10 +83,10 @@ def check_continues(start: Offset, planned: str | None, changes: ChangeMode) -> 
 
 
 def check_repeats(start: Offset, end: Offset, planned: str | None, changes: ChangeMode) -> None:
-    """Make sure that [start, end) has the rows again that were planned with some changes.
+    """Check that [start, end) has the same rows as when it was planned with some changes.
 
     Raises:
-        OffsetError: These give others.
+        OffsetError: These changes yield other rows.
     """
     has_commits = end.phase is Phase.FOLLOW and start.is_before(end)
     if has_commits and planned not in (None, changes.value):
@@ -110,7 +110,7 @@ def _counts_others(what: str, planned: str | None, changes: ChangeMode) -> Offse
 def batch_start(
     start: Mapping[str, str | int | bool], end: Mapping[str, str | int | bool]
 ) -> Offset:
-    """Return where a micro-batch really starts, the repeated first one included."""
+    """Return where a micro-batch really starts, also a repeated first one."""
     if not start.get(_IS_INITIAL):
         return offset_of(start)
     if end.get(_IS_INITIAL):
@@ -126,9 +126,9 @@ def fields_of(offset: Offset) -> OffsetFields:
 
 
 def offset_of(fields: Mapping[str, str | int | bool]) -> Offset:
-    """Read an offset, whatever is kept beside it.
+    """Read an offset, ignoring the additional fields.
 
     Raises:
-        OffsetError: It is none, or a newer release wrote it.
+        OffsetError: It is not an offset, or a newer release wrote it.
     """
     return Offset.from_json(json.dumps(dict(fields)))

@@ -67,20 +67,20 @@ _HINTS = {
 }
 
 WAIT_SECONDS = 1.0
-"""How long an idle `latestOffset` waits for a commit before it answers that nothing is new."""
+"""How long an idle `latestOffset` waits for a commit before it returns that nothing is new."""
 
 HEAD_SECONDS = 2.0
-"""How old a report of the head may be while the query is behind it anyway."""
+"""How old a report of the head may be while the query has not reached that head."""
 
 
 @all_errors_travel
 class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One table followed by one query. Lives on the driver; executors get a pickled copy."""
+    """One table followed by one query. Runs on the driver; executors get a pickled copy."""
 
     def __init__(
         self, options: ReadOptions, schema: StructType, schema_version: Version | None
     ) -> None:
-        """Take the schema of a version, or with None one that the user gave."""
+        """Initialize with the schema of a version, or with None a user-defined one."""
         if options.end and not options.end.isdigit():
             raise UsageError(
                 "The option endingTimestamp is for batch reads, because a stream cannot know which"
@@ -102,7 +102,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return initial_fields(self._driver().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return `maxFilesPerTrigger`; `maxBytesPerTrigger` holds beside it."""
+        """Return `maxFilesPerTrigger`; `maxBytesPerTrigger` applies in addition."""
         return ReadMaxFiles(self._options.limit.max_files)
 
     def latestOffset(  # noqa: N802 - Spark's name
@@ -112,7 +112,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             SchemaChangedError: The next rows have another schema; all before them are delivered.
-            OffsetError: `start` counts what other `changes` gave.
+            OffsetError: `start` is within a commit that was planned with other `changes`.
         """
         changes, begin = self._options.changes, offset_of(start)
         check_continues(begin, planned_changes(start), changes)
@@ -133,7 +133,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the partitions of one micro-batch.
 
         Raises:
-            OffsetError: It was planned with other `changes`, which gave other rows.
+            OffsetError: It was planned with other `changes`, which yield other rows.
         """
         begin, behind = batch_start(start, end), offset_of(end)
         check_repeats(begin, behind, planned_changes(end), self._options.changes)
@@ -202,7 +202,7 @@ class _Follower:
     def latest(self, start: Offset, limit: AdmissionLimit) -> Offset:
         wait = 0.0 if self._ends_at_head else WAIT_SECONDS
         if self._is_finished(start):
-            # What is behind the end is not this query's, whatever it may be; the table must be.
+            # Commits after the end do not matter to this query; that the table is the same does.
             self._call(tasks_between(self._table.source, start, start))
             time.sleep(wait)
             self._planned = start
@@ -210,24 +210,25 @@ class _Follower:
         found = self._call(self._table.latest(start, limit, wait))
         end = clamped(found, start=start, end=self._end)
         if end is self._end:
-            # What it was called before the stream came there is not what another process expects.
+            # `_end` has the table id of the query's start; another process expects the id that
+            # the table has at this version.
             end = self._loop.call(self._table.source.offset_at(end.version))
         self._planned = self._call(self._boundary.reach(self._table.source, start, end))
         return self._planned
 
     def head(self) -> OffsetFields | None:
-        """Return the head as an offset, and the commit time of what is not even planned yet."""
+        """Return the head as an offset, and the commit time of the oldest unplanned commit."""
         if self._planned is None:
             return None
         if self._is_finished(self._planned):
             return self._standing(self._planned, 0)
         if self._reported is not None:
             planned, fields = self._reported
-            # While nothing rings, the log is what it was.
+            # Without a wakeup the log has not changed.
             if self._table.is_idle and planned == self._planned:
                 return fields
-            # A look is a listing: one for each micro-batch would make catching up with a long log
-            # cost the square of it.
+            # Each check is a listing: one for each micro-batch would make the cost of catching up
+            # quadratic in the length of the log.
             is_recent = time.monotonic() - self._reported_at < HEAD_SECONDS
             if is_recent and self._planned.is_before(offset_of(fields)):
                 return fields
@@ -242,7 +243,7 @@ class _Follower:
         return fields
 
     def _standing(self, end: Offset, versions: int) -> OffsetFields:
-        """Return the end of what can be planned, as an offset, and what lies before it."""
+        """Return the end of what can be planned, as an offset, with the backlog before it."""
         assert self._planned is not None
         source = self._table.source
         fields = fields_of(end)
@@ -274,7 +275,7 @@ class _Follower:
         self._loop.close()
 
     def _call(self, work: Coroutine[None, None, _T]) -> _T:
-        """Run work with offsets of the checkpoint; what is wrong with these is repaired there."""
+        """Run work with offsets of the checkpoint; errors of these offsets name a remedy there."""
         try:
             return self._loop.call(work)
         except (MissingVersionError, TableRecreatedError) as error:

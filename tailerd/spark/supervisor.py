@@ -1,10 +1,10 @@
 """`tailerd run` on Spark: one session, one supervised streaming query per table.
 
-Queries start one after another, each when the one before has answered: every Python source is a
-process of its own on the driver, and many at once time out. A query that dies of something that
-may pass, the death of Spark's own Java process for instance, is started again from its checkpoint;
-one that cannot be read correctly stays down and the others go on. Where the table's schema
-changes, the query ends before the first rows that have the new one, and another takes over there.
+Queries start one after another, each when the previous one has reported: every Python source is a
+separate process on the driver, and many at once time out. A query with a retryable error, for
+instance the death of Spark's Java process, is restarted from its checkpoint; one whose table cannot
+be read correctly stays down and the others continue. When the table's schema changes, the query
+ends before the first rows with the new schema, and a new query continues there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SparkPipeline:
         self._query.stop.set()
 
     async def run(self) -> None:
-        """Keep the query alive; what ended it for good is in `error`."""
+        """Keep the query running; a permanent failure is in `error`."""
         self._engine.telemetry.emit(
             events.PipelineStarted(
                 table=self._name,
@@ -80,7 +80,7 @@ class SparkPipeline:
                 continue
             if isinstance(failure, MissingVersionError) and self._lets_go_of_schema(failure):
                 continue
-            # What an option asks for is no matter of the saved offset.
+            # An error of an option does not concern the saved offset.
             if not failure.where:
                 failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
@@ -141,7 +141,7 @@ class SparkPipeline:
         return failure.retryable and (limit is None or self._attempt < limit)
 
     def _takes_schema_of(self, failure: SchemaChangedError) -> bool:
-        """Let the next query have the schema the failed one asks for, unless it was tried here."""
+        """Let the next query use the schema that the failure names, unless it was tried already."""
         version = failure.schema_version
         if version is None or version in self._schemas_tried:
             return False
@@ -155,7 +155,7 @@ class SparkPipeline:
         return True
 
     def _lets_go_of_schema(self, failure: MissingVersionError) -> bool:
-        """Let the next query have the newest schema, if the log may have lost the adopted one."""
+        """Let the next query use the newest schema, if the log may have lost the adopted one."""
         if failure.retryable or self._schema_version is None:
             return False
         self._schema_version = None

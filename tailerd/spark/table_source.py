@@ -1,4 +1,4 @@
-"""The table behind a read: opened as the options say, and followed by events of new commits."""
+"""The table of a read: opened as the options say, and followed by notifications of commits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
         stores: By default with the options' settings.
 
     Raises:
-        ConfigError: The place is of no store that is served.
+        ConfigError: No supported store serves this place.
         TableError, StorageError: The table cannot be opened.
     """
     return await open_table(
@@ -48,7 +48,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
 
 
 def warn(error: TailerdError) -> None:
-    """Warn where users see it; for logs that can be read all the same."""
+    """Warn the user about a log that can be read anyway."""
     # Spark shows what its Python processes write to standard error.
     sys.stderr.write(f"warning[{error.code}]: {error}\n")
 
@@ -59,7 +59,7 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     That is `schemaVersion`, else the end of the range.
 
     Raises:
-        TableError, StorageError, UsageError: There is no such version, or it cannot be served.
+        TableError, StorageError, UsageError: There is no such version, or it cannot be read.
     """
     source = await open_source(options)
     version = source.version_before((await source.initial_offset("latest")).version)
@@ -75,12 +75,12 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
 
 
 class FollowedTable:
-    """A table that stays open, and a wakeup that rings when its log may have grown.
+    """A table that stays open, and a wakeup that is set when its log may have grown.
 
     Use it from one event loop; `aclose` frees the watchers.
 
     Attributes:
-        is_idle: Whether nothing was new at the last look and nothing has rung since.
+        is_idle: Whether the last poll found nothing new and there was no wakeup since.
     """
 
     def __init__(self, source: ChangeSource, options: ReadOptions, stores: Stores) -> None:
@@ -105,8 +105,8 @@ class FollowedTable:
     async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
         """Return the furthest offset one step may reach; wait for a wakeup when nothing is new.
 
-        A table that was idle is looked at again only when the wakeup has rung, so that idling costs
-        neither CPU nor requests. Without waiting it is looked at in any case.
+        An idle table is polled again only after a wakeup, so that idling costs neither CPU nor
+        requests. With `wait_seconds` 0 it is polled in any case.
 
         Raises:
             TailerdError: As the source raises it, or what ended the watchers of an idle table.
@@ -135,7 +135,7 @@ class FollowedTable:
         return found
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Return what lies between `start` and the head."""
+        """Return the backlog between `start` and the head."""
         return await self.source.backlog(start)
 
     async def aclose(self) -> None:
@@ -145,10 +145,10 @@ class FollowedTable:
 
 
 def check_listening(listening: asyncio.Task[None]) -> None:
-    """Make sure that what should ring a wakeup has not failed: nobody would hear of commits.
+    """Check that the watchers have not failed: commits would go unnoticed.
 
     Raises:
-        TailerdError: It has; as it was raised, or `BugError`.
+        TailerdError: They have; as it was raised, or `BugError`.
     """
     error = None if listening.cancelled() or not listening.done() else listening.exception()
     if error is None:

@@ -1,8 +1,8 @@
-"""The edge of Python code that Spark calls: an error that leaves it takes itself along as data.
+"""Wraps Python code that Spark calls, so that its errors carry themselves as data.
 
-All that Spark runs passes here: methods of data sources, readers and writers (in processes of
-their own on the driver and on executors), functions of tasks, and what `foreachBatch` calls back.
-The other side is `query_errors.error_of`.
+All code that Spark runs is wrapped: methods of data sources, readers and writers (in separate
+processes on the driver and on executors), functions of tasks, and callbacks of `foreachBatch`. The
+errors are decoded by `query_errors.error_of`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _T = TypeVar("_T")
 
 @contextmanager
 def worker_edge() -> Iterator[None]:
-    """Let an error of ours that is raised inside carry its trailer, whoever prints it.
+    """Add its trailer to a `TailerdError` raised inside, so that every traceback includes it.
 
-    It is a note of the exception: tracebacks show it behind the message, which people read
-    unchanged. Errors that are not ours pass as they are.
+    The trailer is a note of the exception: tracebacks show it after the unchanged message. Other
+    exceptions pass unchanged.
     """
     try:
         yield
     except TailerdError as error:
-        # One that passes two edges, or is raised again for a repeated batch, has one trailer.
+        # An error that is wrapped twice, or raised again for a repeated batch, has one trailer.
         notes = [note for note in getattr(error, "__notes__", ()) if not is_trailer(note)]
         error.__notes__ = [*notes, trailer_of(error)]
         raise
 
 
 def errors_travel(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the function with this edge around its call, and around each item it yields."""
+    """Return the function with `worker_edge` around its call, and around each item it yields."""
 
     @wraps(function)
     def at_edge(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -50,7 +50,7 @@ def errors_travel(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def all_errors_travel(kind: type[_T]) -> type[_T]:
-    """Return a class with this edge around each public method that it defines itself."""
+    """Return a class with `worker_edge` around each public method that it defines itself."""
     for name, member in list(vars(kind).items()):
         if isfunction(member) and not name.startswith("_"):
             setattr(kind, name, errors_travel(member))

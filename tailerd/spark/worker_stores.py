@@ -1,7 +1,7 @@
 """The stores of a Python worker of Spark, which reads one task after another.
 
-Spark keeps worker processes and gives each task its closure again, so that nothing which a task
-makes is there for the next: connections can only be kept by the process.
+Spark keeps worker processes but unpickles the closure for each task, so that no object of one task
+reaches the next: connections can only be kept by the process.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Bytes: one small contract (`base`) and its implementations; vendor errors end here."""
+"""Object stores: the contract (`base`) and its implementations, which map vendor errors."""

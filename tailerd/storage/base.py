@@ -19,8 +19,8 @@ class FileMeta(Struct, frozen=True, gc=False):
         path: Full path in the store: absolute POSIX path, or bucket/key.
         size_bytes: Length.
         mtime_ms: Last modification, milliseconds since the epoch.
-        identity: Tells this very file from another of the same name, size and time; to be compared
-            only, in one process. 0 where a store cannot tell.
+        identity: Distinguishes this file from another with the same name, size and time. For
+            comparison only, within one process. 0 where the store has no such value.
     """
 
     path: str
@@ -35,12 +35,12 @@ class FileMeta(Struct, frozen=True, gc=False):
 
 
 class FolderMark(Struct, frozen=True, gc=False):
-    """What a folder's own entry tells: another mark, and a file came, went or was replaced.
+    """A value from the folder's own entry that changes when a file is added, removed or replaced.
 
     Attributes:
-        identity: The mark; to be compared only.
-        is_settled: Whether the same mark later also means that nothing has happened since. It does
-            not when the last change was only just: clocks of file systems move in steps.
+        identity: The mark; for comparison only.
+        is_settled: Whether an equal mark later also means that nothing has changed since. False
+            right after a change, because file system timestamps are coarse.
     """
 
     identity: str
@@ -49,21 +49,21 @@ class FolderMark(Struct, frozen=True, gc=False):
 
 @runtime_checkable
 class MarksFolders(Protocol):
-    """What a store may offer besides: to tell cheaply that listing a folder again is needless."""
+    """Optional for a store: detects cheaply that a folder need not be listed again."""
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
-        """Return the folder's mark now; None where none can be relied upon, or no folder is."""
+        """Return the folder's current mark; None if it is unreliable or there is no folder."""
         ...
 
 
 @runtime_checkable
 class ShowsUnfinished(Protocol):
-    """What a store offers whose files can be seen while they are written: to tell when they are."""
+    """Optional for a store whose files are visible while written: detects unfinished files."""
 
     async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
-        """Return what `head` tells of a file now, and whether nobody writes to it any more.
+        """Return what `head` returns, and whether no process has the file open for writing.
 
-        None where nobody can tell, so that only a second look some time later does.
+        None where that cannot be determined; only a second check some time later shows it.
         """
         ...
 
@@ -74,12 +74,12 @@ class ShowsUnfinished(Protocol):
 
 @runtime_checkable
 class ListsFolders(Protocol):
-    """What a store may offer besides: to list sub-folders without the files below them."""
+    """Optional for a store: lists sub-folders without the files below them."""
 
     def list_folders(
         self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
     ) -> AsyncIterator[str]:
-        """Yield the names of folders directly in `folder` that start so, ascending.
+        """Yield the names of folders directly in `folder` that start with `starts_with`, ascending.
 
         Args:
             on_page: Called before each request.
@@ -88,15 +88,15 @@ class ListsFolders(Protocol):
 
 
 class RemoteFile(io.RawIOBase):
-    """What `open_input` returns where each read costs a request: read little often, never.
+    """The file that `open_input` returns where each read costs a request: avoid small reads.
 
-    Readers of Parquet ask for the columns of a row group at once, instead of piece by piece.
+    Parquet readers request all columns of a row group at once, not piece by piece.
     """
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Note which ranges (start, length) are read soon: they are fetched meanwhile.
+        """Prefetch ranges (start, length) that are read soon.
 
-        Ranges of an earlier call that are not among them are read no more.
+        Ranges of an earlier call that are not among them will not be read.
         """
         raise NotImplementedError
 
@@ -105,33 +105,33 @@ class PendingInput(Protocol):
     """A file that is being opened."""
 
     def open(self) -> BinaryIO:
-        """Wait for it, blocking; as `open_input`."""
+        """Wait until it is open, blocking; return what `open_input` returns."""
         ...
 
     def cancel(self) -> None:
-        """Give it up; it is not opened afterwards."""
+        """Cancel the opening; `open` is not called afterwards."""
         ...
 
 
 @runtime_checkable
 class OpensAhead(Protocol):
-    """What a store may offer besides, whose files take their time to open."""
+    """Optional for a store whose files are slow to open: starts opening early."""
 
     def begin_input(self, path: str) -> PendingInput:
-        """Begin what `open_input` does, without waiting."""
+        """Start what `open_input` does, without waiting."""
         ...
 
 
 class ObjectStore(Protocol):
     """Named immutable blobs, listed in name order. Paths use `/`, whatever the store.
 
-    Errors: `FileMissingError` for a file that is not there, `AccessDeniedError` for one that may
-    not be touched, `StorageError` for everything else. All methods may be called concurrently and
-    survive cancellation.
+    Errors: `FileMissingError` for a file that does not exist, `AccessDeniedError` for one that this
+    user may not access, `StorageError` for everything else. All methods may be called concurrently
+    and survive cancellation.
     """
 
     scheme: str
-    """The URL scheme this store answers to, such as `file`, `memory` or `s3`."""
+    """The URL scheme of this store, such as `file`, `memory` or `s3`."""
 
     is_remote: bool
     """Whether every request crosses a network, and may be charged."""
@@ -141,7 +141,7 @@ class ObjectStore(Protocol):
     system reports changes."""
 
     def url_of(self, path: str) -> str:
-        """Return the place that `Stores.locate` turns back into this store and `path`."""
+        """Return the location that `Stores.locate` resolves to this store and `path`."""
         ...
 
     def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
@@ -159,11 +159,11 @@ class ObjectStore(Protocol):
     async def fetch(
         self, path: str, start: int = 0, length: int | None = None
     ) -> tuple[FileMeta, bytes]:
-        """Return the bytes that `get` would, and what `head` tells of the file, in one request."""
+        """Return what `head` and `get` return, in one request."""
         ...
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return whole files in the order asked for, fetched as cheaply as the store can."""
+        """Return whole files in the requested order, fetched as cheaply as the store can."""
         ...
 
     async def head(self, path: str) -> FileMeta:
@@ -171,15 +171,15 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
-        """Write a file atomically: readers see all of it or nothing; folders appear as needed.
+        """Write a file atomically: readers see all of it or nothing; missing folders are created.
 
-        With `if_absent` exactly one of several racing writers wins, the others get
+        With `if_absent` exactly one of several concurrent writers succeeds, the others get
         `FileExistsAlreadyError`.
         """
         ...
 
     async def delete(self, path: str) -> None:
-        """Delete a file; one that does not exist is deleted already."""
+        """Delete a file; succeeds if it does not exist."""
         ...
 
     def open_input(self, path: str) -> BinaryIO:
@@ -195,14 +195,14 @@ class NoSettings(Struct, frozen=True):
 
 
 class NeedsNoSettings:
-    """The part of a `StoreProvider` that is the same where nothing can be set and no network is."""
+    """The common part of every `StoreProvider` without settings and without a network."""
 
     is_remote: ClassVar[bool] = False
     settings_type: ClassVar[type[NoSettings]] = NoSettings
 
     @classmethod
     def settings_of(cls, config: StorageConfig | None) -> NoSettings:
-        """Return the one value there is."""
+        """Return the only value."""
         return NoSettings()
 
     def reconfigure(self, settings: NoSettings) -> None:
@@ -210,10 +210,10 @@ class NeedsNoSettings:
 
 
 class StoreProvider(Protocol):
-    """What the registry names for a URL scheme: finds the store of a place.
+    """Resolves locations of a URL scheme to stores; the registry names one per scheme.
 
-    Loading its module must be cheap: vendors' libraries are imported by `locate`. One is made for
-    each `Stores` object, and keeps its stores.
+    Importing its module must be cheap: vendors' libraries are imported by `locate`. Each `Stores`
+    object creates one instance, which keeps its stores.
     """
 
     name: ClassVar[str]
@@ -228,7 +228,7 @@ class StoreProvider(Protocol):
 
     @classmethod
     def settings_of(cls, config: StorageConfig | None) -> Any:
-        """Return the settings in the section `storage`; None: what the environment says.
+        """Return the settings of the section `storage`; for None, those of the environment.
 
         Raises:
             ConfigError: The store's own section is wrong.
@@ -236,22 +236,22 @@ class StoreProvider(Protocol):
         ...
 
     def __init__(self, settings: Any) -> None:
-        """Take settings of `settings_type`; nothing is connected yet."""
+        """Accept settings of `settings_type`; does not connect yet."""
         ...
 
     def reconfigure(self, settings: Any) -> None:
-        """Use other settings for requests that begin from now on."""
+        """Use other settings for requests that start from now on."""
         ...
 
     def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
-        """Return the store of a place and the path in it, without a trailing slash.
+        """Return the store of a location and the path in it, without a trailing slash.
 
         Args:
-            url: The place as it was given, for errors; may hold what must not be repeated.
+            url: The location as given, for errors; may contain secrets, which are not shown.
             host: What follows `scheme://`, up to the next slash.
             path: The rest, from that slash on; not decoded.
 
         Raises:
-            ConfigError: The place makes no sense.
+            ConfigError: The location is invalid.
         """
         ...

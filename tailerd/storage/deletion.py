@@ -1,4 +1,4 @@
-"""Many files deleted in order, with as few requests as a store can do it."""
+"""Delete many files in order, with as few requests as the store allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from tailerd.storage.base import ObjectStore
 
 BATCH_FILES = 1000
-"""The most that one request deletes."""
+"""Maximum number of files per request."""
 
 
 @runtime_checkable
@@ -16,21 +16,21 @@ class DeletesMany(Protocol):
     """A store that deletes several files with one request."""
 
     async def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete files of one bucket, a batch at a time, each whole before the next begins.
+        """Delete files of one bucket in batches; a batch starts when the previous one is complete.
 
-        Within a batch the order is the server's own. Files that do not exist are deleted already.
+        Within a batch the server chooses the order. Files that do not exist count as deleted.
 
         Raises:
-            StorageError: Some of a batch are still there; those of later batches all are.
+            StorageError: Some files of a batch still exist, and all files of later batches.
         """
         ...
 
 
 async def delete_all(store: ObjectStore, paths: Sequence[str]) -> None:
-    """Delete files in the order given, batch by batch where the store can do that.
+    """Delete files in the given order, in batches if the store supports them.
 
     Raises:
-        StorageError: A file cannot be deleted; nothing of what comes after its batch was.
+        StorageError: A file cannot be deleted; no file after its batch was deleted.
     """
     if isinstance(store, DeletesMany):
         await store.delete_many(paths)
@@ -40,5 +40,5 @@ async def delete_all(store: ObjectStore, paths: Sequence[str]) -> None:
 
 
 def requests_of(store: ObjectStore, files: int) -> int:
-    """Return how many requests deleting so many files is."""
+    """Return the number of requests that deleting `files` files takes."""
     return -(-files // BATCH_FILES) if isinstance(store, DeletesMany) else files

@@ -1,6 +1,7 @@
-"""Files of this machine whose writers are known to have finished: the kernel said so.
+"""Local files whose writers have finished, as reported by the kernel.
 
-Watchers note them, readers ask: of files of another user nothing else tells that at once.
+Watchers record them and readers look them up: for files of another user, nothing else reports it
+at once.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ _MOST_FILES = 4096
 
 
 class FinishedFiles:
-    """Paths that were closed by a writer, or appeared by rename or link; the oldest go first."""
+    """Paths that a writer closed, or that appeared by rename or link; the oldest are evicted."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._awaited: dict[str, list[asyncio.Event]] = {}
 
     def note(self, path: str) -> None:
-        """Remember a file, and let those go on who wait for it; in the loop they wait in."""
+        """Record a file and wake its waiters; called in the event loop in which they wait."""
         self._known[path] = None
         if len(self._known) > _MOST_FILES:
             self._known.popitem(last=False)
@@ -28,15 +29,15 @@ class FinishedFiles:
             waiting.set()
 
     def forget(self, path: str) -> None:
-        """Note that somebody writes to a file."""
+        """Note that a process is writing to a file."""
         self._known.pop(path, None)
 
     def __contains__(self, path: str) -> bool:
-        """Return whether a file was noted."""
+        """Return whether a file is recorded."""
         return path in self._known
 
     async def wait(self, path: str, seconds: float) -> bool:
-        """Wait until a file is noted, or so long; return whether it is."""
+        """Wait up to `seconds` until a file is recorded; return whether it is."""
         noted = asyncio.Event()
         self._awaited.setdefault(path, []).append(noted)
         try:

@@ -1,4 +1,4 @@
-"""Which folders are one and the same, whatever they are called."""
+"""Detect whether two paths are the same folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tailerd.storage.mounts import answers_at_once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderIdentity:
-    """A folder as the system knows it, reached by links and mounts or without.
+    """A folder's identity in the file system, independent of links and mounts.
 
     Attributes:
         path: An absolute path of this machine, or bucket and key.
-        place: Device and inode; None for one that cannot be looked at, and in buckets.
+        place: Device and inode; None if the folder cannot be accessed, and in buckets.
     """
 
     path: str
@@ -22,24 +22,25 @@ class FolderIdentity:
 
     @classmethod
     def of(cls, path: str) -> FolderIdentity:
-        """Look at a folder; blocking."""
+        """Return the identity of a folder; blocking."""
         if not path.startswith("/"):
             return cls(path=path, place=None)
         try:
-            status = os.stat(path)  # noqa: PTH116 - thousands of them are looked at in a row
+            status = os.stat(path)  # noqa: PTH116 - called for thousands of folders in a row
         except OSError:
             return cls(path=os.path.realpath(path), place=None)
         return cls(path=path, place=(status.st_dev, status.st_ino))
 
     def is_same(self, other: FolderIdentity) -> bool | None:
-        """Return whether two folders are one; None where that cannot be known. Blocking.
+        """Return whether two folders are the same; None if that cannot be determined. Blocking.
 
-        Two devices may be two mounts of one, and servers of files may give one folder two numbers.
+        Two devices may be two mounts of one file system, and on a network file system one folder
+        may have two inode numbers.
         """
         if self.path == other.path:
             return True
         if not (self.path.startswith("/") and other.path.startswith("/")):
-            # Buckets know no links.
+            # Buckets have no links.
             return False
         if self.place is None or other.place is None:
             return None

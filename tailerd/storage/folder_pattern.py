@@ -1,4 +1,4 @@
-"""Folders that match a pattern, in a store where only listing tells what folders there are."""
+"""Folders that match a pattern, in a store where only a listing shows which folders exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.storage.base import ListsFolders, ObjectStore
 T = TypeVar("T")
 
 MOST_REQUESTS = 10_000
-"""Of one look. A pattern that needs more finds what nobody meant."""
+"""Per search. A pattern that needs more is broader than intended."""
 
 _AT_ONCE = 16
 _WILDCARD = re.compile(r"[*?\[]")
@@ -29,14 +29,14 @@ def has_wildcard(text: str) -> bool:
 class FolderPattern:
     """A pattern such as `bucket/lake/*/orders`, matched level by level, no deeper than it goes.
 
-    Wildcards match within one level. As in a shell `*` matches no name that begins with a dot. What
-    a level has is listed once, whatever is then asked of the folders.
+    Wildcards match within one level. As in a shell, `*` matches no name that begins with a dot.
+    Each level is listed once, however many searches use it.
     """
 
     def __init__(
         self, store: ListsFolders, pattern: str, on_request: Callable[[], None] | None = None
     ) -> None:
-        """Initialize; the first part of a pattern is taken literally.
+        """Initialize; the first part of the pattern is literal.
 
         Args:
             on_request: Called before each request.
@@ -49,17 +49,17 @@ class FolderPattern:
         self._running = asyncio.Semaphore(_AT_ONCE)
 
     async def holding(self, parts: Collection[str], known: Collection[str] = ()) -> list[str]:
-        """Return the folders that match and hold a folder of one of the names, sorted.
+        """Return the folders that match and contain a folder with one of the names, sorted.
 
-        A listing for each folder above a wildcard, and one of each that matches: of names with
-        the same first character, as a table's folder may have very many others.
+        Takes one listing for each folder above a wildcard, and one for each match, limited to names
+        with the same first character, because a table's folder may have very many others.
 
         Args:
-            known: Folders that hold one, if they are there: where a listing shows that, no more is
-                asked of them.
+            known: Folders that contain one if they exist: where a listing shows that they exist,
+                they are not listed themselves.
 
         Raises:
-            StorageError: Of a request.
+            StorageError: A request failed.
             ConfigError: It takes more than `MOST_REQUESTS`.
         """
         levels = self._pattern.split("/")
@@ -73,13 +73,14 @@ class FolderPattern:
     async def shown_beside(
         self, store: ObjectStore, folder_of: Callable[[str], str | None]
     ) -> list[str]:
-        """Return the folders that match and that a file beside them shows, sorted.
+        """Return the folders that match and that a file in their parent folder names, sorted.
 
-        A listing for each folder above a wildcard, and one for each that may hold such files.
+        Takes one listing for each folder above a wildcard, and one for each that may contain such
+        files.
 
         Args:
             store: The same store, for files.
-            folder_of: The name of the folder that a file's name shows; None for other files.
+            folder_of: Returns the folder that a file's name denotes; None for other files.
 
         Raises:
             As `holding`.
@@ -96,7 +97,7 @@ class FolderPattern:
         return sorted({name for names in found for name in names})
 
     async def _matching(self, levels: Sequence[str]) -> list[str]:
-        """Return the folders that match the levels of a pattern, whatever they hold."""
+        """Return the folders that match the levels of a pattern, whatever they contain."""
         first, *parts = levels
         folders = [first]
         for level in parts:
@@ -108,7 +109,7 @@ class FolderPattern:
         return folders
 
     async def _each(self, ask: Callable[[str], Awaitable[T]], folders: Sequence[str]) -> list[T]:
-        """Ask of each folder, some at once; return the answers in order."""
+        """Call `ask` for each folder, with limited concurrency; return the results in order."""
 
         async def one(folder: str) -> T:
             async with self._running:

@@ -1,14 +1,14 @@
-"""Whose turn it is to work on something in a store: one process at a time, told by small files.
+"""Leases in a store: small files that let one process at a time work on something.
 
-A lease is a file `<token>.lease` in a folder of its own; that of a table is beside its log, where
-readers of Delta and its VACUUM pass over it. Taking a lease creates the file of the next token,
-which only one can do; the greatest token is the one that counts, so it fences off a holder that
-slept, and who slept before creating the file finds it out by looking again. A holder beats by
-writing its file again. Nobody compares two machines' clocks: a lease has expired when an observer
-saw the same beat for the whole of its duration by its own clock, which never jumps.
+A lease is a file `<token>.lease` in its own folder; a table's lease is next to its log, where Delta
+readers and VACUUM ignore it. Acquiring a lease creates the file of the next token, which only one
+process can do. The greatest token is valid, so it fences off a holder that was suspended; a process
+suspended before it created the file detects that by listing again. A holder renews by rewriting its
+file. Clocks of two machines are never compared: a lease has expired when an observer saw the same
+beat for the whole lease duration by its own monotonic clock.
 
-It keeps nobody safe by itself, because a holder may sleep between looking and writing. Maintenance
-creates every file under a name that was free; saved offsets carry the token.
+A lease alone does not prevent conflicting writes, because a holder may be suspended between check
+and write. Maintenance creates every file under a free name; saved offsets carry the token.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tailerd.storage.base import ObjectStore
 
 LEASE_SECONDS = 60.0
 RELEASE_SECONDS = 5.0
-"""How long the end of a process waits for its lease's last file."""
+"""Longest wait, when a process ends, for the write that releases its lease."""
 BEATS_PER_LEASE = 4
 _SUFFIX = ".lease"
 _LONGEST_SECONDS = 3600.0
 _LOOK_SECONDS = 1.0
 
 OnWait = Callable[[str, float], Awaitable[None]]
-"""Hears whom a lease is waited for, and how long at most, in seconds."""
+"""Called with the holder's name and the longest wait in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class Purpose:
     """What a lease is for.
 
     Attributes:
-        folder: Where its files are, below the place it is a lease of.
-        doing: What its holder does, for a sentence: `maintains this table`.
-        refusal: What is raised for those who have to wait.
+        folder: Folder of its files, relative to the location it protects.
+        doing: What its holder does, as part of a sentence: `maintains this table`.
+        refusal: Error raised while another process holds the lease.
     """
 
     folder: str
@@ -68,7 +68,7 @@ MAINTENANCE = Purpose(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process: its machine as it was started, its number there, and a name for people."""
+    """A process: the boot of its machine, its PID there, and a name for display."""
 
     machine: str
     pid: int
@@ -76,7 +76,7 @@ class Holder:
 
     @classmethod
     def this_process(cls) -> Holder:
-        """Return the one that asks."""
+        """Return the calling process."""
         name = f"process {os.getpid()} on {socket.gethostname()}"
         return cls(machine=_machine(), pid=os.getpid(), name=name)
 
@@ -95,7 +95,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LeaseRecord:
-    """What a lease's file says."""
+    """The content of a lease file."""
 
     token: int
     beat: int
@@ -108,7 +108,7 @@ class _LeaseRecord:
 
     @classmethod
     def read(cls, token: int, body: bytes) -> _LeaseRecord:
-        """Read a file; one that cannot be read is a lease that nobody renews."""
+        """Parse a file; an unreadable one is a lease that is not renewed, so it expires."""
         try:
             fields = json.loads(body)
             return cls(
@@ -130,13 +130,13 @@ class Lease:
     """One process's view of one lease. Used by one task at a time.
 
     Args:
-        store, root: What it is a lease of.
-        purpose: What for; that of a table's maintenance, unless said.
-        clock: Its monotonic time is used, and nothing else of it.
-        seconds: How long others wait for a holder that beats no more.
-        holder: Who asks.
-        first_token: Where tokens begin when no file is there: where they are kept elsewhere, too,
-            files that vanished must not let them begin again. A time in milliseconds will do.
+        store, root: The location that the lease protects.
+        purpose: What it is for; by default a table's maintenance.
+        clock: Only its monotonic time is used.
+        seconds: How long others wait for a holder that has stopped renewing.
+        holder: The process that acquires it; by default this one.
+        first_token: First token when there is no file. Where tokens are also stored elsewhere, they
+            must not start again after files are lost; a time in milliseconds is sufficient.
     """
 
     def __init__(
@@ -166,14 +166,14 @@ class Lease:
 
     @property
     def token(self) -> int | None:
-        """The fencing token while the lease is held: greater than of every holder before."""
+        """The fencing token while the lease is held: greater than that of every earlier holder."""
         return None if self._mine is None else self._mine.token
 
     async def take(self) -> None:
-        """Take the lease.
+        """Acquire the lease.
 
         Raises:
-            TailerdError: The purpose's refusal: another process has it, or was quicker.
+            TailerdError: The purpose's refusal: another process holds it, or acquired it first.
             StorageError: The lease's files cannot be read or written.
         """
         if self._mine is not None:
@@ -205,7 +205,7 @@ class Lease:
                 await self._store.delete(self._path(token))
 
     async def _make_sure(self, mine: _LeaseRecord) -> None:
-        """Give up a token of the past: whoever took a greater one had deleted the file of ours."""
+        """Give up the token if a greater one exists: its holder had deleted our token's file."""
         try:
             newest = max(await self._tokens(), default=0)
         except BaseException:
@@ -224,14 +224,14 @@ class Lease:
         )
 
     async def take_patiently(self, on_wait: OnWait | None = None) -> None:
-        """Take the lease, and wait for that of a holder which is heard of no more.
+        """Acquire the lease, after waiting for the lease of a dead holder to expire.
 
         Args:
-            on_wait: Called once where it has to wait, with the holder's name and the longest time
-                in seconds.
+            on_wait: Called once if it has to wait, with the holder's name and the longest wait in
+                seconds.
 
         Raises:
-            TailerdError: The purpose's refusal: the holder was heard of, so it lives.
+            TailerdError: The purpose's refusal: the holder renewed meanwhile, so it is alive.
             StorageError: As `take`.
         """
         seen: tuple[int, int] | None = None
@@ -247,13 +247,13 @@ class Lease:
             await self._clock.sleep(_LOOK_SECONDS)
 
     async def newest_holder(self) -> str:
-        """Return the name of whoever took the lease last, for a person."""
+        """Return the name of the newest holder, for display."""
         newest = max(await self._tokens(), default=0)
         paper = await self._read(newest) if newest else None
         return "another process" if paper is None else paper.holder.name
 
     async def is_mine(self) -> bool:
-        """Return whether the lease is still held: nobody has taken a greater token."""
+        """Return whether the lease is still held: no greater token exists."""
         if self._mine is None:
             return False
         if max(await self._tokens(), default=0) != self._mine.token:
@@ -270,9 +270,9 @@ class Lease:
             return True
 
     async def rise_above(self, token: int) -> bool:
-        """Go on with a token above one found elsewhere; tell whether the lease is still held.
+        """Continue with a token above one found elsewhere; return whether the lease is still held.
 
-        The file of such a token is gone, or it would count: somebody deleted files of the past.
+        Such a token's file has been deleted; otherwise that token would be the valid one.
 
         Raises:
             StorageError: The lease's files cannot be read or written.
@@ -299,18 +299,18 @@ class Lease:
         on_wait: OnWait | None = None,
         on_lost: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[None]:
-        """Hold the lease while inside, and beat.
+        """Hold and renew the lease inside the context.
 
         Args:
             is_patient: Whether to wait as `take_patiently` does.
-            on_wait: As there.
-            on_lost: Called when a beat finds that another process has taken the lease: a beat's
-                time after that at most, or as soon as the storage answers again. Also where beating
-                ends with another error than the storage's.
+            on_wait: As in `take_patiently`.
+            on_lost: Called when a renewal finds that another process has acquired the lease: at
+                most one renewal interval later, or as soon as the storage answers again. Also
+                called when renewing fails with an error other than the storage's.
 
         Raises:
             TailerdError, StorageError: As `take`.
-            Exception: What ended the beating, unless the work inside failed itself.
+            Exception: The error that ended renewing, unless the body itself failed.
         """
         await (self.take_patiently(on_wait) if is_patient else self.take())
         is_over = asyncio.Event()
@@ -319,8 +319,8 @@ class Lease:
             yield
         finally:
             is_over.set()
-            # Not cancelled: a beat that is being written would come after the release. But who ends
-            # in an outage of the storage does not wait for it: the lease expires.
+            # Not cancelled: a renewal in flight would overwrite the release. In a storage outage
+            # the wait is limited, and the lease expires instead.
             until = time.monotonic() + RELEASE_SECONDS
             ended, late = await asyncio.wait([keeping], timeout=RELEASE_SECONDS)
             for task in late:
@@ -332,7 +332,7 @@ class Lease:
     async def _keep(
         self, is_over: asyncio.Event, on_lost: Callable[[], Awaitable[None]] | None
     ) -> None:
-        """Beat until it is over or the lease is lost; a beat the storage fails is tried again."""
+        """Renew until `is_over` or the lease is lost; storage errors are retried next time."""
         ending = asyncio.ensure_future(is_over.wait())
         is_held = True
         try:
@@ -344,7 +344,7 @@ class Lease:
                     with suppress(StorageError):
                         is_held = await self.beat()
         except Exception:
-            # Nobody beats any more, so others will take it.
+            # Renewing has stopped, so another process will acquire the lease.
             is_held = False
             raise
         finally:
@@ -353,11 +353,11 @@ class Lease:
                 await on_lost()
 
     async def release(self, *, within_seconds: float | None = None) -> None:
-        """Let others have the lease at once, as far as the storage allows; else it expires."""
+        """Release the lease at once; if the storage does not allow that, it expires."""
         mine, self._mine = self._mine, None
         if mine is None:
             return
-        # The file stays: without it tokens would begin again, and fence off nobody.
+        # The file stays: without it tokens would start again and no longer fence off old holders.
         done = replace(mine, beat=mine.beat + 1, is_released=True)
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(
@@ -366,7 +366,7 @@ class Lease:
                 await self._store.put(self._path(mine.token), done.to_json())
 
     def _counts(self, paper: _LeaseRecord) -> bool:
-        """Return whether somebody else's lease has to be respected."""
+        """Return whether another process's lease is still valid."""
         if paper.is_released or paper.holder.is_surely_dead(self._holder):
             return False
         now = self._clock.monotonic()
@@ -392,7 +392,7 @@ class Lease:
 
 
 def _machine() -> str:
-    """Return what two processes share that can see each other's numbers; empty if unknown."""
+    """Return an id shared by processes that see each other's PIDs; empty if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -1,7 +1,7 @@
 """Symbolic links below a table's folder: reading follows some of them, writing and deleting none.
 
-Whoever can write in a table could otherwise make this process read, overwrite or delete files of
-somebody else. The table's own place may be a link: it is the user who names it.
+A writer to the table could otherwise make this process read, overwrite or delete files of another
+user. The table's own location may be a link, because the user configures it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from contextlib import contextmanager, suppress
 from tailerd.errors import LinkInPathError, PathOutsideTableError, StorageError
 
 _LOOK_SECONDS = 1.0
-"""So long it is believed where a folder really lies."""
+"""How long a folder's resolved path is cached."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _WAY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Of a folder that is only passed through, or deleted in: whoever may do that may not read it."""
+"""For a folder that is only traversed or deleted in: that needs no permission to read it."""
 
 
 class RealPlaces:
-    """Where a table's files may really lie, whatever links lead there. For several threads.
+    """The real folders that a table's files may be in, after resolving links. Thread-safe.
 
     Args:
         root: The table's folder.
-        allowed: Further places, as `allowed_places` returns them; those elsewhere do not matter.
+        allowed: Further locations, as `allowed_places` returns them; remote ones are ignored.
     """
 
     def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:
@@ -39,12 +39,12 @@ class RealPlaces:
         self._inside: set[str] = set()
 
     def check(self, paths: Iterable[str]) -> None:
-        """Make sure of files about to be read; blocking. One look a file, and one a folder.
+        """Check files that are about to be read; blocking. One lookup per file and per folder.
 
-        A link that is made after this look is followed.
+        A link that is created after this check is followed.
 
         Raises:
-            PathOutsideTableError: One lies elsewhere.
+            PathOutsideTableError: A file is elsewhere.
         """
         now = time.monotonic()
         if now - self._looked_at > _LOOK_SECONDS:
@@ -60,7 +60,7 @@ class RealPlaces:
                 # A Path object, or even `islink`, doubles the time.
                 mode = os.lstat(path).st_mode
             except OSError:
-                # Whoever opens it learns why.
+                # Opening the file raises the error.
                 continue
             if mode & 0o170000 == 0o120000:
                 self._require(path, os.path.realpath(path))
@@ -86,10 +86,10 @@ def linked_names(folder: str) -> frozenset[str]:
 
 
 def check_not_linked(*paths: str) -> None:
-    """Make sure that none of some paths is a symbolic link; blocking.
+    """Check that none of the paths is a symbolic link; blocking.
 
     Raises:
-        LinkInPathError: One is.
+        LinkInPathError: A path is a symbolic link.
     """
     for path in paths:
         if os.path.islink(path):  # noqa: PTH114 - Path raises where its parent is a file
@@ -97,7 +97,7 @@ def check_not_linked(*paths: str) -> None:
 
 
 def link_in_path(path: str) -> LinkInPathError:
-    """Return the error of a link that is not followed."""
+    """Return the error for a link that is not followed."""
     return LinkInPathError(
         f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
         " could reach files of others.",
@@ -109,16 +109,16 @@ def link_in_path(path: str) -> LinkInPathError:
 def opened_parent(
     path: str, root: str | None, *, is_made: bool = False, is_read: bool = True
 ) -> Iterator[int]:
-    """Give a descriptor of the folder that a file is in, to be used with the file's name alone.
+    """Yield a descriptor of the folder that contains a file, to use with the file's name only.
 
     Args:
         root: Below it no link is followed; None follows all.
-        is_made: Whether folders that are not there are made.
-        is_read: Whether the folder itself is to be listed or synced.
+        is_made: Whether missing folders are created.
+        is_read: Whether the folder itself will be listed or synced.
 
     Raises:
         LinkInPathError: A folder below the root is a link.
-        OSError: A folder is missing, is none, or may not be used.
+        OSError: A folder is missing, is not a folder, or may not be accessed.
     """
     descriptor = open_parent(path, root, is_made=is_made, is_read=is_read)
     try:
@@ -128,7 +128,7 @@ def opened_parent(
 
 
 def open_parent(path: str, root: str | None, *, is_made: bool = False, is_read: bool = True) -> int:
-    """Return what `opened_parent` gives, to be closed."""
+    """Return the descriptor that `opened_parent` yields; the caller closes it."""
     folder = path.rpartition("/")[0] or "/"
     top = folder if root is None or not f"{folder}/".startswith(f"{root}/") else root or "/"
     if is_made:

@@ -1,9 +1,9 @@
 """Files of this machine: absolute POSIX paths.
 
-Calls block, so they run in worker threads, but for one exception: a hop to a thread and back costs
-twenty times as much as looking at a small file on a local disk. Where the file system is known to
-answer at once (`mounts`), `head` and small `get`s are therefore done in place, but for links, which
-may lead to others.
+Calls block, so they run in worker threads, with one exception: a round trip to a thread costs
+twenty times as much as a stat of a small file on a local disk. Where the file system is known to
+answer at once (`mounts`), `head` and small `get`s therefore run in place, except through links,
+which may lead to another file system.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MAX_FOLDERS = 4096
 class LocalStore:
     """The local file system as an object store.
 
-    Paths are absolute and used as they are: nothing is decoded. Symbolic links are followed.
+    Paths are absolute and literal: nothing is decoded. Symbolic links are followed.
 
     Args:
-        places: Of one table: reading follows links below its root only to these places, writing and
-            deleting none.
+        places: Those of one table: below its root, reads follow links only to these locations, and
+            writes and deletions follow none.
 
     Attributes:
         finished: Files whose writers have closed them, as watchers of their folders report; shared
@@ -51,7 +51,7 @@ class LocalStore:
     is_local_folder: bool = True
 
     def __init__(self, places: RealPlaces | None = None) -> None:
-        """Know nothing yet of any folder."""
+        """Start with an empty cache of folders."""
         self.finished = FinishedFiles()
         self.places = places
         self._root = None if places is None else places.root
@@ -68,7 +68,7 @@ class LocalStore:
         return path
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
-        """List as `ObjectStore.list_from` says; the loop is never held, however many files."""
+        """List as `ObjectStore.list_from`; never blocks the event loop, however many files."""
         metas, names = await _in_thread(lambda: _first_files(folder, start_after), folder)
         for meta in metas:
             yield meta
@@ -91,7 +91,7 @@ class LocalStore:
     async def fetch(
         self, path: str, start: int = 0, length: int | None = None
     ) -> tuple[FileMeta, bytes]:
-        """Return bytes as `get` does, and what `head` tells; of one file, though it be replaced."""
+        """Return what `head` and `get` return, of one file even if it is replaced meanwhile."""
         if not start and await self._is_prompt(path):
             self._check(path)
             found = _in_place(lambda: files.fetch_small_file(path, length), path)
@@ -100,8 +100,8 @@ class LocalStore:
         return await self._read(lambda: files.fetch_range(path, start, length), path)
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return whole files in the order asked for, in one hop to a worker thread."""
-        # More threads do not help: they spend their time waiting for the interpreter's lock.
+        """Return whole files in the requested order, in one call to a worker thread."""
+        # More threads do not help: they spend their time waiting for the GIL.
         return await _run(partial(self._read_files, tuple(paths))) if paths else []
 
     def _read_files(self, paths: Sequence[str]) -> list[bytes]:
@@ -128,15 +128,15 @@ class LocalStore:
         return await _in_thread(lambda: files.head(path), path)
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
-        """Return the folder's identity and time, where the file system keeps that correctly."""
+        """Return the folder's identity and mtime, where the file system maintains it reliably."""
         try:
             return files.folder_mark(folder) if await self._is_prompt(f"{folder}/") else None
         except OSError:
-            # Whoever lists it learns why.
+            # Listing the folder raises the error.
             return None
 
     async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
-        """Return whether a file is whole, on disks of ours; of others only their servers know."""
+        """Return whether a file is complete; known only on local disks, not on network ones."""
         if await self._is_prompt(path):
             found = _in_place(lambda: files.look_finished(path), path)
             if found is not None:
@@ -149,47 +149,47 @@ class LocalStore:
         return await self.finished.wait(path, seconds)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
-        """Write a file atomically and durably; `if_absent` lets exactly one racing writer win."""
+        """Write a file atomically and durably; with `if_absent` one concurrent writer succeeds."""
         write = partial(files.write_file, path, data, if_absent, self._root)
         await _in_thread(write, path, is_written=True)
 
     async def put_nondurable(self, path: str, data: bytes) -> None:
-        """Write a new file atomically, but leave it to the system when it reaches the disk."""
+        """Write a new file atomically, without fsync."""
         write = partial(files.write_nondurable_file, path, data, self._root)
         await _in_thread(write, path, is_written=True)
 
     async def delete(self, path: str) -> None:
-        """Delete a file; one that does not exist is deleted already."""
+        """Delete a file; succeeds if it does not exist."""
         await _in_thread(lambda: files.delete(path, self._root), path, is_written=True)
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking.
 
-        It is read with `pread`, not mapped: a file that is cut short under a mapping kills the
-        process, and mapped pages would count as memory of ours.
+        It is read with `pread`, not mmap: truncating a mapped file kills the process, and mapped
+        pages would count as this process's memory.
         """
         self._check(path)
         with _mapped_errors(path):
             return cast(BinaryIO, files.open_for_arrow(path))
 
     def open_output(self, path: str) -> Output:
-        """Begin a file that is written piece by piece, blocking."""
+        """Start a file that is written in chunks, blocking."""
         with _mapped_errors(path, is_written=True):
             return LocalOutput(path, self._root)
 
     async def sweep(self, folder: str, before_ms: int) -> int:
-        """Delete what dead writers left in `folder` before a time; return how many files."""
+        """Delete what dead writers left in `folder` before a time; return the number of files."""
         work = partial(files.sweep, folder, before_ms, self._root)
         return await _in_thread(work, folder, is_written=True)
 
     async def _is_prompt(self, path: str) -> bool:
-        """Return whether the file's folder answers at once; asked of the system once a folder."""
+        """Return whether the file's folder answers at once; determined once per folder."""
         folder = path.rpartition("/")[0]
         known = self._answers_at_once.get(folder)
         if known is None:
             known = await _run(partial(answers_at_once, folder))
             if known is None:
-                # The folder may still come.
+                # The folder may be created later.
                 return False
             if len(self._answers_at_once) >= _MAX_FOLDERS:
                 self._answers_at_once.clear()
@@ -203,11 +203,11 @@ class LocalPlaces(NeedsNoSettings):
     name: ClassVar[str] = "file"
 
     def __init__(self, settings: NoSettings) -> None:
-        """Serve every folder of this machine by one store."""
+        """Serve every local folder from one store."""
         self.store = LocalStore()
 
     def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
-        """Return the store and the path, percent escapes decoded once, made absolute.
+        """Return the store and the absolute path, with percent escapes decoded once.
 
         Raises:
             ConfigError: The URL names another machine.
@@ -222,18 +222,18 @@ class LocalPlaces(NeedsNoSettings):
 
 def absolute(path: str) -> str:
     """Return a path made absolute and normal."""
-    # `abspath` keeps two leading slashes, as POSIX allows them a meaning; here they have none.
+    # `abspath` keeps two leading slashes, because POSIX allows them a meaning; here they have none.
     return "/" + os.path.abspath(path or "/").lstrip("/")  # noqa: PTH100 - Path would keep `..`
 
 
 class LocalOutput(Output):
-    """A temporary file in the folder of its target, which one call gives its name."""
+    """A temporary file in its target's folder that gets its final name atomically."""
 
     def __init__(self, path: str, root: str | None = None) -> None:
-        """Begin the file; below `root` no link is followed."""
+        """Start the file; below `root` no link is followed."""
         self._path = path
-        # A writer may still be at work when it is given up: its descriptor must not be closed under
-        # it, for the number may be another file's at once, which would get the bytes.
+        # A writer may still be running when the file is discarded. Its descriptor must not be
+        # closed meanwhile: the number could be reused, and another file would get the bytes.
         self._using = threading.Lock()
         self._folder = open_parent(path, root, is_made=True)
         try:
@@ -243,7 +243,7 @@ class LocalOutput(Output):
             raise
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Write the next piece."""
+        """Write the next chunk."""
         size = memoryview(data).nbytes
         with self._using, _mapped_errors(self._path, is_written=True):
             if self._descriptor >= 0:
@@ -252,7 +252,7 @@ class LocalOutput(Output):
         return size
 
     async def finish(self, *, if_absent: bool = False) -> None:
-        """Let the file appear."""
+        """Make the file visible."""
         await _in_thread(lambda: self._appear(if_absent), self._path, is_written=True)
 
     def _appear(self, if_absent: bool) -> None:
@@ -292,7 +292,7 @@ async def _in_thread(work: Callable[[], T], path: str, *, is_written: bool = Fal
 
 
 def _in_place(work: Callable[[], T | None], path: str) -> T | None:
-    """Do what is known to end at once; None where it is not, as behind a link."""
+    """Run `work`, which returns at once, in this thread; None where it may not, as for a link."""
     with _mapped_errors(path), contextlib.suppress(files.LinkedFileError):
         return work()
     return None
@@ -300,7 +300,7 @@ def _in_place(work: Callable[[], T | None], path: str) -> T | None:
 
 @contextlib.contextmanager
 def _mapped_errors(path: str, *, is_written: bool = False) -> Iterator[None]:
-    """Turn what the operating system raises into errors of the storage."""
+    """Map OS errors to storage errors."""
     try:
         yield
     except OSError as error:
@@ -308,6 +308,6 @@ def _mapped_errors(path: str, *, is_written: bool = False) -> Iterator[None]:
 
 
 def _first_files(folder: str, start_after: str) -> tuple[list[FileMeta], list[str]]:
-    """Return the first files after `start_after`, and the names that are still to be looked at."""
+    """Return the first files after `start_after`, and the names that still need a stat."""
     names = files.scan_names(folder, start_after)
     return files.stat_all(folder, names[:_STAT_CHUNK]), names[_STAT_CHUNK:]

@@ -1,4 +1,4 @@
-"""Files in this process's memory, for tests and demonstrations; found by name in a `Stores`."""
+"""Files in this process's memory, for tests and demonstrations; looked up by name in a `Stores`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryStore:
     is_local_folder: bool = False
 
     def __init__(self, name: str = "", clock: Clock | None = None) -> None:
-        """Make an empty store that only its holder can reach; `clock` dates the files."""
+        """Create an empty, unregistered store; `clock` provides the files' times."""
         self.name = name
         self.clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class MemoryStore:
         return f"memory://{self.name}{quote(path)}"
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
-        """List as `ObjectStore.list_from` says, from the files there are at the first step."""
+        """List as `ObjectStore.list_from`, from the files that exist at the first step."""
         prefix = folder.rstrip("/") + "/"
         with self._lock:
             # Strings of code points sort as their UTF-8 bytes do.
@@ -57,11 +57,11 @@ class MemoryStore:
     async def fetch(
         self, path: str, start: int = 0, length: int | None = None
     ) -> tuple[FileMeta, bytes]:
-        """Return bytes as `get` does, and what `head` tells."""
+        """Return what `head` and `get` return."""
         return self._meta(path), await self.get(path, start, length)
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return whole files in the order asked for."""
+        """Return whole files in the requested order."""
         return [self._body(path) for path in paths]
 
     async def head(self, path: str) -> FileMeta:
@@ -69,23 +69,23 @@ class MemoryStore:
         return self._meta(path)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
-        """Write a file atomically; `if_absent` lets exactly one racing writer win."""
+        """Write a file atomically; with `if_absent` exactly one concurrent writer succeeds."""
         with self._lock:
             if if_absent and path in self._files:
                 raise FileExistsAlreadyError(f"{path} exists already.")
             self._files[path] = (bytes(data), self.clock.now_ms(), next(self._puts))
 
     async def delete(self, path: str) -> None:
-        """Delete a file; one that does not exist is deleted already."""
+        """Delete a file; succeeds if it does not exist."""
         with self._lock:
             self._files.pop(path, None)
 
     def open_input(self, path: str) -> BinaryIO:
-        """Open a file for random reading; later changes of it are not seen."""
+        """Open a file for random reading; later changes are not visible."""
         return io.BytesIO(self._body(path))
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """Date a file, as copying tools and skewed clocks do."""
+        """Set a file's time, as copying tools and skewed clocks do."""
         self._files[path] = (self._body(path), mtime_ms, next(self._puts))
 
     def _body(self, path: str) -> bytes:
@@ -100,16 +100,16 @@ class MemoryStore:
 
 
 class MemoryPlaces(NeedsNoSettings):
-    """Serves `memory://NAME/path`; a `storage.base.StoreProvider`. A name appears on first use."""
+    """Serves `memory://NAME/path`; a `storage.base.StoreProvider`. First use creates a name."""
 
     name: ClassVar[str] = "memory"
 
     def __init__(self, settings: NoSettings) -> None:
-        """Begin without stores."""
+        """Start without stores."""
         self._stores: dict[str, MemoryStore] = {}
 
     def add(self, store: MemoryStore) -> None:
-        """Serve a store by its name, in place of one that had it."""
+        """Serve a store by its name, replacing another with that name."""
         self._stores[store.name] = store
 
     def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:

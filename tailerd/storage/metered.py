@@ -1,4 +1,4 @@
-"""Counts what a store is asked for: requests cost money on S3 and time everywhere."""
+"""Counts the requests to a store: they cost money on S3 and time everywhere."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ KINDS: tuple[RequestKind, ...] = ("list", "get", "head", "put", "delete", "open"
 
 
 class MeteredStore:
-    """Wraps a store and counts requests by kind; what it does is what the wrapped store does.
+    """Wraps a store and counts requests by kind; all calls are forwarded.
 
     Attributes:
         inner: The wrapped store.
-        requests: Requests begun, by kind; every kind is there from the start. `get_many` is as
-            many requests as files.
+        requests: Started requests by kind; every kind is present from the start. `get_many` counts
+            one request per file.
     """
 
     def __init__(
         self, inner: ObjectStore, on_request: Callable[[RequestKind], None] | None = None
     ) -> None:
-        """Wrap `inner`; `on_request` hears of each request, in the thread that makes it."""
+        """Wrap `inner`; `on_request` is called for each request, in the thread that sends it."""
         self.inner = inner
         self.scheme: str = inner.scheme
         self.is_remote: bool = inner.is_remote
@@ -36,7 +36,7 @@ class MeteredStore:
         self._on_request = on_request
         self._marks = inner if isinstance(inner, MarksFolders) else None
         if isinstance(inner, ShowsUnfinished):
-            # Counts as nothing: only disks of ours can tell.
+            # Not counted: only local disks support it.
             self.look_finished = inner.look_finished
             self.wait_finished = inner.wait_finished
 
@@ -88,7 +88,7 @@ class MeteredStore:
         return await self.inner.head(path)
 
     async def folder_mark(self, folder: str) -> FolderMark | None:
-        """Ask the wrapped store, if it can tell; counts as nothing: only disks of ours can."""
+        """Return the wrapped store's mark, if it has one; not counted: only local disks do."""
         return None if self._marks is None else await self._marks.folder_mark(folder)
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:

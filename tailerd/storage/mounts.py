@@ -1,4 +1,4 @@
-"""Which folders answer at once: those on file systems of this machine's own disks."""
+"""Detect folders with fast metadata access: those on this machine's own disks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool | None:
-    """Return whether looking at a file in `folder` can be waited for: microseconds, no network.
+    """Return whether a stat in `folder` is fast enough to block on: microseconds, no network.
 
-    Blocking. What is not known to be so is not: network and user-space file systems, systems
-    without `/proc`. None for a folder that cannot be looked at, as it does not exist yet.
+    Blocking. False for network, user-space and unknown file systems, and without `/proc`. None if
+    the folder cannot be accessed, for example because it does not exist yet.
     """
     try:
         device = os.stat(folder).st_dev  # noqa: PTH116
     except OSError:
         return None
     try:
-        # Names of folders are bytes, in no encoding that anybody has to say.
+        # Folder names are bytes in an unknown encoding.
         lines = mounts.read_bytes().split(b"\n")
     except OSError:
         return False

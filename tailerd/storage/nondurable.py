@@ -1,7 +1,7 @@
-"""Small files that can be made again at any time: written without waiting for the disk.
+"""Small files that can be recreated at any time: written without fsync.
 
-A disk takes milliseconds to promise that a file survives a power cut. What merely spares readers
-some work, and is recognised when it is damaged, need not wait for that.
+An fsync takes milliseconds. A file that merely saves readers some work, and whose damage is
+detected, does not need one.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from tailerd.storage.base import ObjectStore
 
 @runtime_checkable
 class NondurableStore(Protocol):
-    """A store that can do so."""
+    """A store that can write without fsync."""
 
     async def put_nondurable(self, path: str, data: bytes) -> None:
-        """Write a file that is not there, as `ObjectStore.put` with `if_absent` does.
+        """Write a file that does not exist, as `ObjectStore.put` with `if_absent` does.
 
-        Readers see all of it or nothing, whoever is killed; but a power cut may take it, or leave
-        it shorter or with zeros in it.
+        Readers see all of it or nothing, even if a process is killed; but a power failure may lose
+        it, truncate it or leave zeros in it.
         """
         ...
 
 
 async def put_nondurable(store: ObjectStore, path: str, data: bytes) -> None:
-    """Write such a file; where the store cannot, it is durable.
+    """Write such a file; durably where the store has no `put_nondurable`.
 
     Raises:
-        FileExistsAlreadyError: It is there already.
+        FileExistsAlreadyError: It exists already.
         StorageError: It cannot be written.
     """
     if isinstance(store, NondurableStore):

@@ -1,7 +1,7 @@
-"""Files that are written piece by piece and appear at once, however large they are.
+"""Files that are written in chunks and appear atomically, whatever their size.
 
-`ObjectStore.put` takes a whole body. A store that can do better (`OutputStore`) is asked to; for
-any other the pieces wait in a temporary file of this machine.
+`ObjectStore.put` takes a whole body. A store that accepts chunks (`OutputStore`) receives them; for
+any other they are spooled to a local temporary file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Output(io.RawIOBase):
-    """A file that nobody sees before `finish`. Written by one thread at a time, blocking.
+    """A file that is invisible until `finish`. Written by one thread at a time, blocking.
 
     Errors: `StorageError` and its kinds, from `write` and `finish`.
     """
@@ -28,56 +28,56 @@ class Output(io.RawIOBase):
     """Bytes written so far."""
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the place of the next byte."""
+        """Return the position of the next byte."""
         return self.size_bytes
 
     async def finish(self, *, if_absent: bool = False) -> None:
-        """Let the file appear, whole and durable; as `ObjectStore.put` otherwise.
+        """Make the file visible, complete and durable; otherwise as `ObjectStore.put`.
 
         Raises:
-            FileExistsAlreadyError: With `if_absent`, somebody else was first.
+            FileExistsAlreadyError: With `if_absent`, another writer was first.
         """
         raise NotImplementedError
 
     async def discard(self) -> None:
-        """Forget what was written, and what is written from now on; nothing after `finish`."""
+        """Discard past and future writes; does nothing after `finish`."""
         raise NotImplementedError
 
 
 @runtime_checkable
 class OutputStore(Protocol):
-    """A store that takes a file piece by piece."""
+    """A store that accepts a file in chunks."""
 
     def open_output(self, path: str) -> Output:
-        """Begin a file at `path`, blocking; folders appear as needed."""
+        """Start a file at `path`, blocking; missing folders are created."""
         ...
 
     async def sweep(self, folder: str, before_ms: int) -> int:
-        """Delete what writers that died left unfinished in `folder`; return how much there was.
+        """Delete unfinished files of dead writers in `folder`; return how many there were.
 
         Args:
-            before_ms: Only what was last written before, in milliseconds since the epoch: younger
-                files may belong to a writer that is at work.
+            before_ms: Only those last written before, in milliseconds since the epoch: younger
+                files may belong to an active writer.
         """
         ...
 
 
 def open_output(store: ObjectStore, path: str) -> Output:
-    """Begin a file in any store, blocking."""
+    """Start a file in any store, blocking."""
     return store.open_output(path) if isinstance(store, OutputStore) else SpooledOutput(store, path)
 
 
 async def sweep(store: ObjectStore, folder: str, before_ms: int) -> int:
     """Delete unfinished files in any store, as `OutputStore.sweep`; 0 where this user may not.
 
-    They are in nobody's way, so nothing else should fail for them: `validate` says what is missing.
+    They are harmless, so a missing right is no error here: `validate` reports it.
 
     Raises:
-        StorageError: As all requests.
+        StorageError: A request failed.
     """
     if not isinstance(store, OutputStore):
         return 0
@@ -91,16 +91,16 @@ async def sweep(store: ObjectStore, folder: str, before_ms: int) -> int:
 
 
 class SpooledOutput(Output):
-    """Pieces wait in a temporary file, and one `put` takes them all."""
+    """Spools chunks to a temporary file and writes them with one `put`."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
-        """Begin a file."""
+        """Start a file."""
         self._store = store
         self._path = path
         self._spool: IO[bytes] | None = tempfile.TemporaryFile()  # noqa: SIM115 - closed by finish
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Take the next piece."""
+        """Append the next chunk."""
         size = memoryview(data).nbytes
         if self._spool is not None:
             self._spool.write(data)
@@ -121,7 +121,7 @@ class SpooledOutput(Output):
         return body
 
     async def discard(self) -> None:
-        """Drop the pieces."""
+        """Drop the chunks."""
         if self._spool is not None:
             self._spool.close()
             self._spool = None

@@ -1,4 +1,4 @@
-"""Blocking calls on local files. They raise what the system raises unless they say otherwise."""
+"""Blocking calls on local files. They raise `OSError` unless documented otherwise."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.links import link_in_path, opened_parent
 
 TEMPORARY_PREFIX = ".tailerd-tmp-"
-"""Unfinished files start so; listings leave them out, and other Delta readers ignore the dot."""
+"""Prefix of unfinished files; listings skip them, and other Delta readers skip dot files."""
 
 SMALL_BYTES = 64 * 1024
 """Files below this are read with one call."""
 
 _WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What file systems without hard links answer to `link`."""
+"""Errors of `link` on file systems without hard links."""
 
 _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""A pipe that nobody writes to is open at once, too, and no terminal becomes ours."""
+"""Opening a pipe without a writer does not block, and no terminal becomes the controlling one."""
 
 _DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
@@ -51,11 +51,11 @@ _KINDS = {
 }
 
 _SETTLED_NS = 1_000_000_000
-"""Steps of the clock that file systems date by are much smaller than this."""
+"""Much longer than the resolution of file system timestamps."""
 
 
 def map_os_error(error: OSError, path: str, *, is_written: bool = False) -> StorageError:
-    """Return the storage error that says what happened to `path`, read or else written."""
+    """Return the storage error for a failed read or, with `is_written`, write of `path`."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
             return FileMissingError(f"{path} does not exist.")
@@ -82,7 +82,7 @@ def map_os_error(error: OSError, path: str, *, is_written: bool = False) -> Stor
 
 
 def scan_names(folder: str, start_after: str) -> list[str]:
-    """Return the sorted names after `start_after`; what they stand for is not looked at."""
+    """Return the sorted names after `start_after`, without a stat of each."""
     try:
         with os.scandir(folder) as entries:
             # Strings of code points sort as their UTF-8 bytes do.
@@ -96,7 +96,7 @@ def scan_names(folder: str, start_after: str) -> list[str]:
 
 
 def stat_all(folder: str, names: list[str]) -> list[FileMeta]:
-    """Return what the names stand for, without folders, dangling links and deleted files."""
+    """Return the files of these names, without folders, dangling links and deleted files."""
     prefix = folder if folder.endswith("/") else folder + "/"
     files: list[FileMeta] = []
     for name in names:
@@ -118,7 +118,7 @@ def head(path: str, *, is_in_place: bool = False) -> FileMeta:
     """Return size and modification time of a file; a folder is an error.
 
     Raises:
-        LinkedFileError: It lies somewhere else, and `is_in_place` forbids that.
+        LinkedFileError: It is a symbolic link, and `is_in_place` forbids that.
     """
     status = os.stat(path, follow_symlinks=not is_in_place)  # noqa: PTH116
     if is_in_place and stat.S_ISLNK(status.st_mode):
@@ -127,10 +127,10 @@ def head(path: str, *, is_in_place: bool = False) -> FileMeta:
 
 
 def open_file(path: str, *, is_in_place: bool = False) -> tuple[int, os.stat_result]:
-    """Open a regular file without waiting for anybody; return a descriptor to close, and its state.
+    """Open a regular file without blocking; return a descriptor, to be closed, and its status.
 
     Args:
-        is_in_place: Whether it must lie in the very folder named, or else `LinkedFileError`.
+        is_in_place: Whether a symbolic link raises `LinkedFileError`.
 
     Raises:
         NotAFileError: It is a pipe, a socket or a device: reading it might never end.
@@ -154,7 +154,7 @@ def open_file(path: str, *, is_in_place: bool = False) -> tuple[int, os.stat_res
 
 
 class LinkedFileError(OSError):
-    """A symbolic link: what it leads to may lie anywhere, on another machine too."""
+    """A symbolic link: its target may be on another file system, even a remote one."""
 
 
 def _require_file(mode: int, path: str) -> None:
@@ -170,35 +170,35 @@ def _require_file(mode: int, path: str) -> None:
 
 
 def open_for_arrow(path: str) -> pa.OSFile:
-    """Open a regular file for random reading by Arrow, which itself would wait at a pipe."""
+    """Open a regular file for random reading by Arrow, which itself would block on a pipe."""
     descriptor, _ = open_file(path)
     try:
-        # The very file that was looked at, whatever has its name by now.
+        # The file that was checked, even if it has been replaced since.
         return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", mode="r")
     finally:
         os.close(descriptor)
 
 
 def folder_mark(folder: str) -> FolderMark:
-    """Return which folder this is and when a file last came to it or went."""
+    """Return the folder's identity and the time of its last added or removed file."""
     status = os.stat(folder)  # noqa: PTH116
     return FolderMark(
         f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}",
-        # A clock that was set back leaves a time ahead, which is not settled either.
+        # After a clock was set back, the time may be in the future, which is not settled either.
         time.time_ns() - status.st_mtime_ns > _SETTLED_NS,
     )
 
 
 def look_finished(path: str) -> tuple[FileMeta, bool | None]:
-    """Return what a file of a disk of ours is, and whether it is whole; None where it may not be.
+    """Return a file of a local disk, and whether it is complete; None where that is uncertain.
 
-    Case A: somebody has it open for writing: it is not.
-    Case B: nobody has: its writer closed it, or it appeared by rename or link.
-    Case C: the system does not tell us whether somebody has: it is when nobody wrote for a while.
-        Disks of ours are dated by this machine's clock.
+    Case A: a process has it open for writing: incomplete.
+    Case B: no process has: its writer closed it, or it appeared by rename or link: complete.
+    Case C: the system does not report writers: complete if it was not modified for a while.
+        Local disks use this machine's clock.
 
     Raises:
-        LinkedFileError: It lies somewhere else.
+        LinkedFileError: It is a symbolic link.
     """
     descriptor, _ = open_file(path, is_in_place=True)
     try:
@@ -214,11 +214,11 @@ def look_finished(path: str) -> tuple[FileMeta, bool | None]:
 
 
 def _is_open_for_writing(descriptor: int) -> bool | None:
-    """Return whether any process has a file open for writing; None where we may not know.
+    """Return whether any process has a file open for writing; None where that is not permitted.
 
-    A lease for reading is granted only where nobody writes, to the file's owner. It ends with the
-    descriptor: whoever wants to write meanwhile waits for that, and the signal is one that is
-    ignored, for by default it would end the process.
+    The kernel grants a read lease only to the file's owner, and only if the file is not open for
+    writing. The lease ends when the descriptor is closed; until then, an open for writing blocks.
+    Its signal is set to one that is ignored by default: the default signal would kill the process.
     """
     if sys.platform != "linux":
         return None
@@ -231,7 +231,7 @@ def _is_open_for_writing(descriptor: int) -> bool | None:
 
 
 def read_files(paths: Sequence[str]) -> list[bytes]:
-    """Return whole files; errors are mapped here, where it is known whose they are."""
+    """Return whole files; errors are mapped here, where the failed path is known."""
     bodies: list[bytes] = []
     path = ""
     try:
@@ -258,7 +258,7 @@ def read_small_file(path: str) -> bytes | None:
     """Return a whole file of less than `SMALL_BYTES`; None for a larger one.
 
     Raises:
-        LinkedFileError: It lies somewhere else.
+        LinkedFileError: It is a symbolic link.
     """
     descriptor, _ = open_file(path, is_in_place=True)
     try:
@@ -297,10 +297,10 @@ def _range_of(descriptor: int, size_bytes: int, start: int, length: int | None) 
 
 
 def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | None:
-    """Return what a file is and its first bytes, if those are fewer than `SMALL_BYTES`.
+    """Return a file's metadata and first bytes; None for `SMALL_BYTES` or more.
 
     Raises:
-        LinkedFileError: It lies somewhere else.
+        LinkedFileError: It is a symbolic link.
     """
     descriptor, status = open_file(path, is_in_place=True)
     try:
@@ -312,7 +312,7 @@ def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | 
 
 
 def fetch_range(path: str, start: int, length: int | None) -> tuple[FileMeta, bytes]:
-    """Return what a file is, and `length` bytes (None: all) from `start`; fewer at the end."""
+    """Return a file's metadata, and `length` bytes (None: all) from `start`; fewer at the end."""
     descriptor, status = open_file(path)
     try:
         return _meta_of(status, path), _range_of(descriptor, status.st_size, start, length)
@@ -322,13 +322,13 @@ def fetch_range(path: str, start: int, length: int | None) -> tuple[FileMeta, by
 
 def _meta_of(status: os.stat_result, path: str) -> FileMeta:
     _require_file(status.st_mode, path)
-    # Numbers of files are used again. Nobody can set the time of a change, as that of the content.
+    # Inode numbers are reused. Unlike mtime, ctime cannot be set by users.
     identity = hash((status.st_ino, status.st_ctime_ns))
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000, identity)
 
 
 def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None) -> None:
-    """Write a file atomically and durably; with `if_absent`, only where there is none.
+    """Write a file atomically and durably; with `if_absent`, only if it does not exist.
 
     Args:
         root: Below it no symbolic link is followed; None follows all.
@@ -347,7 +347,7 @@ def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None)
 
 
 def write_nondurable_file(path: str, data: bytes, root: str | None = None) -> None:
-    """Write a new file atomically; a power cut may take it, or what is in it. `root` as above."""
+    """Write a new file atomically; a power failure may lose it or its content. `root` as above."""
     with opened_parent(path, root, is_made=True) as folder:
         temporary, descriptor = begin_file(folder, path)
         try:
@@ -361,7 +361,7 @@ def write_nondurable_file(path: str, data: bytes, root: str | None = None) -> No
 
 
 def begin_file(folder: int, path: str) -> tuple[str, int]:
-    """Open a new temporary file for `path`; return its name and a descriptor to close.
+    """Open a new temporary file for `path`; return its name and a descriptor, to be closed.
 
     Args:
         folder: A descriptor of the folder that `path` is in.
@@ -393,9 +393,9 @@ def drop(folder: int, temporary: str) -> None:
 
 
 def let_appear(folder: int, temporary: str, path: str, if_absent: bool) -> None:
-    """Give a finished temporary file its name, durably; the temporary name may stay behind."""
+    """Give a finished temporary file its final name, durably; the temporary name may remain."""
     if if_absent:
-        # A hard link appears whole and fails when the name is taken: the one atomic
+        # A hard link appears complete and fails when the name exists: the only atomic
         # put-if-absent that every POSIX file system has.
         _link(folder, temporary, path)
     else:
@@ -407,7 +407,7 @@ def _link(folder: int, temporary: str, path: str) -> None:
     try:
         os.link(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
-        # Who may not write in the folder has failed before, and with another number.
+        # A missing permission to write in the folder has failed before, with another errno.
         if error.errno not in _WITHOUT_LINKS:
             raise
         raise ConditionalPutUnsupportedError(
@@ -426,7 +426,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def sweep(folder: str, before_ms: int, root: str | None = None) -> int:
-    """Delete temporary files last written before a time; return how many there were."""
+    """Delete temporary files last modified before a time; return how many were deleted."""
     found = 0
     try:
         with opened_parent(f"{folder}/", root) as descriptor:
@@ -445,7 +445,7 @@ def sweep(folder: str, before_ms: int, root: str | None = None) -> int:
 
 
 def sync_file(path: Path) -> None:
-    """Make what somebody else wrote into a file survive a power cut."""
+    """Flush a file that another writer wrote to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -454,7 +454,7 @@ def sync_file(path: Path) -> None:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file in a folder that is there, durably, for this user alone."""
+    """Replace a file in an existing folder, durably, readable by this user only."""
     draft = path.with_name(f".{path.name}.tmp")
     with open_private(draft, "wb") as file:
         file.write(content)
@@ -465,7 +465,7 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or link in `folder` survive a power cut."""
+    """Flush renames and links in `folder` to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -474,10 +474,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def delete(path: str, root: str | None = None) -> None:
-    """Delete a file if it is there.
+    """Delete a file if it exists.
 
     Args:
-        root: Below it no symbolic link is followed, and none deleted; None does both.
+        root: Below it no symbolic link is followed or deleted; None allows both.
     """
     with (
         contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),

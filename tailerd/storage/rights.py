@@ -1,4 +1,4 @@
-"""What a user may do with a table in a bucket, or a state there, found out by doing it."""
+"""A user's rights to a table or a state in a bucket, determined by trying each operation."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import OutputStore
 
 _PROBE = "_tailerd/.tailerd-probe-rights"
-"""One name: where nothing may be deleted, one file stays however often it is asked."""
+"""A fixed name: where nothing may be deleted, at most one file stays, however often this runs."""
 
 
 async def missing_rights(
     store: ObjectStore, root: str, log: str, *, is_written: bool
 ) -> dict[str, AccessDeniedError | ConditionalPutUnsupportedError]:
-    """Return what is refused, by name: `list`, `get`, `put`, `conditional put`, `delete`.
+    """Return denied operations by name: `list`, `get`, `put`, `conditional put`, `delete`.
 
     Args:
-        root, log: The table's place and its log's, in the store; or those of a state and its lease.
-        is_written: Whether the log is maintained: then an empty file beside it is written and
+        root, log: Paths of the table and its log, in the store; or those of a state and its lease.
+        is_written: Whether the log is maintained: then an empty file is written next to it and
             deleted.
 
     Raises:
-        StorageError: Something else is wrong.
+        StorageError: Another error occurred.
     """
     missing: dict[str, AccessDeniedError | ConditionalPutUnsupportedError] = {}
-    # Where nothing is listed, any name will do.
+    # Where listing is denied or finds nothing, any name will do.
     file = f"{log}/_last_checkpoint"
     try:
         async for meta in store.list_from(log):
@@ -40,7 +40,7 @@ async def missing_rights(
     try:
         await store.get(file, 0, 1)
     except FileMissingError:
-        # Asked for and not refused.
+        # The request was not denied.
         pass
     except AccessDeniedError as error:
         missing["get"] = error
@@ -50,16 +50,16 @@ async def missing_rights(
 
 
 async def missing_for_sweep(store: ObjectStore, log: str) -> dict[str, AccessDeniedError]:
-    """Return `list uploads` where a cleanup may not look for what writers that died left.
+    """Return `list uploads` where a cleanup may not list unfinished uploads of dead writers.
 
-    All else of a cleanup is done without it.
+    The rest of a cleanup works without that right.
 
     Raises:
-        StorageError: Something else is wrong.
+        StorageError: Another error occurred.
     """
     try:
         if isinstance(store, OutputStore):
-            # Nothing is so old: they are only looked for.
+            # Nothing is that old, so this only lists.
             await store.sweep(log, 0)
     except AccessDeniedError as error:
         return {"list uploads": error}
@@ -73,7 +73,7 @@ async def _missing_writes(
     try:
         await store.put(probe, b"")
     except AccessDeniedError as error:
-        # Without it there is no condition to try, and nothing to delete.
+        # Without it there is no condition to test and nothing to delete.
         return {"put": error}
     try:
         await store.put(probe, b"", if_absent=True)

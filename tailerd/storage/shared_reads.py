@@ -1,8 +1,8 @@
-"""What one reader of a folder fetches, another of the same process need not ask for again.
+"""Share files that one reader of a folder fetches with another reader in the same process.
 
-A pipeline reads each new commit, and right after it the growth of its table is counted from the
-same commits. Files are taken to be written once; what was fetched or missed is believed for a
-minute, each time by one reader.
+A pipeline reads each new commit, and right afterwards the table's growth is counted from the same
+commits. Files are assumed to be immutable. A result, found or missing, is valid for a minute and
+for one read.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _Found = tuple[FileMeta, bytes]
 
 
 class SharedReadCache:
-    """The files of one folder that were fetched of late; bounded, the oldest go first."""
+    """Recently fetched files of one folder; bounded, the oldest are evicted first."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._found: OrderedDict[str, tuple[float, _Found | None]] = OrderedDict()
         self._bytes = 0
-        # When, from which name on, and what was there.
+        # Start time, first name (exclusive), names found.
         self._listed: tuple[float, str, frozenset[str]] | None = None
 
     def note_listing(self, began: float, start_after: str, names: frozenset[str]) -> None:
-        """Remember what is in the folder, of all names after one."""
+        """Cache which names after `start_after` are in the folder."""
         self._listed = (began, start_after, names) if len(names) <= MOST_FILES else None
 
     def note(self, path: str, found: _Found | None) -> None:
-        """Remember a whole file; None where there was none."""
+        """Cache a whole file; None if it does not exist."""
         if found is not None:
             self.note_presence(path)
         self.take(path)
@@ -49,7 +49,7 @@ class SharedReadCache:
             self._bytes -= _size(oldest)
 
     def note_presence(self, path: str) -> None:
-        """Forget that there was no such file: it was just read."""
+        """Drop the cached absence of a file that was just read."""
         known = self._found.get(path)
         if known is not None and known[1] is None:
             del self._found[path]
@@ -57,7 +57,7 @@ class SharedReadCache:
             self._listed = None
 
     def take(self, path: str) -> tuple[_Found | None] | None:
-        """Return what was noted of a path, once; None where nothing is known of it any more."""
+        """Return and remove the cached result for a path; None where there is none or it is old."""
         known = self._found.pop(path, None)
         if known is None:
             return (None,) if self._is_unlisted(path.rpartition("/")[2]) else None
@@ -77,28 +77,28 @@ def _size(found: _Found | None) -> int:
 
 
 class SharedReads:
-    """What readers of one process share: a folder's files, as long as somebody hears of it."""
+    """The caches of one process, by folder; each exists as long as a reader uses it."""
 
     def __init__(self) -> None:
-        """Begin with no folder."""
+        """Start without folders."""
         self._folders: WeakValueDictionary[tuple[str, str], SharedReadCache] = WeakValueDictionary()
 
     def get(self, scheme: str, folder: str) -> SharedReadCache | None:
-        """Return what is shared of a folder; None where nobody hears of it."""
+        """Return a folder's cache; None where no reader uses one."""
         return self._folders.get((scheme, folder))
 
     def join(self, scheme: str, folder: str) -> SharedReadCache:
-        """Return what is shared of a folder, from now on."""
+        """Return a folder's cache; create it if there is none."""
         return self._folders.setdefault((scheme, folder), SharedReadCache())
 
 
 class _Wrapped:
-    """Everything of a store but what readers of one folder share."""
+    """Forwards everything to a store, except the methods that use the cache."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
-        # What a store can do besides is asked with `isinstance`, which from Python 3.12 on looks
-        # at what is there and asks no `__getattr__`.
+        # Optional protocols are checked with `isinstance`, which since Python 3.12 ignores
+        # `__getattr__`.
         for name in dir(inner):
             if not name.startswith("_") and not hasattr(type(self), name):
                 found = getattr(inner, name)
@@ -170,11 +170,11 @@ class _Hearing(_Wrapped):
 
 
 def telling(store: ObjectStore, shared: SharedReads) -> ObjectStore:
-    """Return the store; what is fetched through it, others may overhear."""
+    """Return the store, wrapped so that what it fetches fills the caches of other readers."""
     return cast(ObjectStore, _Telling(store, shared))
 
 
 def hearing(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:
-    """Return the store; what was just fetched of `folder` by others is not asked for again."""
+    """Return the store, wrapped to use what others have just fetched of `folder`."""
     heard = shared.join(store.scheme, folder.rstrip("/"))
     return cast(ObjectStore, _Hearing(store, heard))

@@ -1,7 +1,7 @@
-"""From what a user or a log calls a place to the store that holds it and the path within.
+"""Resolve a location, as a user or a log names it, to a store and a path in it.
 
-Which stores there are is in the registry, by URL scheme. A `Stores` object is made from the
-configuration, once a process, and passed to whatever opens places.
+The registry lists the stores by URL scheme. Each process creates one `Stores` object from the
+configuration and passes it to all code that opens locations.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How every kind of store is reached. Picklable and hashable; `repr` shows no secret.
+    """The settings of all kinds of stores. Picklable and hashable; `repr` shows no secret.
 
     Attributes:
-        by_name: (name of a store, its settings), of stores that differ from the environment's.
+        by_name: (name of a store, its settings); other stores use the environment's settings.
     """
 
     by_name: tuple[tuple[str, object], ...] = field(default=(), repr=False)
 
     @classmethod
     def of_config(cls, config: StorageConfig) -> StoreSettings:
-        """Return what the section `storage` says.
+        """Return the settings of the section `storage`.
 
         Raises:
-            ConfigError: A store's own section is wrong, or its distribution does not load.
+            ConfigError: A store's own section is invalid, or its distribution does not load.
         """
         providers = _providers((*registry.STORES, *(config.stores or ())))
         return cls(tuple((name, each.settings_of(config)) for name, each in providers.items()))
 
     @classmethod
     def of_environment(cls) -> StoreSettings:
-        """Return what this process's environment says, for others that have another."""
+        """Return the settings of this process's environment, to pass to other processes."""
         providers = _providers(registry.STORES)
         return cls(tuple((name, each.settings_of(None)) for name, each in providers.items()))
 
     def of(self, provider: type[StoreProvider]) -> object:
-        """Return a store's settings: those given, else what the environment says."""
+        """Return a store's settings: those given, else those of the environment."""
         for name, settings in self.by_name:
             if name == provider.name:
                 return settings
         return provider.settings_of(None)
 
     def to_json(self) -> dict[str, msgspec.Raw]:
-        """Return what a message to another process of this machine carries; has secrets."""
+        """Return the settings for a message to another process of this machine, with secrets."""
         return {name: msgspec.Raw(msgspec.json.encode(each)) for name, each in self.by_name}
 
     @classmethod
     def of_json(cls, fields: Mapping[str, msgspec.Raw]) -> StoreSettings:
-        """Read what `to_json` returned.
+        """Return the settings from the result of `to_json`.
 
         Raises:
-            BugError: It is none.
+            BugError: The fields are malformed.
         """
         providers = _providers(registry.store_schemes())
         try:
@@ -80,25 +80,25 @@ class StoreSettings:
                 )
             )
         except (KeyError, msgspec.MsgspecError):
-            # What was read may hold secrets, and so may the error.
+            # The fields may contain secrets, and so may the error.
             raise BugError("The settings of storage from another process are malformed.") from None
 
 
 class Stores:
-    """The stores of one process, each made when a place of it is first named. Thread-safe.
+    """The stores of one process, each created on first use. Thread-safe.
 
-    Connections are kept as long as the object. It is picklable: the settings go along, and the
-    other process connects for itself.
+    Connections stay open as long as the object exists. Pickling includes the settings only; the
+    other process opens its own connections.
 
     Attributes:
-        shared_reads: What readers of the same log need not ask for twice.
+        shared_reads: Files that readers of the same log share instead of fetching them twice.
     """
 
     def __init__(self, settings: StoreSettings | None = None) -> None:
-        """Connect to nothing yet.
+        """Initialize; nothing is connected yet.
 
         Args:
-            settings: By default what the environment says, as for commands without configuration.
+            settings: None uses the environment's, as for commands without a configuration.
         """
         self._settings = settings or StoreSettings()
         self._by_name: dict[str, StoreProvider] = {}
@@ -106,7 +106,7 @@ class Stores:
 
     @classmethod
     def of_config(cls, config: StorageConfig) -> Stores:
-        """Return the stores as the section `storage` says.
+        """Return stores with the settings of the section `storage`.
 
         Raises:
             ConfigError: As `StoreSettings.of_config`.
@@ -114,16 +114,16 @@ class Stores:
         return cls(StoreSettings.of_config(config))
 
     def __reduce__(self) -> tuple[type[Stores], tuple[StoreSettings]]:
-        """Pickle the settings alone."""
+        """Pickle only the settings."""
         return (Stores, (self._settings,))
 
     @property
     def settings(self) -> StoreSettings:
-        """How places are reached now."""
+        """The current settings."""
         return self._settings
 
     def reconfigure(self, settings: StoreSettings) -> None:
-        """Use other settings for requests that begin from now on, of stores that are open too."""
+        """Use other settings for requests from now on, also in open stores."""
         self._settings = settings
         for provider in list(self._by_name.values()):
             provider.reconfigure(settings.of(type(provider)))
@@ -134,21 +134,21 @@ class Stores:
         return cast(LocalPlaces, self._of("file")).store
 
     def memory(self, name: str) -> MemoryStore:
-        """Return the store of `memory://NAME`; it appears on first use."""
+        """Return the store of `memory://NAME`, created on first use."""
         return cast(MemoryStore, self._of("memory").locate("", name, "/")[0])
 
     def add(self, store: MemoryStore) -> None:
-        """Serve a store of memory by its name, in place of one that had it."""
+        """Register an in-memory store by its name; replaces one of the same name."""
         cast(MemoryPlaces, self._of("memory")).add(store)
 
     def locate(self, url: str) -> tuple[ObjectStore, str]:
-        """Return the store of a place and the absolute path in it, without a trailing slash.
+        """Return the store of a location and the absolute path in it, without a trailing slash.
 
-        A path is taken literally and made absolute; in a `file:` or `memory:` URL percent escapes
-        are decoded once; the URLs of other stores are their own matter.
+        A path is used literally and made absolute. In `file:` and `memory:` URLs, percent escapes
+        are decoded once. Other stores parse their URLs themselves.
 
         Raises:
-            ConfigError: The place is empty, or of a scheme that is not served.
+            ConfigError: The location is empty, or its scheme is not supported.
         """
         if not url:
             raise ConfigError(
@@ -161,10 +161,11 @@ class Stores:
         return self._of(match.group(1).lower(), url).locate(url, host, path)
 
     def locate_table(self, url: str, allowed: Iterable[str] = ()) -> tuple[ObjectStore, str]:
-        """Return what `locate` does, for a table: links below it lead out of it to nothing else.
+        """Return what `locate` returns, for a table: links that leave its folder are not followed.
 
         Args:
-            allowed: But to these places, for reading; as `allowed_places` returns them.
+            allowed: Locations to which links may lead, for reading; as `allowed_places` returns
+                them.
 
         Raises:
             ConfigError: As `locate`.
@@ -176,17 +177,17 @@ class Stores:
         """Open a data file for random reading, blocking; for worker threads and executors.
 
         Raises:
-            ConfigError: The scheme is not served.
-            StorageError: The file is missing, may not be read, or reading fails.
+            ConfigError: The scheme is not supported.
+            StorageError: The file is missing or cannot be read.
         """
         store, path = self.locate(url)
         return store.open_input(path)
 
     def begin_data_file(self, url: str) -> PendingInput | None:
-        """Begin to open a data file; None where a store's files open at once.
+        """Start to open a data file; None if the store opens files without delay.
 
         Raises:
-            ConfigError: The scheme is not served.
+            ConfigError: The scheme is not supported.
         """
         store, path = self.locate(url)
         return store.begin_input(path) if isinstance(store, OpensAhead) else None
@@ -195,13 +196,13 @@ class Stores:
         kind = _provider(scheme, url)
         known = self._by_name.get(kind.name)
         if known is None:
-            # Atomic: of two threads that come first, both get the same.
+            # Atomic: concurrent first calls get the same object.
             known = self._by_name.setdefault(kind.name, kind(self._settings.of(kind)))
         return known
 
 
 def path_of(url: str) -> str:
-    """Return the path of a place within its store; nothing is connected.
+    """Return the path of a location in its store; nothing is connected.
 
     Raises:
         ConfigError: As `Stores.locate`.
@@ -210,21 +211,21 @@ def path_of(url: str) -> str:
 
 
 def normal_url(url: str) -> str:
-    """Return a place in the one form that all its spellings have in common; as `path_of`."""
+    """Return the canonical form of a location; errors as `path_of`."""
     store, path = Stores().locate(url)
     return store.url_of(path)
 
 
 def within_table(store: ObjectStore, root: str, allowed: Iterable[str] = ()) -> ObjectStore:
-    """Return this machine's store for one table alone; any other store as it is."""
-    # No kind derived from it: a copy would have what that kind remembers twice.
+    """Return the local store restricted to one table; any other store unchanged."""
+    # Not for subclasses: a copy would duplicate their state.
     if type(store) is LocalStore and store.places is None:
         return store.within(RealPlaces(root, allowed))
     return store
 
 
 def _providers(schemes: Iterable[str]) -> dict[str, type[StoreProvider]]:
-    """Return the providers of schemes, each once, by their names."""
+    """Return the providers of schemes by name, each once."""
     return {provider.name: provider for provider in map(_provider, schemes)}
 
 

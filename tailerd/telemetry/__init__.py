@@ -1,4 +1,4 @@
-"""What happened, told once: events become log lines, metrics and the status page."""
+"""Events, each emitted once: they become log lines, metrics and the status page."""
 
 from __future__ import annotations
 

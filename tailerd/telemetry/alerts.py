@@ -1,6 +1,6 @@
-"""Which rules of `config/alerts.yaml` hold now, as the daemon sees itself: for its page.
+"""Evaluates the rules of `config/alerts.yaml` inside the daemon, for its page.
 
-The same names, severities, thresholds and times; Prometheus decides by itself, from samples.
+Names, severities, thresholds and times are the same; Prometheus evaluates its own samples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Alert:
     """A rule that holds.
 
     Attributes:
-        table: Of which table; empty for the daemon as a whole.
+        table: Name of the table; empty for the daemon as a whole.
         is_pending: Whether it has not held for long enough to fire.
         for_seconds: How long it has held.
     """
@@ -46,7 +46,7 @@ class Alert:
 
 @dataclass(slots=True)
 class _Memory:
-    """What happened to a table that its present does not tell: times in ms, oldest first."""
+    """Past events of a table that its status does not show: times in ms, oldest first."""
 
     gap_ms: int | None = None
     skipped_ms: int | None = None
@@ -62,11 +62,11 @@ _Holds = Callable[[Table, _Memory, int], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule about tables, or about the daemon where it asks for no table.
+    """A rule about tables, or about the daemon as a whole.
 
     Attributes:
         minutes: How long it must hold before it fires.
-        holds: Returns what to say while it holds; None for a rule about the daemon.
+        holds: Returns the alert's text while it holds; None for a rule about the daemon.
     """
 
     name: str
@@ -182,7 +182,7 @@ _PARTS = {
 
 
 class AlertBoard:
-    """Knows since when each rule holds; any thread may tell and ask."""
+    """Tracks since when each rule holds. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -192,7 +192,7 @@ class AlertBoard:
         self._since: dict[tuple[str, str], tuple[int, str]] = {}
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; those that no rule is about are passed over."""
+        """Handle an event; those without a rule are ignored."""
         now_ms = self._clock.now_ms()
         with self._lock:
             match event:
@@ -219,7 +219,7 @@ class AlertBoard:
         return self._memories.setdefault(table, _Memory())
 
     def evaluate(self, tables: Iterable[Table], problems: Iterable[Mapping[str, Any]]) -> None:
-        """Look which rules hold now; to be called every `EVALUATE_SECONDS`."""
+        """Evaluate all rules; to be called every `EVALUATE_SECONDS`."""
         now_ms = self._clock.now_ms()
         with self._lock:
             before = self._since
@@ -251,7 +251,7 @@ class AlertBoard:
                 yield (name, ""), told[0]
 
     def alerts(self) -> list[Alert]:
-        """Return the rules that hold, those that fire first, critical before others."""
+        """Return the rules that hold: firing ones first, critical before others."""
         now_ms = self._clock.now_ms()
         with self._lock:
             since = dict(self._since)

@@ -1,4 +1,4 @@
-"""The way of an event from where it happens to those who tell it."""
+"""Passes events from where they happen to the handlers that log, count or show them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from tailerd.telemetry.events import Event
 
 Handler = Callable[[Event], None]
-"""Takes every event, from any thread, quickly and without waiting."""
+"""Takes every event, from any thread, quickly and without blocking."""
 
 
 class Telemetry:
-    """Hands events to handlers, in the order the handlers were given.
+    """Passes events to handlers, in the order of the handlers.
 
-    `emit` may be called from any thread. Without handlers it costs next to nothing, so parts take
-    a `Telemetry` and never ask whether somebody listens.
+    `emit` may be called from any thread. Without handlers it costs almost nothing, so components
+    always emit their events.
     """
 
     def __init__(self, handlers: Iterable[Handler] = ()) -> None:

@@ -11,7 +11,7 @@ from tailerd.telemetry.pipeline_metrics import BUCKETS, PIPELINE
 
 
 class DeliveryMetrics:
-    """What sinks acknowledged."""
+    """Counts what sinks acknowledged."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("table", "sink", "engine")
@@ -49,7 +49,7 @@ class DeliveryMetrics:
         )
 
     def handlers(self) -> dict[type, Callable[..., None]]:
-        """Return what is to hear of which event."""
+        """Return the handler of each event class."""
         return {
             events.CommitsDelivered: self._on_commits,
             events.DeliveryAcknowledged: self._on_delivery,

@@ -1,8 +1,8 @@
-"""Everything worth telling, in the past tense. Field names are those of log fields and labels.
+"""Events, named in the past tense. Field names are those of log fields and labels.
 
-`table` is the configured name (or the path, for a command without configuration). Events name no
-rows and carry no secrets. A new event needs a line in `logs.py`, and in `metrics.py` or
-`status.py` where it is counted or shown; a test holds them together.
+`table` is the configured name (or the path, for a command without configuration). Events contain
+no rows and no secrets. A new event needs a line in `logs.py`, and in `metrics.py` or `status.py`
+if it is counted or shown; a test keeps these consistent.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class DaemonStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
-    """A signal asked the process to end; what is in flight is finished first."""
+    """A signal asked the process to end; deliveries in flight are finished first."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigReloaded:
-    """A changed configuration file was taken; `path` is the file."""
+    """A changed configuration file was applied; `path` is the file."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRejected:
-    """A changed configuration file is wrong, and what was configured before stays."""
+    """A changed configuration file is invalid; the previous configuration stays in effect."""
 
     path: str
     error_code: str
@@ -71,7 +71,7 @@ class ConfigRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAdded:
-    """A table belongs to the daemon from now on: from the start, a new configuration, a pattern."""
+    """A table was added to the daemon: at its start, by a new configuration, or by a pattern."""
 
     table: str
     engine: str
@@ -80,7 +80,7 @@ class TableAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAltered:
-    """A table's settings changed; its pipeline starts over with them, at its saved offset."""
+    """A table's settings changed; its pipeline restarts with them at its saved offset."""
 
     table: str
     engine: str
@@ -89,7 +89,7 @@ class TableAltered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRemoved:
-    """A table belongs to the daemon no more; its saved offset is kept. `reason` says why."""
+    """A table was removed from the daemon; its saved offset is kept. `reason` says why."""
 
     table: str
     engine: str
@@ -107,7 +107,7 @@ class TableRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStarted:
-    """A table's pipeline is about to open its table; `guarantee` is what its sink promises."""
+    """A pipeline is about to open its table; `guarantee` is the delivery guarantee of its sink."""
 
     table: str
     source: str
@@ -118,7 +118,7 @@ class PipelineStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOpened:
-    """A pipeline has opened its table: its format, and what changes of that can say."""
+    """A pipeline has opened its table: its format, and the capabilities of that format."""
 
     table: str
     format: str
@@ -142,9 +142,9 @@ class EngineStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChosen:
-    """A pipeline knows where it begins: at a saved offset, or where `from` or a reset says.
+    """A pipeline has its starting position: a saved offset, or the place of `from` or a reset.
 
-    `offset` is its JSON text, empty where only the version is known.
+    `offset` is its JSON text, empty if only the version is known.
     """
 
     table: str
@@ -156,17 +156,17 @@ class OffsetChosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogMeasured:
-    """A pipeline looked at the log and knows what is to do; the first one means it is ready.
+    """A pipeline polled the log and measured its backlog; the first one means it is ready.
 
     Attributes:
         version: The version its offset points at.
         head_version: The newest version of the table.
         versions: Versions not yet delivered.
-        oldest_timestamp_ms: Commit time of the oldest of them; None when there is none.
+        oldest_timestamp_ms: Commit time of the oldest of them; None if there is none.
         retention_seconds: How long after its time a commit and its files are kept at least; None
-            where the source does not tell.
-        delivered_version: The newest version of which everything is delivered; None where there is
-            none, or where that is not told.
+            if the source does not know.
+        delivered_version: The newest version that is delivered completely; None if there is none,
+            or it is not known.
     """
 
     table: str
@@ -181,14 +181,14 @@ class BacklogMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMeasured:
-    """The size of a table, its log and what is to be delivered of it are known as of a version.
+    """The sizes of a table, its log and its undelivered changes were measured as of a version.
 
     Attributes:
-        rows: Live rows; None where statistics do not tell.
+        rows: Live rows; None if statistics are missing.
         size_counts: Files by size: bin n holds sizes above 2**(n-1) and up to 2**n bytes.
         commits_since_checkpoint, bytes_since_checkpoint: What a reader replays.
         retention_seconds: As of `BacklogMeasured`.
-        pending_files, pending_bytes: Files of changes not yet delivered; None when not known.
+        pending_files, pending_bytes: Files of changes not yet delivered; None if not known.
     """
 
     table: str
@@ -210,7 +210,7 @@ class TableMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthUnavailable:
-    """The size of a table could not be found out; its changes are delivered all the same."""
+    """The size of a table could not be measured; its changes are delivered anyway."""
 
     table: str
     error_code: str
@@ -221,7 +221,7 @@ class GrowthUnavailable:
 class CommitsDelivered:
     """Commits were delivered, rows or not; `commits` counts them by how they were read.
 
-    `details` says of each what it did; empty where only the counts are known.
+    `details` describes each commit; empty if only the counts are known.
     """
 
     table: str
@@ -242,7 +242,7 @@ class SnapshotAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryAcknowledged:
-    """A sink took everything between two offsets.
+    """A sink acknowledged everything between two offsets.
 
     Attributes:
         start_version, end_version: First and last version with rows in it.
@@ -274,7 +274,7 @@ class OffsetSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryScheduled:
-    """A retryable error happened; the same is tried again after a wait."""
+    """A retryable error happened; the operation is retried after a wait."""
 
     table: str
     engine: str
@@ -286,7 +286,7 @@ class RetryScheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaAdopted:
-    """The table's schema changed, and the pipeline's next query has that of `version`."""
+    """The table's schema changed; the pipeline's next query uses the schema of `version`."""
 
     table: str
     engine: str
@@ -296,7 +296,7 @@ class SchemaAdopted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFailed:
-    """A pipeline met an error that does not go away by itself, and stopped."""
+    """A pipeline failed with a permanent error, and stopped."""
 
     table: str
     engine: str
@@ -306,12 +306,12 @@ class PipelineFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapMet:
-    """Commits are gone, or another table is there, and `on_gap` moved the offset over that.
+    """Commits are gone, or the table was replaced, and `on_gap` moved the offset over the gap.
 
     Attributes:
-        start_version: The version that was to come next.
-        end_version: The version delivery goes on with.
-        error_code: What was met: missing_version or table_recreated.
+        start_version: The next version before the gap was met.
+        end_version: The version at which delivery continues.
+        error_code: missing_version or table_recreated.
     """
 
     table: str
@@ -336,7 +336,7 @@ class CommitSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettersStored:
-    """Records that a sink could not take went to a dead-letter topic; the delivery counts."""
+    """Records that a sink rejected went to a dead-letter topic; the delivery is complete."""
 
     table: str
     sink: str
@@ -347,7 +347,7 @@ class DeadLettersStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePaused:
-    """An operator holds a pipeline; it goes on when asked to."""
+    """An operator paused a pipeline; it continues when resumed."""
 
     table: str
     engine: str
@@ -355,7 +355,7 @@ class PipelinePaused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStopped:
-    """A pipeline ended as asked: the head was reached, or the process shuts down."""
+    """A pipeline ended normally: the head was reached, or the process shuts down."""
 
     table: str
     engine: str

@@ -1,6 +1,6 @@
-"""What happened to each table lately, folded from events, in a budget of bytes.
+"""The recent history of each table, built from events within a budget of bytes.
 
-Beside the present (`status.py`, `table_gauges.py`) this is the past that the page draws: commits,
+The page draws it, in addition to the current status (`status.py`, `table_gauges.py`): commits,
 growth, schema changes, maintenance, errors, and figures over time. `history_store.py` keeps it over
 restarts.
 """
@@ -43,10 +43,10 @@ class _Since:
 
 
 class HistoryBoard:
-    """Folds events into one `TableHistory` for each table; any thread may tell and ask.
+    """Builds one `TableHistory` for each table from events. Thread-safe.
 
     Args:
-        budget_bytes: What all tables together may take, about; the more tables, the less each.
+        budget_bytes: Approximate size of all histories together; shared by all tables.
     """
 
     def __init__(self, clock: Clock, budget_bytes: int = BUDGET_BYTES) -> None:
@@ -65,7 +65,7 @@ class HistoryBoard:
         self._dirty: set[str] = set()
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; those about nobody's past are passed over."""
+        """Handle an event; those that belong to no history are ignored."""
         name: str | None = getattr(event, "table", None)
         now_ms = self._clock.now_ms()
         with self._lock:
@@ -89,20 +89,20 @@ class HistoryBoard:
         return known
 
     def _share(self, added: TableHistory) -> None:
-        """Give each table as much as there is for it: half for records, half for its series."""
+        """Give each table its share of the budget: half for records, half for its series."""
         if len(self._tables) <= self._shared_by:
             added.limit(self._limits)
             return
-        # Some more than there are, or each new one would change the limits of all.
+        # A margin: otherwise each new table would change the limits of all.
         self._shared_by = len(self._tables) * 5 // 4
         self._limits = Limits.within(self._budget_bytes // 2 // self._shared_by)
         for table in self._tables.values():
             table.limit(self._limits)
 
     def sample(self, lags: Mapping[str, float | None]) -> None:
-        """Note the lag of each table in seconds, at this time; None where it is not known.
+        """Record the current lag of each table in seconds; None if it is not known.
 
-        What was delivered since the last sample counts for this one.
+        Deliveries since the last sample count for this one.
         """
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         with self._lock:
@@ -129,7 +129,7 @@ class HistoryBoard:
             self._daemon_series.add(_sample(seconds, all_done, worst), now_ms)
 
     def series(self, name: str | None, seconds: int) -> dict[str, object]:
-        """Return the figures of a table over time, as `Series.to_json`; None means of all."""
+        """Return the figures of a table over time, as `Series.to_json`; None means all tables."""
         with self._lock:
             series = self._daemon_series if name is None else self._series.get(name, Series())
             return series.to_json(seconds, self._clock.now_ms())
@@ -141,28 +141,28 @@ class HistoryBoard:
             return [] if series is None else series.newest(SPARK_POINTS)
 
     def events(self) -> list[dict[str, object]]:
-        """Return what happened to the daemon, and what was wrong with its tables, oldest first."""
+        """Return the events of the daemon, and the problems of its tables, oldest first."""
         with self._lock:
             return self._daemon_events.to_json()
 
     def to_json(self, name: str) -> dict[str, object]:
-        """Return a table's past as its page shows it; empty for a table nobody told of."""
+        """Return a table's history as its page shows it; empty for an unknown table."""
         with self._lock:
             return self._tables.get(name, TableHistory()).to_json()
 
     def saved(self, name: str) -> dict[str, object]:
-        """Return what `restore` takes: a table's past, and its series."""
+        """Return the input of `restore`: a table's history, and its series."""
         with self._lock:
             history = self._tables.get(name, TableHistory()).to_json()
             return history | {"series": self._series.get(name, Series()).save()}
 
     def saved_daemon(self) -> dict[str, object]:
-        """Return what `restore_daemon` takes."""
+        """Return the input of `restore_daemon`."""
         with self._lock:
             return {"events": self._daemon_events.to_json(), "series": self._daemon_series.save()}
 
     def restore(self, name: str, saved: object) -> bool:
-        """Take a table's past as `saved` gave it once; False where it has another shape."""
+        """Restore a table's history from the output of `saved`; False if invalid."""
         with self._lock:
             if not self._of(name).restore(saved, self._clock.now_ms()):
                 return False
@@ -171,7 +171,7 @@ class HistoryBoard:
             return True
 
     def restore_daemon(self, saved: object) -> bool:
-        """Take the daemon's past as `saved_daemon` gave it once; False for another shape."""
+        """Restore the daemon's history from the output of `saved_daemon`; False if invalid."""
         if not isinstance(saved, dict):
             return False
         with self._lock:
@@ -179,7 +179,7 @@ class HistoryBoard:
             return self._daemon_events.restore(saved.get("events"))
 
     def take_dirty(self) -> list[str]:
-        """Return the tables whose past changed since this was asked last."""
+        """Return the tables whose history changed since the last call."""
         with self._lock:
             names, self._dirty = sorted(self._dirty), set()
         return names

@@ -1,7 +1,7 @@
-"""The past of tables over restarts: one small file each, written now and then, beside everything.
+"""Keeps the history of tables over restarts: one small file each, written periodically.
 
-It is for the eye only. A file that is torn, or of another shape, is as good as none; a folder that
-cannot be written is said once and costs nothing but the memory of it.
+The history is only displayed. A file that is torn or has another shape is ignored; a folder that
+cannot be written is reported once, and only loses the history.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tailerd.telemetry.status import StatusBoard
 
 SAMPLE_SECONDS = 5.0
 _SAVE_EVERY = 12
-"""Samples between two savings: a minute."""
+"""Samples between two saves: a minute."""
 _SAVE_ALL_EVERY = 15
-"""Savings between two of all tables: figures over time change where nothing else does."""
+"""Saves between two saves of all tables: figures over time change even without events."""
 DAEMON = "_daemon"
-"""Under this name, which no table has, the daemon's own past is kept."""
+"""Name of the daemon's own history; no table has it."""
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 MOST_FILES = 2000
 
 
 class KeepsHistory(Protocol):
-    """Keeps one table's past each. Blocking, in threads without a loop."""
+    """Keeps one history for each table. Blocking, in threads without an event loop."""
 
     def load(self, name: str) -> object | None:
-        """Return what was saved of a table; None where there is nothing that can be read."""
+        """Return the saved history of a table; None if there is none that can be read."""
         ...
 
     def save(self, name: str, history: dict[str, object]) -> None:
-        """Write a table's past: all of it or nothing; raises `OSError`."""
+        """Write a table's history atomically; raises `OSError`."""
         ...
 
     def prune(self) -> None:
@@ -52,7 +52,7 @@ class HistoryStore:
         self._folder = folder
 
     def load(self, name: str) -> object | None:
-        """Return what was saved of a table; None where there is nothing that can be read."""
+        """Return the saved history of a table; None if there is none that can be read."""
         path = self._path(name)
         try:
             if path.stat().st_size > LARGEST_FILE_BYTES:
@@ -63,7 +63,7 @@ class HistoryStore:
         return loaded
 
     def save(self, name: str, history: dict[str, object]) -> None:
-        """Write a table's past: all of it or nothing.
+        """Write a table's history atomically.
 
         Raises:
             OSError: The folder cannot be written.
@@ -71,7 +71,7 @@ class HistoryStore:
         make_private_folder(self._folder)
         path = self._path(name)
         aside = path.with_name(f".{path.name}.tmp")
-        # Not flushed to the disk: after a loss of power it may be torn, which is tolerated.
+        # Not flushed to the disk: after a power failure it may be torn, which is tolerated.
         write_private(aside, json.dumps(history, separators=(",", ":")).encode())
         aside.replace(path)
 
@@ -82,7 +82,7 @@ class HistoryStore:
             for path in files[: max(0, len(files) - MOST_FILES)]:
                 path.unlink(missing_ok=True)
         except OSError:
-            # Another try follows.
+            # Retried at the next save.
             return
 
     def _path(self, name: str) -> Path:
@@ -90,11 +90,11 @@ class HistoryStore:
 
 
 class HistoryKeeper:
-    """Samples the lags of all tables and saves their pasts, beside everything else.
+    """Samples the lags of all tables and saves their histories in the background.
 
     Args:
-        status: Where the lags come from: what `/status` says.
-        on_unsaved: Hears once which file cannot be saved, and why.
+        status: Source of the lags, as in `/status`.
+        on_unsaved: Called once with a file that cannot be saved, and why.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class HistoryKeeper:
         self._is_daemon_known = False
 
     def restore(self) -> None:
-        """Read what an earlier process saved of tables that are new here; blocking."""
+        """Read the histories that an earlier process saved for newly added tables; blocking."""
         if not self._is_daemon_known:
             self._is_daemon_known = True
             self._board.restore_daemon(self._store.load(DAEMON))
@@ -126,12 +126,12 @@ class HistoryKeeper:
         self._known = names
 
     def sample(self) -> None:
-        """Note every table's lag."""
+        """Record every table's lag."""
         now_ms = self._clock.now_ms()
         self._board.sample({each.table: each.lag_seconds(now_ms) for each in self._status.tables})
 
     def save(self, *, is_all: bool = False) -> None:
-        """Write what changed since the last time, or the past of all tables; blocking."""
+        """Write the histories that changed since the last save, or all of them; blocking."""
         self._store.prune()
         names = self._board.take_dirty()
         if is_all:

@@ -39,7 +39,7 @@ LOG_FIELDS = frozenset(
         "summary",
     }
 )
-"""The only names a log line may have beside `timestamp`, `level` and `event`."""
+"""The only names a log line may have in addition to `timestamp`, `level` and `event`."""
 
 LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.DaemonStarted: ("info", "Daemon started"),
@@ -104,7 +104,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.CheckpointSkipped: ("warning", "Corrupt checkpoint skipped"),
     events.StorageRequested: None,
 }
-"""Level and constant sentence of every event; None for one that is only counted."""
+"""Level and constant message of every event; None for one that is only counted."""
 
 
 def log_handler(stream: TextIO, log_format: LogFormat = "auto", level: Level = "info") -> Handler:

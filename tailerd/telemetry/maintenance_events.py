@@ -1,4 +1,4 @@
-"""What log maintenance tells; part of `events`, whose rules hold here too."""
+"""Events of log maintenance; part of `events`, whose rules apply here too."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAssessed:
-    """A table's log was looked at for maintenance, and its policies know what is to do.
+    """A table's log was assessed for maintenance, and its policies decided which jobs are due.
 
     Attributes:
-        is_alone: Whether nothing else of the daemon looks at this table.
+        is_alone: Whether no pipeline of the daemon delivers this table.
         due, due_reasons: Jobs that are due now, and why each is; parallel.
     """
 
@@ -24,7 +24,7 @@ class LogAssessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceStarted:
-    """A maintenance job starts, or a look at the log (`assessment`) or the size (`measure`)."""
+    """A maintenance job starts, or reading the log (`assessment`) or the size (`measure`)."""
 
     table: str
     job: str
@@ -32,10 +32,10 @@ class MaintenanceStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceProcessEnded:
-    """The process that maintains logs died, and is started again; `error` says why, and when.
+    """The maintenance process died and is restarted; `error` says why, and when.
 
     Attributes:
-        attempt: How often since it last saw a table through.
+        attempt: Number of deaths since it last completed a table.
     """
 
     attempt: int
@@ -45,11 +45,11 @@ class MaintenanceProcessEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMaintained:
-    """A job of log maintenance ended well.
+    """A job of log maintenance succeeded.
 
     Attributes:
         job: checkpoint, log_compaction, checksum or cleanup.
-        version: The newest it is about; of a cleanup the oldest that is left.
+        version: The newest version it covers; of a cleanup the oldest that is left.
         result: written, already_there, nothing_to_say or deleted.
         files, bytes: Written, or deleted.
         reason: Why it was due.
@@ -69,7 +69,7 @@ class LogMaintained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceFailed:
-    """A job, or the look at the log before it (`assessment`), failed; it is tried again later."""
+    """A job, or reading the log before it (`assessment`), failed; it is retried later."""
 
     table: str
     job: str
@@ -80,7 +80,7 @@ class MaintenanceFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceRefused:
-    """A table's log is left alone, for a reason that stays until somebody acts."""
+    """Maintenance of a table is skipped until an operator removes the reason."""
 
     table: str
     error_code: str

@@ -19,7 +19,7 @@ _JOBS = {
 
 
 class MaintenanceMetrics:
-    """What became of jobs, and where there are none."""
+    """Results of jobs, and tables whose maintenance is skipped."""
 
     def __init__(self, registry: CollectorRegistry, errors: Counter) -> None:
         self._errors = errors
@@ -68,7 +68,7 @@ class MaintenanceMetrics:
         )
 
     def handlers(self) -> dict[type, Callable[..., None]]:
-        """Return what is to hear of which event."""
+        """Return the handler of each event class."""
         return {
             events.LogAssessed: self._on_assessed,
             events.LogMaintained: self._on_maintained,

@@ -1,4 +1,4 @@
-"""What became of every table's log maintenance, folded from events: a part of `/status`."""
+"""The results of every table's log maintenance, built from events: a part of `/status`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Kept:
 
 
 class MaintenanceBoard:
-    """Keeps the last result of each job of each table. Told and asked under the caller's lock."""
+    """Keeps the last result of each job of each table. Used under the caller's lock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,11 +30,11 @@ class MaintenanceBoard:
         self._last_end: dict[str, object] | None = None
 
     def process(self) -> dict[str, object]:
-        """Return what `/status` shows of the process that maintains."""
+        """Return what `/status` shows of the maintenance process."""
         return {"restarts": self._restarts, "last_end": self._last_end}
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; all but those of maintenance are passed over."""
+        """Handle an event; all but those of maintenance are ignored."""
         now_ms = self._clock.now_ms()
         match event:
             case events.MaintenanceStarted():
@@ -90,7 +90,7 @@ class MaintenanceBoard:
         }
 
     def _measured(self, table: str) -> None:
-        """Note that the look at a table's size is over, or one that its pipeline had made."""
+        """Note that a table's size was measured, by maintenance or by its pipeline."""
         kept = self._tables.get(table)
         if kept is not None and kept.running == _MEASURE:
             self._ended(table).jobs.pop(_MEASURE, None)

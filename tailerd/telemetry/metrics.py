@@ -1,4 +1,4 @@
-"""Prometheus metrics, derived from events; `*_metrics.py` beside it have those of one subject."""
+"""Prometheus metrics, derived from events; each `*_metrics.py` has those of one subject."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LABELS = frozenset(
     {"table", "source", "sink", "engine", "job", "error_code", "op", "mode", "result"}
 )
 """All label names in use; `op` is `_change_type` of rows or the verb of a storage request, `mode`
-how a commit was read, `result` what became of a maintenance job."""
+how a commit was read, `result` the result of a maintenance job."""
 
 _OF_TABLES = (
     events.BacklogMeasured,
@@ -40,7 +40,7 @@ _OF_TABLES = (
     events.TableMeasured,
     events.TableRemoved,
 )
-"""Events that the gauges of tables hear."""
+"""Events that the gauges of tables handle."""
 
 
 class Metrics:
@@ -88,7 +88,7 @@ class Metrics:
         return frozenset(self._handlers)
 
     def handle(self, event: events.Event) -> None:
-        """Count an event; those without a metric are passed over."""
+        """Count an event; those without a metric are ignored."""
         for handler in self._handlers.get(type(event), ()):
             handler(event)
 
@@ -97,7 +97,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def watch_memory(self, budget_bytes: int, used_bytes: Callable[[], int]) -> None:
-        """Show the rows that are read ahead of the sinks; `used_bytes` is asked at each scrape."""
+        """Export the bytes that are read ahead of the sinks; each scrape calls `used_bytes`."""
         budget = Gauge(
             "tailerd_memory_budget_bytes",
             "Bytes of rows that all tables may read ahead of their sinks",
@@ -126,7 +126,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDescription:
-    """A metric as its documentation has it; `kind` is gauge, counter or histogram."""
+    """A metric as in its documentation; `kind` is gauge, counter or histogram."""
 
     name: str
     kind: str
@@ -135,11 +135,11 @@ class MetricDescription:
 
 
 def metric_families() -> list[MetricDescription]:
-    """Return every metric of ours, by name."""
+    """Return every metric of tailerd, by name."""
     metrics = Metrics(SystemClock())
     metrics.watch_memory(0, lambda: 0)
     found = []
-    # prometheus_client tells label names of samples only, and there are none yet.
+    # prometheus_client reports label names of samples only, and there are none yet.
     for collector in metrics._registry._collector_to_names:
         for family in collector.collect():
             names = getattr(collector, "_labelnames", ()) or getattr(family, "_labelnames", ())
@@ -158,7 +158,7 @@ def metric_families() -> list[MetricDescription]:
 
 
 class _BoardCollector(Collector):
-    """Gives the figures that are worked out at each scrape."""
+    """Collects the figures that are computed at each scrape."""
 
     def __init__(self, gauges: TableGauges, board: problems.ProblemBoard) -> None:
         self._gauges = gauges

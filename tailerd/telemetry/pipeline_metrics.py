@@ -1,4 +1,4 @@
-"""Metrics of pipelines: their states, how far behind they are, what their policies did."""
+"""Metrics of pipelines: their states, their lag, what their policies did."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tailerd.telemetry import events
 STATES = {"starting": 0, "running": 1, "retrying": 2, "failed": 3, "stopped": 4, "paused": 5}
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
-"""Seconds, of what mostly takes milliseconds."""
+"""Seconds, for durations that are mostly milliseconds."""
 
 PIPELINE = ("table", "engine")
-"""Labels of what a pipeline has one of."""
+"""Labels of metrics that a pipeline has one of."""
 
 
 class PipelineMetrics:
@@ -58,7 +58,7 @@ class PipelineMetrics:
         )
 
     def handlers(self) -> dict[type, Callable[..., None]]:
-        """Return what is to hear of which event."""
+        """Return the handler of each event class."""
         return {
             events.PipelineStarted: self._on_started,
             events.BacklogMeasured: self._on_backlog,
@@ -83,7 +83,7 @@ class PipelineMetrics:
         is_new = event.table not in self._oldest_ms
         self._oldest_ms[event.table] = event.oldest_timestamp_ms
         if is_new:
-            # Asked at each scrape: the lag of a stuck pipeline grows although nothing happens.
+            # Computed at each scrape: the lag of a stuck pipeline grows without any event.
             self._lag_seconds.labels(*labels).set_function(lambda: self._lag_of(event.table))
 
     def _lag_of(self, table: str) -> float:
@@ -110,13 +110,13 @@ class PipelineMetrics:
         labels = (event.table, event.engine)
         self._state.labels(*labels).set(STATES["paused"])
         if self._oldest_ms.get(event.table, 0) is None:
-            # Nobody looks at the log now: that nothing is behind may soon be wrong.
+            # The log is no longer polled: a lag of 0 may soon be wrong.
             for gauge in (self._head, self._lag_versions, self._lag_seconds):
                 gauge.remove(*labels)
             del self._oldest_ms[event.table]
 
     def _on_removed(self, event: events.TableRemoved) -> None:
-        # Counters stay; a gauge would go on telling what is no longer looked at.
+        # Counters stay; a gauge would keep a value that is no longer updated.
         gauges = (self._state, self._head, self._lag_versions, self._lag_seconds, self._delivered)
         for gauge in gauges:
             gauge.remove(event.table, event.engine)
@@ -128,7 +128,7 @@ class PipelineMetrics:
 
 
 class PolicyMetrics:
-    """What pipelines did where something was missing, damaged or refused."""
+    """Counts what policies did about missing commits, damaged commits and rejected records."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gaps = Counter(
@@ -151,7 +151,7 @@ class PolicyMetrics:
         )
 
     def handlers(self) -> dict[type, Callable[..., None]]:
-        """Return what is to hear of which event."""
+        """Return the handler of each event class."""
         return {
             events.GapMet: self._on_gap,
             events.CommitSkipped: self._on_skipped,
@@ -169,7 +169,7 @@ class PolicyMetrics:
 
 
 def lag_seconds(oldest_timestamp_ms: int | None, now_ms: int) -> float:
-    """Return how old the oldest undelivered version is: 0 when there is none, never negative."""
+    """Return the age of the oldest undelivered version: 0 if there is none, never negative."""
     if oldest_timestamp_ms is None:
         return 0.0
     return max(0.0, (now_ms - oldest_timestamp_ms) / 1000)

@@ -1,4 +1,4 @@
-"""What is wrong beside the tables, while it lasts: the queue of notifications, patterns, state."""
+"""Current problems of the daemon that concern no single table: notifications, discovery, state."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _Told = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is wrong since a time.
+    """A problem, and since when it lasts.
 
     Attributes:
         part: Of the daemon: notifications, discovery, state.
-        name: Of its section, where it has one.
-        path: What cannot be had: a queue, a pattern.
-        attempt: How often it was tried in a row.
+        name: Of its section, if it has one.
+        path: What is not available: a queue, a pattern.
+        attempt: Number of failed attempts in a row.
         is_blocking: Whether the daemon is not ready as long as it lasts.
     """
 
@@ -64,7 +64,7 @@ class Problem:
 
 
 class ProblemBoard:
-    """Folds events into what is wrong now; any thread may tell and ask."""
+    """Tracks the current problems from events. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class ProblemBoard:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All that is wrong, the oldest first."""
+        """All current problems, oldest first."""
         with self._lock:
             return tuple(self._problems.values())
 
@@ -82,7 +82,7 @@ class ProblemBoard:
         return Counter((each.part, each.error_code) for each in self.problems)
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; others than `HANDLED` are passed over."""
+        """Handle an event; others than `HANDLED` are ignored."""
         with self._lock:
             match event:
                 case events.NotificationsFailed() | events.NotificationsMissed():

@@ -1,4 +1,4 @@
-"""What happened lately: rows a second over a minute, growth over a day. Pure: `now` is given."""
+"""Recent rates: rows a second over a minute, growth over a day. Pure: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MinuteRate:
         self.began = began
 
     def add(self, count: int, now: float) -> None:
-        """Count so many at `now`, monotonic seconds."""
+        """Add `count` at `now`, monotonic seconds."""
         if self.began is None:
             self.began = now
         second = int(now)
@@ -46,7 +46,7 @@ class MinuteRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTotals:
-    """Size of a table at one time; `rows` is None where they are not known."""
+    """Size of a table at one time; `rows` is None if not known."""
 
     files: int
     bytes: int
@@ -61,21 +61,21 @@ class DayGrowth:
         self._began_ms: int | None = None
 
     def add(self, totals: TableTotals, now_ms: int) -> None:
-        """Note the size at `now_ms`; notes of the same five minutes are one, the last."""
+        """Record the size at `now_ms`; of the same five minutes only the last is kept."""
         if self._began_ms is None:
             self._began_ms = now_ms
         bucket = now_ms - now_ms % _BUCKET_MS
-        # The very first is what all else is compared with.
+        # The first is the baseline of all comparisons.
         if len(self._totals) > 1 and self._totals[-1][0] == bucket:
             self._totals.pop()
         self._totals.append((bucket, totals))
         self._forget(now_ms)
 
     def per_day(self, now_ms: int) -> TableTotals:
-        """Return the growth, negative where the table shrank.
+        """Return the growth, negative if the table shrank.
 
         Raises:
-            IndexError: Nothing was noted.
+            IndexError: Nothing was recorded.
         """
         self._forget(now_ms)
         then, now = self._totals[0][1], self._totals[-1][1]
@@ -91,6 +91,6 @@ class DayGrowth:
         return 0 if self._began_ms is None else min(DAY_MS, max(0, now_ms - self._began_ms))
 
     def _forget(self, now_ms: int) -> None:
-        # What was the size when the day began is still needed.
+        # The size at the beginning of the day is still needed.
         while len(self._totals) > 1 and self._totals[1][0] <= now_ms - DAY_MS:
             self._totals.popleft()

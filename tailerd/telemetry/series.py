@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 COLUMNS = ("rows_per_second", "lag_seconds", "p50_seconds", "p99_seconds")
-"""What a point has besides its time; a value that is not known is NaN."""
+"""The values of a point, in addition to its time; an unknown value is NaN."""
 
 POINT_BYTES = 28
-"""Of a point in memory: time and values, and what an array keeps in reserve."""
+"""Of a point in memory: time and values, and the spare capacity of an array."""
 
 _BINS_PER_DOUBLING = 8
 """Bounds of a bin are 9 % apart."""
@@ -28,7 +28,7 @@ _WIDTH = len(COLUMNS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """Points so far apart, and so many of them."""
+    """The interval between points, and the number of points."""
 
     width_seconds: int
     points: int
@@ -43,7 +43,7 @@ RESOLUTIONS = (
 
 
 def resolutions_within(share_bytes: int) -> tuple[Resolution, ...]:
-    """Return `RESOLUTIONS` with as many points as fit into so many bytes, about; 12 at least."""
+    """Return `RESOLUTIONS` with as many points as fit into about `share_bytes`; 12 at least."""
     wanted = sum(each.points for each in RESOLUTIONS) * POINT_BYTES
     share = min(1.0, max(0, share_bytes) / wanted)
     return tuple(
@@ -83,7 +83,7 @@ class _Open:
         self.seconds += sample.seconds
         self.rows += sample.rows
         if sample.lag_seconds is not None:
-            # The worst: a mean hides what an alert is about.
+            # The maximum: a mean hides the peaks that alerts are about.
             self.lag = (
                 sample.lag_seconds if math.isnan(self.lag) else max(self.lag, sample.lag_seconds)
             )
@@ -112,7 +112,7 @@ class _Points:
         self.open.add(sample)
 
     def close(self, ended: _Open) -> None:
-        # A clock that was set back gives no points twice.
+        # A clock that was set back must not add points twice.
         if not self.times or ended.start > self.times[-1]:
             self.times.append(ended.start)
             self.values.extend(ended.values())
@@ -150,7 +150,7 @@ class Series:
             points.trim()
 
     def add(self, sample: Sample, now_ms: int) -> None:
-        """Note what happened until now."""
+        """Add a sample that ends now."""
         for points in self._all:
             points.add(sample, now_ms // 1000)
 
@@ -185,7 +185,7 @@ class Series:
         ]
 
     def restore(self, saved: object) -> bool:
-        """Put what an earlier process saved before what there is; False for another shape."""
+        """Insert the points of an earlier process before the present ones; False if invalid."""
         read = _read(saved)
         if read is None:
             return False
@@ -203,7 +203,7 @@ class Series:
 
 
 def _reach(points: _Points) -> int:
-    """Return how many points a resolution is meant to have, whatever memory there is."""
+    """Return how many points a resolution has without a memory limit."""
     widths = {each.width_seconds: each.points for each in RESOLUTIONS}
     return widths.get(points.resolution.width_seconds, points.resolution.points)
 
@@ -213,7 +213,7 @@ def _bin(seconds: float) -> int:
 
 
 def _quantile(bins: Counter[int], share: float) -> float:
-    """Return the duration that so many are not above; NaN of none."""
+    """Return the quantile `share` of durations; NaN if there are none."""
     rest = math.ceil(sum(bins.values()) * share)
     for place in sorted(bins):
         rest -= bins[place]
@@ -223,7 +223,7 @@ def _quantile(bins: Counter[int], share: float) -> float:
 
 
 def _known(value: float) -> float | None:
-    # Four digits are more than a picture shows.
+    # Four digits are more than a chart shows.
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
@@ -240,7 +240,7 @@ def _read(saved: object) -> dict[int, tuple[array[int], array[float]]] | None:
 
 
 def _arrays(part: Any) -> tuple[array[int], array[float]] | None:
-    """Return times and values of one resolution; None where they are none, or damaged."""
+    """Return times and values of one resolution; None if they are missing or damaged."""
     if not isinstance(part, dict) or type(part.get("width_seconds")) is not int:
         return None
     times, values = array("I"), array("f")

@@ -1,4 +1,4 @@
-"""Where every pipeline stands, folded from events: what `/status` and `/readyz` show."""
+"""The status of every pipeline, built from events: what `/status` and `/readyz` show."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tailerd.telemetry.table_gauges import TableGauges, size_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """One pipeline, as far as events told.
+    """The status of one pipeline, from its events.
 
     Attributes:
         state: starting, running, retrying, failed or stopped.
-        guarantee: What its sink promises: exactly-once, at-least-once.
+        guarantee: Of its sink: exactly-once, at-least-once.
         version: Version its offset points at; None before it is known.
-        delivered: The newest version that is delivered whole; None where none is, or not known.
+        delivered: The newest version that is delivered completely; None if none is, or not known.
         error_ms: Wall-clock time of the last error.
         format: Name of its table's format; empty before it was opened.
-        capabilities: What changes of that format can say.
-        offset: The offset's JSON text, empty where it is not known.
+        capabilities: Capabilities of that format.
+        offset: The offset's JSON text, empty if it is not known.
         oldest_timestamp_ms: Commit time of the oldest undelivered version; None: all delivered.
         rows: Delivered rows by `_change_type`, since the process started.
-        last_error: The last error's text; stays when the pipeline recovers.
+        last_error: The last error's text; kept when the pipeline recovers.
         attempt: Failed attempts in a row.
         next_retry_ms: Wall-clock time of the next attempt while it waits for one.
-        gaps: Times the offset was moved over a gap; `last_gap` says what happened last.
+        gaps: Times the offset was moved over a gap; `last_gap` describes the last one.
         skipped_commits: Damaged commits left out since the process started.
         dead_letters: Records set aside since the process started, by topic.
         activity: What it does while it starts: waiting, opening, reading.
@@ -67,14 +67,14 @@ class TableStatus:
     activity: str = "waiting"
 
     def lag_seconds(self, now_ms: int) -> float | None:
-        """Return the age of the oldest undelivered version; None where it is not known."""
+        """Return the age of the oldest undelivered version; None if it is not known."""
         if not self.is_ready:
             return None
         oldest = self.oldest_timestamp_ms
         return 0.0 if oldest is None else max(0.0, (now_ms - oldest) / 1000)
 
     def _error_json(self) -> dict[str, object] | None:
-        """Return the last error; `is_current` tells whether it still holds the pipeline up."""
+        """Return the last error; `is_current` says whether it still blocks the pipeline."""
         if not self.last_error:
             return None
         return {
@@ -114,10 +114,10 @@ class TableStatus:
 
 
 class StatusBoard:
-    """Folds events into one `TableStatus` for each table; any thread may tell and ask."""
+    """Builds one `TableStatus` for each table from events. Thread-safe."""
 
     def __init__(self, tables: Iterable[tuple[str, str]], clock: Clock) -> None:
-        """Begin with these (name, engine) pairs: a table nobody spoke of yet is not ready."""
+        """Begin with these (name, engine) pairs: a table without events is not ready."""
         self._clock = clock
         self._lock = threading.Lock()
         self._tables = {name: TableStatus(table=name, engine=engine) for name, engine in tables}
@@ -127,7 +127,7 @@ class StatusBoard:
         self._problems = ProblemBoard(clock)
 
     def expect(self, tables: Iterable[tuple[str, str]]) -> None:
-        """Know of further (name, engine) pairs that nobody spoke of yet."""
+        """Add (name, engine) pairs of tables that have no events yet."""
         with self._lock:
             for name, engine in tables:
                 self._tables.setdefault(name, TableStatus(table=name, engine=engine))
@@ -140,7 +140,7 @@ class StatusBoard:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether every pipeline has looked at its log or is paused, and none has failed."""
+        """Return whether every pipeline has polled its log or is paused, and none has failed."""
         return not any(self.unready())
 
     def unready(self) -> Iterator[tuple[str, str]]:
@@ -173,17 +173,17 @@ class StatusBoard:
         whole = self.to_json()
         tables = whole.pop("tables")
         assert isinstance(tables, list)
-        # One after the other: a single call would hold up all threads for as long as it takes.
+        # One after the other: a single call would hold the GIL until it is done.
         lines = ",\n".join(map(json.dumps, tables))
         head = json.dumps(whole).removesuffix("}")
         return f'{head}, "tables": [\n{lines}\n]}}\n'.encode()
 
     def problems_json(self) -> list[dict[str, object]]:
-        """Return what is wrong beside the tables."""
+        """Return the problems that concern no single table."""
         return [each.to_json() for each in self._problems.problems]
 
     def table_json(self, name: str) -> dict[str, object] | None:
-        """Return what `/status` shows of one table; None for a name nobody knows."""
+        """Return what `/status` shows of one table; None for an unknown name."""
         with self._lock:
             table = self._tables.get(name)
         if table is None:
@@ -192,7 +192,7 @@ class StatusBoard:
         return table.to_json(now_ms) | self._figures(name, now_ms)
 
     def file_sizes(self, name: str) -> tuple[int, ...]:
-        """Return a table's files by size as `TableMeasured` has them; empty when not known."""
+        """Return a table's files by size, as in `TableMeasured`; empty if not known."""
         size = self._gauges.figures(name).size
         return () if size is None else size.size_counts
 
@@ -216,7 +216,7 @@ class StatusBoard:
         }
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; those about no configured table are passed over."""
+        """Handle an event; those about no configured table are ignored."""
         name = getattr(event, "table", None)
         self._gauges.handle(event)
         self._problems.handle(event)
@@ -237,13 +237,13 @@ class StatusBoard:
 
     def _count(self, event: events.DeliveryAcknowledged, now: float) -> None:
         rates = self._rates.setdefault(event.table, {})
-        # All of a table began at one time, so that their sum is the rate of all its rows.
+        # All rates of a table begin at the same time, so that their sum is the rate of all rows.
         began = next((rate.began for rate in rates.values()), now)
         for change, rows in event.rows.items():
             rates.setdefault(change, MinuteRate(began)).add(rows, now)
 
     def _assessment(self, event: events.LogAssessed) -> None:
-        """Know a table that nobody but maintenance looks at."""
+        """Set the status of a table that is maintained but not delivered."""
         if event.is_alone and event.table in self._tables:
             self._tables[event.table] = replace(
                 self._tables[event.table],
@@ -304,7 +304,7 @@ def _read_on(
 def _with_loss(
     status: TableStatus, event: events.GapMet | events.CommitSkipped | events.DeadLettersStored
 ) -> TableStatus:
-    """Count what did not reach the sink as it should."""
+    """Count rows that did not reach the sink as they should."""
     match event:
         case events.GapMet():
             return replace(status, gaps=status.gaps + 1, last_gap=event.error)
@@ -334,7 +334,7 @@ def _at_rest(
     held = replace(status, state="paused", next_retry_ms=None)
     if status.lag_versions:
         return held
-    # Nobody looks at the log now: that nothing is behind may soon be wrong.
+    # The log is no longer polled: a lag of 0 may soon be wrong.
     return replace(held, is_ready=False, head_version=None, lag_versions=None)
 
 

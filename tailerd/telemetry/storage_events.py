@@ -1,4 +1,4 @@
-"""Events of storages, of what tells about them, and of files beside the tables."""
+"""Events of storages, of their notifications, and of the daemon's own files and listener."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherUnavailable:
-    """File events cannot be had for a folder; polling finds its commits."""
+    """File events are not available for a folder; polling finds its commits."""
 
     path: str
     reason: str
@@ -15,11 +15,11 @@ class WatcherUnavailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryFailed:
-    """A pattern could not be looked through; tables found before stay, another look comes soon.
+    """A pattern could not be listed; tables found before stay, and listing is retried soon.
 
     Attributes:
         pattern: Name of its section.
-        is_known: Whether a look before succeeded.
+        is_known: Whether an earlier listing succeeded.
     """
 
     pattern: str
@@ -32,7 +32,7 @@ class DiscoveryFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryResumed:
-    """A pattern was looked through again."""
+    """A pattern was listed again, after failures."""
 
     pattern: str
     path: str
@@ -40,7 +40,7 @@ class DiscoveryResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemEnded:
-    """What was wrong with a part's `path` concerns nobody any more: nothing asks for it now."""
+    """A problem with a part's `path` is obsolete: the path is no longer used."""
 
     part: str
     path: str
@@ -48,7 +48,10 @@ class ProblemEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateAwaited:
-    """Another process holds the daemon's state, or held it and died; `error` says how long."""
+    """The daemon waits for its state, which another process holds or held when it died.
+
+    `error` says how long.
+    """
 
     path: str
     error_code: str
@@ -58,7 +61,7 @@ class StateAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTaken:
-    """The daemon holds the state it has waited for."""
+    """The daemon holds the state for which it has waited."""
 
     path: str
 
@@ -75,7 +78,7 @@ class StateLeaseLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsRefused:
-    """The listener closes new connections at once; told once a minute. `reason` says why."""
+    """The listener closes new connections at once; at most one event a minute, with a `reason`."""
 
     path: str
     reason: str
@@ -83,7 +86,7 @@ class ConnectionsRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUnsaved:
-    """What the page draws of the past cannot be written; a restart begins without it."""
+    """The history of the page cannot be written; a restart begins without it."""
 
     path: str
     reason: str
@@ -91,7 +94,7 @@ class HistoryUnsaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationsFailed:
-    """A queue of notifications cannot be asked; polling goes on, and it is asked again."""
+    """A queue of notifications cannot be read; polling continues, and the queue is retried."""
 
     path: str
     error_code: str
@@ -101,14 +104,14 @@ class NotificationsFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationsResumed:
-    """A queue of notifications answers again."""
+    """A queue of notifications can be read again."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationsMissed:
-    """Commits came to a bucket, and the queue that is to tell of them has told of none."""
+    """Commits were written to a bucket, and its queue has delivered no notification of them."""
 
     path: str
     error_code: str
@@ -118,7 +121,7 @@ class NotificationsMissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRejected:
-    """A message of a queue is nothing that S3 sends."""
+    """A message of a queue is not an S3 event."""
 
     path: str
     reason: str
@@ -126,7 +129,7 @@ class NotificationRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumDiffered:
-    """A version checksum in the log differs from the replay, which goes on as the log says."""
+    """A version checksum differs from the replayed log; the log is used."""
 
     path: str
     error_code: str
@@ -135,7 +138,7 @@ class ChecksumDiffered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSkipped:
-    """A checkpoint in the log cannot be read; the table is read from what else the log has."""
+    """A checkpoint cannot be read; the table is read from the rest of its log."""
 
     path: str
     error_code: str
@@ -144,7 +147,7 @@ class CheckpointSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageRequested:
-    """Requests to a storage began; `operation`: list, get, head, put, delete or open."""
+    """Requests to a storage were sent; `operation`: list, get, head, put, delete or open."""
 
     operation: str
     count: int = 1

@@ -1,4 +1,4 @@
-"""What is told of a table itself, whoever delivers it; part of `events`, whose rules hold here."""
+"""Events of a table itself, independent of its pipeline; part of `events`, whose rules apply."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class CommitObserved:
 
     Attributes:
         timestamp_ms: Its in-commit timestamp, or the time of its file.
-        operation: What its writer called it; empty where it said nothing.
-        rows_added, rows_removed: Physical rows in these files; None where statistics do not tell.
+        operation: As its writer named it; empty if not given.
+        rows_added, rows_removed: Physical rows in these files; None if statistics are missing.
     """
 
     table: str
@@ -47,7 +47,7 @@ class DeliveredCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaObserved:
-    """A table has this schema since a version, or is looked at for the first time.
+    """A table has this schema since a version, or is read for the first time.
 
     Attributes:
         columns: Name and type of each column, in order.
@@ -61,7 +61,7 @@ class SchemaObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneAssumed:
-    """Partition timestamps of a table have no zone and were taken as UTC; told once."""
+    """Partition timestamps of a table have no zone and were taken as UTC; emitted once."""
 
     path: str
     error_code: str
@@ -70,7 +70,7 @@ class ZoneAssumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskUnmatched:
-    """Names that no one may see are no columns of a table whose rows the page shows."""
+    """Masked names match no column of a table whose rows the page shows."""
 
     table: str
     reason: str

@@ -1,6 +1,6 @@
-"""Figures of tables that are worked out when somebody asks: lag, headroom, size, growth.
+"""Figures of tables that are computed on request: lag, headroom, size, growth.
 
-Asked at each scrape, they are right although nothing happens: a lag grows, a day passes.
+Computed at each scrape, they are correct even without events: a lag grows, a day passes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUCKET_BITS = (16, 18, 20, 22, 24, 26, 27, 28, 29, 30, 32)
 
 @dataclass(slots=True)
 class TableFigures:
-    """What was told of one table last.
+    """The last events and figures of one table.
 
     Attributes:
         saved_ms: When an offset was last saved.
@@ -38,11 +38,11 @@ class TableFigures:
     retention_seconds: float | None = None
 
     def lag_files(self) -> int | None:
-        """Return files of changes not yet delivered; None when not known."""
+        """Return the files of changes not yet delivered; None if not known."""
         return self._pending(None if self.size is None else self.size.pending_files)
 
     def lag_bytes(self) -> int | None:
-        """Return the bytes of these files; None when not known."""
+        """Return the bytes of these files; None if not known."""
         return self._pending(None if self.size is None else self.size.pending_bytes)
 
     def _pending(self, pending: int | None) -> int | None:
@@ -50,9 +50,9 @@ class TableFigures:
         return 0 if is_idle else pending
 
     def headroom_seconds(self, now_ms: int) -> float | None:
-        """Return how long until what comes next may be cleaned up; negative when it may be now.
+        """Return the time until the next commit may be cleaned up; negative if it may be now.
 
-        A table without anything undelivered has all the time its properties grant.
+        For a table without a backlog this is its whole retention time.
         """
         if self.backlog is None or self.retention_seconds is None:
             return None
@@ -62,7 +62,7 @@ class TableFigures:
 
 
 def snapshot_progress(offset: str) -> float | None:
-    """Return the share of a snapshot before an offset's JSON text; None where it is in no snapshot.
+    """Return the share of a snapshot before an offset, given as JSON text; None after the snapshot.
 
     Files are delivered in the order of their keys, which are spread evenly.
     """
@@ -174,7 +174,7 @@ _OF_DAYS: dict[str, tuple[str, Callable[[TableTotals], float | None]]] = {
 
 
 class TableGauges:
-    """Folds events into figures; any thread may tell and ask."""
+    """Builds figures from events. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -182,7 +182,7 @@ class TableGauges:
         self._tables: dict[str, TableFigures] = {}
 
     def handle(self, event: events.Event) -> None:
-        """Take an event; those about no table's figures are passed over."""
+        """Handle an event; those without figures of a table are ignored."""
         match event:
             case events.BacklogMeasured():
                 figures = self._of(event.table, event.engine)
@@ -206,7 +206,7 @@ class TableGauges:
             case events.PipelinePaused():
                 figures = self._of(event.table, event.engine)
                 if figures.backlog is not None and figures.backlog.versions == 0:
-                    # Nobody looks at the log now: that nothing is behind may soon be wrong.
+                    # The log is no longer polled: a lag of 0 may soon be wrong.
                     figures.backlog = None
             case events.GrowthUnavailable():
                 self._of(event.table, "").size = None
@@ -223,12 +223,12 @@ class TableGauges:
             return figures
 
     def figures(self, table: str) -> TableFigures:
-        """Return what is known of a table."""
+        """Return the figures of a table."""
         with self._lock:
             return self._tables.get(table) or TableFigures()
 
     def growth(self, table: str) -> TableTotals | None:
-        """Return how much a table has grown in a day; None where its size is not known."""
+        """Return how much a table has grown in a day; None if its size is not known."""
         with self._lock:
             figures = self._tables.get(table)
             if figures is None or figures.size is None:
@@ -236,7 +236,7 @@ class TableGauges:
             return figures.growth.per_day(self._clock.now_ms())
 
     def watched_seconds(self, table: str) -> float | None:
-        """Return the time that `growth` is about, a day at most; None where it is not known."""
+        """Return the time that `growth` covers, a day at most; None if it is not known."""
         with self._lock:
             figures = self._tables.get(table)
             if figures is None or figures.size is None:

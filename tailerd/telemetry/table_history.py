@@ -1,6 +1,6 @@
-"""One table's past: bounded lists that forget their oldest, ready for JSON. For one thread.
+"""The history of one table: bounded lists that drop their oldest, ready for JSON. For one thread.
 
-What is restored was written by an earlier process, or damaged since: its shape is checked.
+Restored data was written by an earlier process, and may be damaged: its shape is checked.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _POINT_BYTES = 350
 _LONG_RECORDS = 20
 _EVENTS_FOR_EACH_OTHER = 5
 _OTHERS_BYTES = 3 * 1500 + _EVENTS_FOR_EACH_OTHER * 500
-"""One record of each of the three long lists, and the events that go with them."""
+"""One record of each of the three long lists, and their share of events."""
 _LONGEST_TEXT = 600
 _UNTOLD_JOBS = ("checksum",)
-"""Written with each commit: of no news."""
+"""Jobs that are no news: they run with each commit."""
 _FIRST_WIDTH_MS = 10_000
 MOST_COLUMNS = 300
 
@@ -38,7 +38,7 @@ class Limits:
 
     @classmethod
     def within(cls, share_bytes: int) -> Self:
-        """Return what fits into so many bytes, about; never less than is of any use."""
+        """Return the limits that fit into about `share_bytes`, but never less than a minimum."""
         return cls(
             commits=min(200, max(10, share_bytes * 5 // 10 // _COMMIT_BYTES)),
             points=min(288, max(12, share_bytes * 3 // 10 // _POINT_BYTES)),
@@ -67,7 +67,7 @@ class TableHistory:
         self._trim()
 
     def take(self, event: events.Event, now_ms: int) -> bool:
-        """Take an event; tell whether it changed what there is."""
+        """Handle an event; return whether it changed the history."""
         is_news = not (isinstance(event, events.LogMaintained) and event.job in _UNTOLD_JOBS)
         is_told = is_news and self._events.take(event, now_ms)
         return self._fold(event, now_ms) or is_told
@@ -99,7 +99,7 @@ class TableHistory:
             known.update(rows_added=event.rows_added, rows_removed=event.rows_removed)
 
     def _deliver(self, commits: Sequence[events.DeliveredCommit], now_ms: int) -> bool:
-        """Note commits as the plan that delivered them has them, seen before or not."""
+        """Record delivered commits from their plan, whether they were observed before or not."""
         for commit in commits[-self._limits.commits :]:
             known = self._commit_of(commit)
             if known is not None:
@@ -108,11 +108,11 @@ class TableHistory:
         return bool(commits)
 
     def _commit_of(self, event: events.CommitObserved | events.DeliveredCommit) -> Record | None:
-        """Return the record of a commit with what it did; None for one older than all there are."""
+        """Return the updated record of a commit; None for one older than all records."""
         known = self._commit(event.version)
         if known is None:
             if self._commits and event.version < self._commits[-1]["version"]:
-                # The table was replaced, or is looked at again from an earlier version.
+                # The table was replaced, or is read again from an earlier version.
                 return None
             known = {
                 "version": event.version,
@@ -164,7 +164,7 @@ class TableHistory:
         )
 
     def _note_schema(self, found: Record, now_ms: int) -> None:
-        """Know the newest schema, and what differs from the one before."""
+        """Record the newest schema, and its differences from the previous one."""
         before, self._schema = self._schema, found
         if before is None or before["columns"] == found["columns"]:
             return
@@ -187,19 +187,19 @@ class TableHistory:
             while len(records) > self._limits.others:
                 records.popleft()
         while len(self._jobs) > self._limits.others:
-            # Checksums come with each commit, and would leave no room for anything else.
+            # Checksums are written with each commit, and would displace everything else.
             kinds = Counter(job.get("job") for job in self._jobs)
             often = kinds.most_common(1)[0][0]
             self._jobs.remove(next(job for job in self._jobs if job.get("job") == often))
         while len(self._points) > self._limits.points:
-            # Half as many, twice as far apart; the newest stays.
+            # Half as many points, twice as far apart; the newest stays.
             self._width_ms *= 2
             self._points = self._points[-1::-2][::-1]
 
     def to_json(self) -> Record:
         """Return everything, oldest first."""
         return {
-            # Copies: the caller writes them down while further events come.
+            # Copies: the caller serializes them while further events arrive.
             "commits": [dict(commit) for commit in self._commits],
             "growth": list(self._points),
             "growth_width_ms": self._width_ms,
@@ -211,9 +211,9 @@ class TableHistory:
         }
 
     def restore(self, saved: object, now_ms: int) -> bool:
-        """Begin with what `to_json` gave once; False, and nothing taken, for another shape.
+        """Restore the output of `to_json`; False, and nothing restored, if its shape is invalid.
 
-        What was told meanwhile is newer: it stays, after what was saved.
+        Records made meanwhile are newer: they stay, after the restored ones.
         """
         if not _is_history(saved):
             return False

@@ -1,6 +1,6 @@
-"""What happened, for a person to read: bounded, oldest first, kept over restarts.
+"""A timeline of events for people: bounded, oldest first, kept over restarts.
 
-The same thing again and again, such as a retry, is one record with a count. For one thread.
+A repeated event, such as a retry, is one record with a count. For one thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOK_BACK = 4
 _REPEATED = frozenset(
     {"retry", "maintenance", "maintenance failed", "dead letters", "discovery", "notifications"}
 )
-"""Kinds of which the same, among the newest `_LOOK_BACK` records, is counted, not repeated."""
+"""Kinds that are counted, not repeated, if the newest `_LOOK_BACK` records have the same."""
 
 
 class Timeline:
@@ -31,10 +31,10 @@ class Timeline:
         self._records: deque[Record] = deque()
 
     def take(self, event: events.Event, now_ms: int, *, least: Level = "info") -> bool:
-        """Note an event; tell whether it is worth it.
+        """Add an event; return whether the timeline shows it.
 
         Args:
-            least: What is less important is passed over.
+            least: Less important events are ignored.
         """
         told = told_of(event)
         if told is None or (least != "info" and told["level"] == "info"):
@@ -43,7 +43,7 @@ class Timeline:
         return True
 
     def add(self, kind: str, level: Level, text: str, version: int | None, now_ms: int) -> None:
-        """Note what is no event of its own."""
+        """Add a record that has no event of its own."""
         told = {"kind": kind, "code": "", "level": level, "text": text[:_LONGEST_TEXT]}
         self._note({**told, "version": version}, None, now_ms)
 
@@ -60,7 +60,7 @@ class Timeline:
         self.trim()
 
     def trim(self) -> None:
-        """Forget the oldest of more than `most`."""
+        """Drop the oldest of more than `most`."""
         while len(self._records) > self.most:
             self._records.popleft()
 
@@ -69,7 +69,7 @@ class Timeline:
         return [dict(record) for record in self._records]
 
     def restore(self, saved: object) -> bool:
-        """Put what `to_json` gave an earlier process first; False for another shape."""
+        """Insert the records of an earlier process first; False if their shape is invalid."""
         if not isinstance(saved, list) or not all(_is_record(each) for each in saved):
             return False
         self._records.extendleft(reversed(saved))
@@ -86,7 +86,7 @@ def _is_record(value: object) -> bool:
 
 
 def told_of(event: events.Event) -> Record | None:
-    """Return what a timeline says of an event; None where it says nothing."""
+    """Return the record of an event; None if the timeline does not show it."""
     make = _TOLD.get(type(event))
     if make is None:
         return None
@@ -127,7 +127,7 @@ def _removed(event: events.TableRemoved) -> tuple[str, Level, str]:
 
 
 def _explained(kind: str, level: Level) -> _Told:
-    """Return what gives an event's error, or its reason."""
+    """Return a function that describes an event by its error, or its reason."""
     return lambda event: (
         kind,
         level,
@@ -159,7 +159,7 @@ _TOLD: Mapping[type[events.Event], _Told] = {
     events.MaintenanceFailed: _explained("maintenance failed", "warning"),
     events.MaintenanceRefused: _explained("maintenance skipped", "warning"),
     events.LogMaintained: lambda event: ("maintenance", "info", f"{event.summary} {event.reason}"),
-    # Of the daemon as a whole.
+    # Events of the daemon as a whole.
     events.DaemonStarted: _named("start", "info", "Started; listens at {}.", "path"),
     events.ShutdownRequested: _named("shutdown", "info", "Asked to stop by {}.", "reason"),
     events.ConfigReloaded: _named("configuration", "info", "Reloaded {}.", "path"),

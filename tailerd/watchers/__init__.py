@@ -1,1 +1,1 @@
-"""Storage events: events that a table may have a new commit. Polling is the floor under them."""
+"""Storage events, which report that a table may have a new commit; polling is the fallback."""

@@ -1,4 +1,4 @@
-"""The contract of a watcher. Events may be lost, late, doubled or wrong."""
+"""The contract of a watcher. Events may be lost, late, duplicated or wrong."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Protocol, runtime_checkable
 _NUMBERED = re.compile(r"(\d{20})\.json", re.ASCII)
 
 VersionOf = Callable[[str], int | None]
-"""Returns the version that a file's name says it is a commit of; None where it is no commit's."""
+"""Returns the version in the name of a commit file; None for other files."""
 
 Names = Mapping[str, VersionOf]
-"""How commits are named, by watched folder; `numbered_name` in folders that are not there."""
+"""How commits are named, by watched folder; `numbered_name` for folders that are not in it."""
 
 
 def numbered_name(name: str) -> int | None:
-    """Return the number of a name of twenty digits and `.json`, as commits have."""
+    """Return the version in a commit's file name: twenty digits and `.json`; None for others."""
     found = _NUMBERED.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True, slots=True)
 class StorageEvent:
-    """Something may have happened to a table.
+    """A table may have changed.
 
     Attributes:
-        folder: The `_delta_log` folder concerned, as the watcher was given it.
-        version: The version that is said to be there, where the event says so.
-        on_seen: Called once, when everybody concerned has looked at the log since: a watcher that
-            keeps its events elsewhere may let go of this one.
+        folder: The table's `_delta_log` folder, as passed to the watcher.
+        version: The new version, if the event names one.
+        on_seen: Called once, after every waiter has polled the log since the event: a watcher with
+            a persistent queue may then delete it.
     """
 
     folder: str
@@ -39,11 +39,11 @@ class StorageEvent:
 
 
 class Watcher(Protocol):
-    """Tells when it is worth looking at a table's log.
+    """Reports when a table's log should be polled.
 
-    A watcher survives folders that do not exist yet, vanish or come back, and storages that send
-    nothing: it may miss events, it never raises because of them. Closing the generator or
-    cancelling the task that waits in it frees threads and handles promptly.
+    A watcher tolerates folders that do not exist yet, disappear or reappear, and storages that send
+    no events: it may miss events, but never raises because of them. Closing the generator, or
+    cancelling the task that waits in it, releases threads and handles promptly.
     """
 
     def events(self) -> AsyncGenerator[StorageEvent, None]:
@@ -53,8 +53,8 @@ class Watcher(Protocol):
 
 @runtime_checkable
 class HearsLooks(Protocol):
-    """A watcher that compares what it told with what was there."""
+    """A watcher that compares its events with the commits that polls find."""
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Note that a log was looked at, and whether commits were there nobody had told of."""
+        """Record a poll of a log, and whether it found commits without an event."""
         ...

@@ -1,7 +1,7 @@
-"""Linux's inotify, without a thread: a commit is an event within a fraction of a millisecond.
+"""Linux's inotify, without a thread: a commit is reported within a fraction of a millisecond.
 
-The loop waits on the kernel's file descriptor, so that a thousand folders at rest cost nothing.
-Only a look for folders that came, went or were replaced is made now and then, in a thread.
+The event loop waits on the inotify file descriptor, so a thousand idle folders cost nothing. Only a
+periodic check for created, deleted or replaced folders runs in a thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a look at one folder found: its watch, or the error number instead."""
+    """The result of checking one folder: its watch descriptor, or an errno."""
 
     folder: str
     watch: int
@@ -50,10 +50,10 @@ class _Found:
 
 
 class InotifyWatcher:
-    """Watches `_delta_log` folders of this machine.
+    """Watches local `_delta_log` folders.
 
-    A folder that is not there is looked for every `recheck_seconds`; one whose name leads to
-    another folder than before, five times as rarely: the kernel's watch follows the old one.
+    A missing folder is checked every `recheck_seconds`; an existing one, which may have been
+    replaced, a fifth as often: the kernel's watch stays on the old one.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class InotifyWatcher:
         Args:
             folders: Absolute paths.
             names: How commits are named there.
-            recheck_seconds: Time between two looks for folders that are missing.
-            finished: Where files are noted whose writers have closed them.
-            on_unavailable: Told once (path, reason) when the kernel refuses to watch.
+            recheck_seconds: Time between two checks for missing folders.
+            finished: Receives files that their writers have closed.
+            on_unavailable: Called once with (path, reason) if the kernel refuses to watch.
         """
         self._folders = tuple(dict.fromkeys(folders))
         self._names = names or {}
@@ -87,11 +87,11 @@ class InotifyWatcher:
         self._looking: asyncio.Future[list[_Found]] | None = None
 
     def covers(self, folder: str) -> bool:
-        """Return whether every commit in `folder` gives an event: on a local disk, and watched."""
+        """Return whether every commit in `folder` causes an event: watched, and on a local disk."""
         return folder in self._watches and folder in self._prompt
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield an event for each folder that came, went, or has a new or replaced commit."""
+        """Yield an event for each folder created, deleted, or with a new or replaced commit."""
         descriptor = await self._open()
         loop = asyncio.get_running_loop()
         loop.add_reader(descriptor, self._take, descriptor)
@@ -106,7 +106,7 @@ class InotifyWatcher:
             if self._looking is None or self._looking.done():
                 os.close(descriptor)
             else:
-                # A folder that does not answer holds up the thread, not whoever ends this.
+                # A folder that does not answer blocks the thread, but must not block closing.
                 self._looking.add_done_callback(lambda _: os.close(descriptor))
 
     async def _open(self) -> int:
@@ -118,7 +118,7 @@ class InotifyWatcher:
                 await asyncio.sleep(self._recheck_seconds * _RARELY)
 
     async def _hints(self, descriptor: int) -> AsyncGenerator[str, None]:
-        """Yield folders for ever, looking for those that came, went or were replaced."""
+        """Yield changed folders, and periodically check for created, deleted or replaced ones."""
         clock = asyncio.get_running_loop().time
         for look in itertools.count():
             missing = [folder for folder in self._folders if folder not in self._watches]
@@ -153,26 +153,26 @@ class InotifyWatcher:
                 self._watched.setdefault(found.watch, []).append(folder)
                 if found.is_prompt:
                     self._prompt.add(folder)
-                # Commits may have come before anybody watched.
+                # Commits may have been written before the watch started.
                 self._pending[folder] = None
 
     def _forget(self, descriptor: int, watch: int) -> None:
-        """Give up a watch, with an event for its folders: they are gone or replaced."""
+        """Remove a watch, with an event for its folders, which were deleted or replaced."""
         for folder in self._watched.pop(watch, ()):
             self._watches.pop(folder, None)
             self._prompt.discard(folder)
             self._pending[folder] = None
-        # Most often the kernel has given it up already.
+        # Usually the kernel has already removed it.
         _LIBC.inotify_rm_watch(descriptor, watch)
 
     def _take(self, descriptor: int) -> None:
-        """Turn what the kernel tells into pending events; called by the loop when there is some."""
+        """Convert kernel events to pending events; called by the loop when there are any."""
         linked: dict[str, None] = {}
         with suppress(BlockingIOError):
             self._take_all(descriptor, os.read(descriptor, _READ_BYTES), linked)
             while linked:
-                # A file with content that appeared without being opened is a link. Whoever has
-                # written to it, has opened it before, so that the kernel has said so by now.
+                # A file that appears with content but was not opened is a link. A writer opens the
+                # file before it writes, so its open event has been queued by now.
                 self._take_all(descriptor, os.read(descriptor, _READ_BYTES), linked)
         for path in linked:
             self._finished.note(path)
@@ -193,12 +193,12 @@ class InotifyWatcher:
                 self._note(watch, mask, data[at - length : at].rstrip(b"\0"), linked)
 
     def _note(self, watch: int, mask: int, name: bytes, linked: dict[str, None]) -> None:
-        """Note what happened to one file; a commit that may have been linked is left in `linked`.
+        """Record an event of one file; a commit that may have been linked is added to `linked`.
 
-        Case A: it was opened, by its writer or by a reader: it was not linked just now.
-        Case B: it was created, and is empty: it is told of again when it is closed.
-        Case C: it was created, with content: by a link, unless it was opened too.
-        Case D: it was renamed, or closed by a writer: it is whole.
+        Case A: it was opened, by its writer or by a reader: it was not just linked.
+        Case B: it was created, and is empty: another event follows when it is closed.
+        Case C: it was created, with content: by a link, unless it was also opened.
+        Case D: it was renamed, or closed by a writer: it is complete.
         """
         text = os.fsdecode(name)
         for folder in self._watched.get(watch, ()):
@@ -224,7 +224,7 @@ class InotifyWatcher:
 
 
 def _attach(descriptor: int, folders: Sequence[str], known: Mapping[str, int]) -> list[_Found]:
-    """Watch each folder; one that is watched already keeps its watch. Blocking."""
+    """Watch each folder; an already watched one keeps its watch. Blocking."""
     found = []
     for folder in folders:
         try:
@@ -247,7 +247,7 @@ def _checked(result: int) -> int:
 
 
 def _is_empty(folder: str, name: bytes) -> bool:
-    """Return whether a file was only begun: it is told of again when it is closed."""
+    """Return whether a file is still empty: another event follows when it is closed."""
     try:
         return os.lstat(os.fsencode(folder) + b"/" + name).st_size == 0
     except OSError:

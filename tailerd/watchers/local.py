@@ -1,6 +1,6 @@
-"""File events of this machine: through inotify on Linux, through watchfiles elsewhere.
+"""Local file events: through inotify on Linux, through watchfiles elsewhere.
 
-Watchfiles gives an event within milliseconds too, but costs a thread that wakes every millisecond;
+Watchfiles also reports events within milliseconds, but needs a thread that wakes every millisecond,
 so one watcher serves many folders.
 """
 
@@ -24,10 +24,10 @@ _Identities = dict[str, tuple[int, int]]
 
 
 class FileWatcher(Watcher, Protocol):
-    """A watcher that knows how far it can be relied upon."""
+    """A watcher that knows for which folders it is reliable."""
 
     def covers(self, folder: str) -> bool:
-        """Return whether every commit in `folder` gives an event at present."""
+        """Return whether every commit in `folder` currently causes an event."""
         ...
 
 
@@ -43,8 +43,8 @@ def watch_folders(
     Args:
         folders: Absolute paths.
         names: How commits are named there.
-        finished: Where files are noted whose writers have closed them, as far as that is known.
-        on_unavailable: Told once (path, reason) when the system refuses to watch.
+        finished: Receives files that are known to have been closed by their writers.
+        on_unavailable: Called once with (path, reason) if the system refuses to watch.
     """
     if sys.platform == "linux":
         return InotifyWatcher(
@@ -56,9 +56,9 @@ def watch_folders(
 class LocalWatcher:
     """Watches `_delta_log` folders of local tables.
 
-    A folder that is not there is looked for again every `recheck_seconds`, and so is one that was
-    deleted and made again: the kernel's watch follows the old one. Whatever is missed meanwhile is
-    the poll watcher's to find.
+    A missing folder is checked again every `recheck_seconds`, and so is one that may have been
+    deleted and recreated: the kernel's watch stays on the old one. The poll watcher finds whatever
+    is missed meanwhile.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class LocalWatcher:
         Args:
             folders: Absolute paths.
             names: How commits are named there.
-            recheck_seconds: Time between two looks for folders that came, went or were replaced.
-            on_unavailable: Told once (path, reason) when the kernel refuses to watch.
+            recheck_seconds: Time between two checks for created, deleted or replaced folders.
+            on_unavailable: Called once with (path, reason) if the kernel refuses to watch.
         """
         self._by_real_path = {str(Path(folder).absolute()): folder for folder in folders}
         self._names = names or {}
@@ -83,11 +83,11 @@ class LocalWatcher:
         self._on_unavailable = on_unavailable
 
     def covers(self, folder: str) -> bool:
-        """Promise nothing: what these systems tell of is not known well enough."""
+        """Return False: the event guarantees of these systems are not known well enough."""
         return False
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield an event for each folder in which a commit file was made or replaced."""
+        """Yield an event for each folder in which a commit file was created or replaced."""
         known: _Identities = {}
         while True:
             found = await asyncio.to_thread(self._identities)
@@ -97,12 +97,12 @@ class LocalWatcher:
                         yield StorageEvent(folder)
                 known = found
             except (OSError, RuntimeError) as error:
-                # Whatever the kernel refuses, polling finds the commits.
+                # If the kernel refuses to watch, polling finds the commits.
                 self._report(error)
                 await asyncio.sleep(self._recheck_seconds)
 
     async def _watch(self, folders: _Identities, known: _Identities) -> AsyncGenerator[str, None]:
-        """Yield configured folders with new commits, until the folders on disk are others."""
+        """Yield configured folders with new commits, until the folders on disk change."""
         if not folders:
             await asyncio.sleep(self._recheck_seconds)
             return
@@ -118,13 +118,13 @@ class LocalWatcher:
         )
         fresh = [self._by_real_path[path] for path, _ in folders.items() - known.items()]
         for folder in fresh:
-            # Commits may have come before anybody watched.
+            # Commits may have been written before the watch started.
             yield folder
         next_check = time.monotonic() + self._recheck_seconds
         async with aclosing(changes) as batches:
             async for batch in batches:
                 if not batch:
-                    # And between that event and the kernel's first watch.
+                    # Also between that event and the start of the kernel's watch.
                     for folder in fresh:
                         yield folder
                     fresh = []
@@ -142,7 +142,7 @@ class LocalWatcher:
             try:
                 stat = Path(path).stat()
             except OSError:
-                # Not there or not reachable now: looked for again, polling meanwhile.
+                # Missing or unreachable now: checked again later, polled meanwhile.
                 continue
             found[path] = (stat.st_dev, stat.st_ino)
         return found

@@ -1,4 +1,4 @@
-"""Folders whose commits come, and of which nobody ever tells: a notification that is not set up."""
+"""Detect folders with commits but without notifications, because none are configured."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from tailerd.clock import Clock
 
 GRACE_SECONDS = 60.0
-"""How late news of a commit may be that was found by looking."""
+"""How late the notification of a commit that a poll found may arrive."""
 
 
 class MissingNotificationDetector:
-    """Notices, once a folder, that its commits are only ever found by looking.
+    """Detects, once per folder, that its commits are only found by polling.
 
     Args:
         on_silent: Called with such a folder.
-        on_spoken: Called with one when it is told of after all.
+        on_spoken: Called with a reported folder when it gets a notification after all.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class MissingNotificationDetector:
         self._reported: set[str] = set()
 
     def told(self, folder: str) -> None:
-        """Note news of a commit."""
+        """Record a notification of a commit."""
         self._told.add(folder)
         self._found_at.pop(folder, None)
         if folder in self._reported:
@@ -41,7 +41,7 @@ class MissingNotificationDetector:
             self._on_spoken(folder)
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Note that a log was looked at, and whether commits were there that nobody had told of."""
+        """Record a poll of a log, and whether it found commits without a notification."""
         if folder in self._told or folder in self._reported:
             return
         now = self._clock.monotonic()

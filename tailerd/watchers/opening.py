@@ -1,4 +1,4 @@
-"""Which watchers tell of which folders: file events, a queue of notifications, and polling."""
+"""Choose the watchers of folders: file events, a notification queue, and polling."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
 
 if TYPE_CHECKING:
-    # Sources of Spark watch too, in processes that have no use for all of the configuration.
+    # Spark sources also watch, in processes that do not need the whole configuration.
     from tailerd.config.notifications import NotificationsConfig
 
 NOTIFIED_PACE = Pace(close_seconds=30.0, wide_seconds=900.0)
-"""Tables in buckets whose commits a queue tells of: every look is a request that is paid for."""
+"""For tables in buckets with notifications from a queue: every poll is a paid request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class WatchedFolder:
     """A folder of commits to watch.
 
     Attributes:
-        folder: As stores spell it.
-        is_remote: Whether it is reached through a network; else it is on this machine.
-        poll_interval: Longest time between two events, where somebody chose it.
+        folder: Its path in the store.
+        is_remote: Whether it is accessed through a network; otherwise it is local.
+        poll_interval: Longest time between two events, if configured.
         version_of: How commits are named there.
     """
 
@@ -48,12 +48,12 @@ def open_watchers(
     telemetry: Telemetry,
     clock: Clock,
 ) -> list[Watcher]:
-    """Return one watcher of file events and one of notifications, and pollers beneath them.
+    """Return one watcher of file events and one of notifications, with pollers as a fallback.
 
     Args:
-        notifications: The queue that tells of buckets, if there is one.
-        account: Whose credentials it is asked with.
-        finished: Where files of this machine are noted whose writers have closed them.
+        notifications: The queue with the buckets' notifications, if there is one.
+        account: The account with the credentials for the queue.
+        finished: Receives local files that their writers have closed.
     """
 
     def report(path: str, reason: str) -> None:
@@ -70,7 +70,7 @@ def open_watchers(
     if remote and notifications is None:
         watchers += _floor(remote, lambda _: False, clock, Pace())
     elif remote and notifications is not None:
-        # Loads the vendor's library, which local tables do without.
+        # Imports the vendor's library, which local tables do not need.
         from tailerd.watchers.sqs import SqsWatcher
 
         queue = SqsWatcher(
@@ -99,7 +99,7 @@ def _floor(
 
 
 class _Reports:
-    """Tells telemetry how it goes with a queue."""
+    """Emits the status of a queue as telemetry events."""
 
     def __init__(self, telemetry: Telemetry, queue: str) -> None:
         self._telemetry = telemetry

@@ -1,8 +1,8 @@
-"""What a message of a queue says about objects of S3. Pure.
+"""Parse queue messages about new S3 objects. Pure.
 
-Three envelopes are read, one in another where a topic forwards: what a bucket sends itself
-(`Records`), what a topic of SNS wraps around it (`Type: Notification`, without raw delivery), and
-what EventBridge makes of it (`detail-type`).
+Three envelopes are supported: the bucket's own notification (`Records`), an SNS message around it
+(`Type: Notification`, without raw delivery), and an EventBridge event (`detail-type`). They may be
+nested if a topic forwards.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _CREATED = ("ObjectCreated:", "s3:ObjectCreated:")
 
 @dataclass(frozen=True, slots=True)
 class ObjectCreated:
-    """An object that was put.
+    """An object that was created.
 
     Attributes:
         bucket: Name of the bucket.
-        key: Its key, as it is: not encoded.
+        key: Its key, not URL-encoded.
     """
 
     bucket: str
@@ -33,11 +33,11 @@ class ObjectCreated:
 
 @dataclass(frozen=True, slots=True)
 class CommitEvent:
-    """A commit file that was put.
+    """A commit file that was created.
 
     Attributes:
         folder: `bucket/.../_delta_log`.
-        version: The version its name says.
+        version: The version in its name.
     """
 
     folder: str
@@ -45,16 +45,16 @@ class CommitEvent:
 
 
 def created_objects(body: str) -> tuple[ObjectCreated, ...] | None:
-    """Return the objects that a message says were put; what else it may say is left out.
+    """Return the objects that a message reports as created; its other events are ignored.
 
     Returns:
-        None when the body is none of the envelopes, or one of their parts is not as it must be.
+        None if the body is not one of the envelopes, or is malformed.
     """
     return _of_text(body, _DEEPEST)
 
 
 def commit_events(objects: Iterable[ObjectCreated], folders: Names) -> Iterator[CommitEvent]:
-    """Yield those of the objects that are commits in one of the folders (`bucket/...`)."""
+    """Yield the objects that are commits in one of the folders (`bucket/...`)."""
     for each in objects:
         folder, _, name = f"{each.bucket}/{each.key}".rpartition("/")
         if folder in folders and (version := folders[folder](name)) is not None:
@@ -74,7 +74,7 @@ def _of_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:
     if "detail-type" in value:
         return _of_event_bridge(value)
     if value.get("Event") == "s3:TestEvent":
-        # What S3 sends when a notification is set up.
+        # S3 sends this when a notification is configured.
         return ()
     return _of_records(value.get("Records"))
 
@@ -100,7 +100,7 @@ def _of_event_bridge(event: Mapping[str, object]) -> tuple[ObjectCreated, ...] |
         return None
     if event["detail-type"] != "Object Created":
         return ()
-    # Keys are not encoded here.
+    # EventBridge does not URL-encode keys.
     return (ObjectCreated(bucket, key),)
 
 

@@ -1,8 +1,8 @@
-"""Notifications of S3 through a queue of SQS: one queue, however many tables.
+"""S3 notifications through an SQS queue: one queue for any number of tables.
 
-A message is deleted once everybody it concerns has looked at the log since it came; until then the
-queue keeps it, and gives it again to whoever comes after a crash. What the queue loses, doubles or
-mixes up does no harm: a message is an event, and the log says what is there.
+A message is deleted once every pipeline it concerns has polled the log since it arrived; until then
+the queue keeps it and redelivers it after a crash. Lost, duplicated or reordered messages do no
+harm: a message only triggers a poll, and the log is the source of truth.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from tailerd.watchers.s3_events import commit_events, created_objects
 from tailerd.watchers.sqs_failures import VENDOR_ERRORS, failure_of
 
 BATCH_MESSAGES = 10
-"""The most that SQS gives or takes with one request."""
+"""SQS's limit of messages per request."""
 GATHER_SECONDS = 0.5
-"""Deletions are gathered so long: they are requests too."""
+"""How long deletions are batched, because each is a request too."""
 
 _BACKOFF = Backoff(first_seconds=0.5, max_seconds=30.0)
 _Message = dict[str, Any]
 
 
 class QueueReports(Protocol):
-    """Hears how it goes with a queue."""
+    """Receives the status of a queue."""
 
     def failed(self, code: str, reason: str, attempt: int) -> None:
-        """Note that asking failed, `attempt` times in a row; it is tried again."""
+        """Report a failed request, the `attempt`-th in a row; it is retried."""
         ...
 
     def resumed(self) -> None:
-        """Note that asking works again."""
+        """Report that requests succeed again."""
         ...
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
-        """Note a message that is none of the envelopes."""
+        """Report a message that has none of the known envelopes."""
         ...
 
     def silent(self, folder: str) -> None:
-        """Note that commits come to a folder and the queue has never told of one there."""
+        """Report a folder with commits for which the queue never had a notification."""
         ...
 
     def spoke(self, folder: str) -> None:
-        """Note that it does after all."""
+        """Report that such a folder has a notification after all."""
         ...
 
     def closed(self) -> None:
-        """Note that the queue is asked no more."""
+        """Report that the queue is no longer read."""
         ...
 
 
 @dataclass(slots=True)
 class _Open:
-    """A message that is not deleted yet: its newest receipt, and how many events are unseen."""
+    """An undeleted message: its newest receipt handle, and its number of unseen events."""
 
     receipt: str
     unseen: int
@@ -84,12 +84,12 @@ class SqsWatcher:
         reports: QueueReports,
         clock: Clock,
     ) -> None:
-        """Ask nothing before `events`.
+        """Initialize; sends no request before `events`.
 
         Args:
-            folders: As the store of buckets spells them, and how commits are named there.
-            config: Which queue.
-            account: Whose credentials it is asked with.
+            folders: Paths in the bucket store, with how commits are named there.
+            config: The queue.
+            account: The account with the credentials for it.
         """
         self._folders = dict(folders)
         self._config = config
@@ -110,16 +110,16 @@ class SqsWatcher:
         self._something_done = asyncio.Event()
 
     def covers(self, folder: str) -> bool:
-        """Return whether the folder's commits are told of at present, as far as the queue knows."""
+        """Return whether the folder is watched and the queue currently readable."""
         return self._is_heard and folder in self._folders
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Note that somebody looked at a folder's log, and found commits nobody had told of."""
+        """Record a poll of a folder's log, and whether it found commits without a notification."""
         if self.covers(folder):
             self._silence.looked(folder, is_untold)
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
-        """Yield an event for each commit that a message tells of."""
+        """Yield an event for each commit in the messages."""
         receiving: asyncio.Future[list[_Message]] = asyncio.ensure_future(self._receive())
         deleting: asyncio.Future[None] = asyncio.ensure_future(self._delete())
         try:
@@ -144,7 +144,7 @@ class SqsWatcher:
             await self._disconnect()
 
     def _hints(self, message: _Message) -> Iterator[StorageEvent]:
-        """Yield the events of a message, once as long as it is not deleted."""
+        """Yield the events of a message, but only once until it is deleted."""
         identity, receipt = str(message["MessageId"]), str(message["ReceiptHandle"])
         if identity in self._open:
             self._open[identity].receipt = receipt
@@ -181,7 +181,7 @@ class SqsWatcher:
         self._something_done.set()
 
     async def _receive(self) -> list[_Message]:
-        """Wait for messages; nothing after a failure and a pause."""
+        """Wait for messages; return none after a failure and a pause."""
         try:
             client = await self._connected()
             answer = await client.receive_message(
@@ -194,7 +194,7 @@ class SqsWatcher:
             self._is_heard = False
             self._failures += 1
             self._tell(error, "sqs:ReceiveMessage", self._failures)
-            # Another client looks for credentials again.
+            # A new client resolves credentials again.
             await self._disconnect()
             await self._clock.sleep(_BACKOFF.wait_seconds(self._failures - 1, self._chance))
             return []
@@ -213,7 +213,7 @@ class SqsWatcher:
             self._reports.resumed()
 
     async def _delete(self) -> None:
-        """Wait for messages that are done with and delete some."""
+        """Wait for processed messages and delete a batch of them."""
         await self._something_done.wait()
         await self._clock.sleep(GATHER_SECONDS)
         batch = list(self._done)[:BATCH_MESSAGES]
@@ -229,8 +229,8 @@ class SqsWatcher:
             client = await self._connected()
             await client.delete_message_batch(QueueUrl=self._config.queue, Entries=entries)
         except VENDOR_ERRORS as error:
-            # They come again and are found done; what ails the queue is told where it is asked. A
-            # right to delete that is missing is seen here only.
+            # The messages are redelivered and processed again. Other failures are reported by
+            # `_receive`; only a missing right to delete shows up here.
             right = "sqs:DeleteMessage"
             if failure_of(error, self._config.queue, right).code == "access_denied":
                 self._undeleted += 1

@@ -1,4 +1,4 @@
-"""What SQS and its client call a failure, and what is told of it here."""
+"""Maps failures of SQS and its client to error codes and messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tailerd.storage.s3.failures import are_stale
 VENDOR_ERRORS = (
     *(ClientError, BotoCoreError, ResponseParserError),
     *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
-    # What gives credentials gave some that have expired.
+    # Raised if the credential provider returned expired credentials.
     RuntimeError,
 )
 
@@ -48,14 +48,14 @@ _WITHOUT_CREDENTIALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFailure:
-    """Why a queue cannot be used: a code of ours, bounded, and what to do about it."""
+    """Why a queue cannot be used: one of tailerd's error codes, and a message with a remedy."""
 
     code: str
     message: str
 
 
 def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
-    """Return what is told of an error.
+    """Return the failure for an error.
 
     Args:
         queue: The queue's URL.
@@ -91,7 +91,7 @@ def _code(error: Exception) -> str:
     if not isinstance(error, ClientError):
         return ""
     code = str(error.response.get("Error", {}).get("Code", ""))
-    # `AWS.SimpleQueueService.NonExistentQueue`, or a name behind a namespace.
+    # `AWS.SimpleQueueService.NonExistentQueue`, or a name after a namespace.
     return code.replace("#", ".").rpartition(".")[2]
 
 

@@ -1,4 +1,4 @@
-"""Several watchers, many waiters: each waiter wakes when its own folder may have changed."""
+"""Wake many waiters from several watchers: each when its own folder may have changed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from functools import partial
 from tailerd.watchers.base import HearsLooks, Watcher
 
 _MOST_UNSEEN = 1000
-"""Events a wakeup keeps for somebody who does not look; the oldest of more count as seen: whoever
-begins to look again, sees all there is."""
+"""Maximum number of events kept for a waiter that does not poll. The oldest of more count as seen,
+because its next poll reads the whole log anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a waiter had heard when it began to look.
+    """A waiter's pending events when it began a poll.
 
     Attributes:
-        is_woken: Whether it was called since its last look and did not wait for that.
-        version: The highest version it was told of; None when of none.
-        count: Events that are seen by this look.
+        is_woken: Whether it was woken since its last poll, without having waited.
+        version: The highest version in the events; None if none had one.
+        count: Number of events that this poll covers.
     """
 
     is_woken: bool
@@ -31,14 +31,14 @@ class Look:
 
 
 class Wakeup:
-    """One waiter's wakeup. A ring is kept until somebody waits or looks; rings in a row are one.
+    """One waiter's wakeup. It stays set until the waiter waits or polls; repeated ones merge.
 
     Attributes:
-        on_looked: Hears of each look whether it found commits that nobody had told of.
+        on_looked: Called after each poll with whether it found commits without an event.
     """
 
     def __init__(self) -> None:
-        """Begin silent."""
+        """Start without a pending wakeup."""
         self.on_looked: Callable[[bool], None] | None = None
         self._had_news = True
         self._rung = asyncio.Event()
@@ -50,7 +50,7 @@ class Wakeup:
         self._rung.set()
 
     def tell(self, version: int | None, seen: Callable[[], None]) -> None:
-        """Wake the waiter, and call `seen` when it has looked."""
+        """Wake the waiter, and call `seen` after its poll."""
         if version is not None:
             self._version = version if self._version is None else max(version, self._version)
         self._unseen.append(seen)
@@ -59,24 +59,24 @@ class Wakeup:
         self.ring()
 
     async def wait(self) -> None:
-        """Wait for a ring."""
+        """Wait for a wakeup."""
         await self._rung.wait()
         self._rung.clear()
 
     def begin_poll(self) -> Look:
-        """Note that the waiter looks now: rings up to here need not wake it again."""
+        """Begin a poll: earlier wakeups need not wake the waiter again."""
         look = Look(self._rung.is_set(), self._version, len(self._unseen))
         self._rung.clear()
         self._version = None
         return look
 
     def end_poll(self, look: Look, *, is_news: bool = False) -> None:
-        """Note that the waiter has looked. A look that failed is not ended but begun again.
+        """End a poll. A failed poll is not ended, but begun again.
 
         Args:
             is_news: Whether it found commits.
         """
-        # After news there may be more at once, of which word is still on its way.
+        # Right after new commits there may be more, whose events are still in flight.
         is_untold = is_news and not self._had_news and look.version is None
         self._had_news = is_news
         if self.on_looked is not None:
@@ -86,7 +86,7 @@ class Wakeup:
             call()
 
     def let_go(self) -> None:
-        """Note that nobody looks any more."""
+        """Release all events: the waiter no longer polls."""
         self.end_poll(Look(False, None, len(self._unseen)))
 
 
@@ -94,15 +94,15 @@ class WakeupRegistry:
     """Distributes the events of watchers to the wakeups of folders."""
 
     def __init__(self) -> None:
-        """Begin without wakeups."""
+        """Start without wakeups."""
         self._wakeups: dict[str, list[Wakeup]] = {}
         self._watchers: Sequence[Watcher] = ()
 
     def subscribe(self, folder: str, wakeup: Wakeup | None = None) -> Wakeup:
-        """Return a wakeup for `folder`, which is spelled as the watchers were given it.
+        """Return a wakeup for `folder`, which must be spelled as in the watchers.
 
         Args:
-            wakeup: One of the caller's; without it, a new one.
+            wakeup: An existing one; by default a new one.
         """
         wakeup = Wakeup() if wakeup is None else wakeup
         wakeup.on_looked = partial(self.looked, folder)
@@ -110,7 +110,7 @@ class WakeupRegistry:
         return wakeup
 
     def unsubscribe(self, folder: str, wakeup: Wakeup) -> None:
-        """Ring a wakeup no more."""
+        """Remove a wakeup and release its events."""
         wakeups = self._wakeups.get(folder, [])
         if wakeup in wakeups:
             wakeups.remove(wakeup)
@@ -119,14 +119,14 @@ class WakeupRegistry:
         wakeup.let_go()
 
     async def run(self, watchers: Sequence[Watcher]) -> None:
-        """Listen to all watchers until cancelled; those that want to hear of looks do."""
+        """Forward the watchers' events until cancelled, and polls to `HearsLooks` watchers."""
         self._watchers = watchers
         async with asyncio.TaskGroup() as group:
             for watcher in watchers:
                 group.create_task(self._listen(watcher))
 
     def looked(self, folder: str, is_untold: bool) -> None:
-        """Let watchers that want to know hear of a look: did it find what nobody had told of."""
+        """Notify `HearsLooks` watchers of a poll, and whether it found commits without an event."""
         for watcher in self._watchers:
             if isinstance(watcher, HearsLooks):
                 watcher.looked(folder, is_untold)
@@ -145,7 +145,7 @@ class WakeupRegistry:
 
 
 class _Countdown:
-    """Calls once when everybody has counted; at once when there is nobody."""
+    """Calls a function once after `left` counts; at once if `left` is zero."""
 
     def __init__(self, left: int, call: Callable[[], None]) -> None:
         self._left = left

@@ -1,11 +1,11 @@
-"""Who may ask the listener what; asked before any route, so that no route can forget it.
+"""Access control of the listener, checked before every route so that no route can omit it.
 
-Reading is for everybody who reaches the listener, unless `http.read` is `token`. Changing is for
-who has the token or a client certificate; where neither is configured, for everybody who reaches
-a loopback listener and for nobody elsewhere.
+Every client may read, unless `http.read` is `token`. Changes require the token or a client
+certificate; if neither is configured, every client of a loopback listener may make changes, and no
+client of any other.
 
-A page in somebody's browser may change nothing: it would need a header of its own or a JSON body,
-for which a browser asks first, and this listener never agrees.
+Pages of other sites in a browser cannot make changes: they would need a custom header or a JSON
+body, which need a CORS preflight, and this listener never grants one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KNOWN_CALLER = web.RequestKey("known_caller", bool)
 PROBES = frozenset({"/healthz", "/readyz"})
 _PAGE = "/"
 _PUBLIC = ("/static/", "/docs")
-"""Begin the paths of what comes with the program, and tells nothing of its tables."""
+"""Path prefixes of files that come with the program and show nothing of its tables."""
 _READING = frozenset({"GET", "HEAD"})
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
@@ -43,11 +43,11 @@ _RETRY_SECONDS = {"Retry-After": "10"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the configuration says about callers.
+    """The access rules of the configuration.
 
     Attributes:
-        token: What they must know; None where none is set.
-        read: Whether looking needs it too.
+        token: The token that clients must send; None if none is set.
+        read: Whether reading needs it too.
         hosts: Further names of this listener.
         takes_certificates: Whether a verified client certificate counts like the token.
     """
@@ -59,7 +59,7 @@ class Access:
 
     @classmethod
     def of(cls, config: HttpConfig) -> Access:
-        """Return what a configured listener asks of its callers."""
+        """Return the access rules of a configured listener."""
         return cls(
             token=config.token,
             read=config.read,
@@ -69,14 +69,14 @@ class Access:
 
 
 class Guard:
-    """Lets requests through to the routes, or says why not."""
+    """Passes requests to the routes, or refuses them with a reason."""
 
     def __init__(self, address: Address, access: Access) -> None:
         """Initialize.
 
         Args:
             address: Where the listener listens.
-            access: Who may what.
+            access: The access rules.
         """
         self._address = address
         self._access = access
@@ -95,7 +95,7 @@ class Guard:
             return refusal(413, "too_large", "A request has 16 KiB at most.")
         client, now = client_of(request.remote), asyncio.get_running_loop().time()
         is_known = request[KNOWN_CALLER] = self._is_known(request)
-        # Strangers at the address of a known caller, as behind a proxy, use up nothing of theirs.
+        # Unknown callers at the address of a known one (a proxy's) do not use up its allowance.
         allowance = self._known_requests if is_known else self._requests
         if request.path not in PROBES and not allowance.take(client, now):
             text = "More than 50 requests a second came from this address."
@@ -113,7 +113,7 @@ class Guard:
     def _unread(self, request: web.Request) -> web.Response | None:
         if self._access.read == "open":
             request[KNOWN_CALLER] = True
-        # The page itself holds no data: it asks for the token, and then for them.
+        # The page itself holds no data: it prompts for the token, then requests the data with it.
         path = request.path
         is_public = path in PROBES or path == _PAGE or path.startswith(_PUBLIC)
         return None if is_public or request[KNOWN_CALLER] else self._unknown_caller()
@@ -150,14 +150,14 @@ class Guard:
         return self._has_certificate(request) or (token is not None and _knows(request, token))
 
     def _has_certificate(self, request: web.Request) -> bool:
-        # Only one that the authority signed gets here: others end in the handshake.
+        # Only certificates signed by the authority get here: others fail in the handshake.
         return self._access.takes_certificates and bool(request.get_extra_info("peercert"))
 
     def _misdirected(self, request: web.Request) -> web.Response | None:
-        """Refuse foreign `Host` names.
+        """Refuse foreign `Host` names: protection against DNS rebinding.
 
-        A web page somewhere can make a browser call this address under the page's own name; the
-        name gives it away. A number is no such name.
+        A page of another site can make a browser call this address under that site's name, which
+        `Host` then contains. A numeric address is no such name.
         """
         given = request.headers.getall("Host", [])
         if len(given) == 1 and all(self._is_ours(host) for host in (given[0], request.host)):
@@ -188,7 +188,7 @@ def _is_number(host: str) -> bool:
 def _knows(request: web.Request, token: SecretStr) -> bool:
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     right = token.get_secret_value().encode()
-    # Compared even where the kind is wrong, in a time that tells nothing.
+    # Compared even if the scheme is wrong, in constant time.
     return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), right) and (
         kind.lower() == "bearer"
     )

@@ -1,4 +1,4 @@
-"""What every answer has: errors as JSON, and headers that forbid a browser what it need not do."""
+"""Common parts of all answers: errors as JSON, and headers that restrict a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 HEADERS: Mapping[str, str] = {
-    # Everything from here and nothing inline; nobody may put the page into a frame.
+    # Everything from this server, nothing inline; no site may embed the page in a frame.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -41,14 +41,14 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """Put the headers on an answer that is about to be sent, streams and errors included."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
-    # What one caller may see, no cache may keep for another.
+    # No cache may keep what one caller may see for another caller.
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["Server"] = "tailerd"
 
 
 @web.middleware
 async def tell_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn aiohttp's own errors into ours, without a word of the request."""
+    """Turn aiohttp's own errors into JSON errors that quote nothing of the request."""
     try:
         return await handler(request)
     except web.HTTPError as error:

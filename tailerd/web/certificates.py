@@ -1,4 +1,4 @@
-"""TLS of the listener: certificates from files, taken again when they are renewed."""
+"""TLS of the listener: certificates from files, reloaded when they are renewed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LOOK_SECONDS = 30.0
 
 
 class Certificates:
-    """The listener's certificate as it is now.
+    """The current certificate of the listener.
 
     Attributes:
-        context: What connections are made with; those made later have the renewed certificate.
+        context: Used by connections; later ones use a renewed certificate.
     """
 
     def __init__(self, config: TlsConfig) -> None:
@@ -31,7 +31,7 @@ class Certificates:
         self._seen = self._times()
         self._load(self.context)
         if config.client_ca is not None:
-            # Optional: a probe has none, and who needs one is told so by an answer.
+            # Optional: probes have none, and callers that need one get an answer that says so.
             self.context.verify_mode = ssl.CERT_OPTIONAL
             try:
                 self.context.load_verify_locations(cafile=config.client_ca)
@@ -39,15 +39,15 @@ class Certificates:
                 raise _unusable("client_ca", config.client_ca, error) from error
 
     def renew(self) -> bool:
-        """Take changed files; True where that was done.
+        """Load changed files; return whether that was done.
 
-        Files that do not fit are left until they do: a renewal writes one after the other.
+        Files that do not match are ignored until they do: a renewal writes one after the other.
         """
         times = self._times()
         if times == self._seen:
             return False
         try:
-            # Tried apart, so that a half-written pair does not replace a good one.
+            # Tested first, so that a half-written pair does not replace a valid one.
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             self._load(self.context)
         except ConfigError:
@@ -56,7 +56,7 @@ class Certificates:
         return True
 
     async def keep_renewed(self) -> None:
-        """Look at the files now and then, until cancelled."""
+        """Check the files every `LOOK_SECONDS`, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await asyncio.to_thread(self.renew)

@@ -1,4 +1,4 @@
-"""Connections that say nothing, or their request byte by byte, do not keep the others out."""
+"""Closes idle and slow connections, so that they do not block others."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BODY_SECONDS = 10.0
 
 
 class Connections:
-    """Closes connections that are quiet for too long; of too many, the quietest.
+    """Closes connections that are idle for too long; of too many, the longest idle.
 
     Args:
-        most: So many are let be.
+        most: Number of connections that may stay open.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class Connections:
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Leave a connection alone while its request is answered."""
+        """Exempt a connection while its request is answered."""
         connection = request.protocol
         self._begin(connection)
         try:
@@ -44,7 +44,7 @@ class Connections:
 
     @web.middleware
     async def read_body(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Have the whole body before it is answered; until then the connection is a quiet one."""
+        """Read the whole body before the handler runs; until then the connection counts as idle."""
         if request.can_read_body:
             connection = request.protocol
             self._end(connection, BODY_SECONDS)
@@ -55,7 +55,7 @@ class Connections:
                 text = f"The body of a request has {BODY_SECONDS:.0f} seconds to come."
                 return refusal(408, "body_too_slow", text, {"Connection": "close"})
             except (ConnectionError, RuntimeError):
-                # aiohttp raises the latter where the connection was lost before this began.
+                # aiohttp raises the latter if the connection was lost before this began.
                 if request.transport is not None:
                     raise
                 return refusal(400, "connection_lost", "The caller left before its body came.")
@@ -73,13 +73,13 @@ class Connections:
         self._until[connection] = asyncio.get_running_loop().time() + seconds
 
     def make_room_soon(self) -> None:
-        """Close the quietest of too many connections, once those are known that just came."""
+        """Close the longest idle of too many connections, after new ones are registered."""
         if not self._is_asked:
             self._is_asked = True
             asyncio.get_running_loop().call_soon(self._make_room)
 
     async def watch(self, server: web.Server) -> None:
-        """Look at all connections now and then, until cancelled."""
+        """Check all connections every `LOOK_SECONDS`, until cancelled."""
         self._server = server
         while True:
             await asyncio.sleep(LOOK_SECONDS)

@@ -1,6 +1,6 @@
-"""The routes that change something: pause, resume and reset of one pipeline.
+"""The routes that make changes: pause, resume and reset of one pipeline.
 
-Who may is decided before they are reached, in `access.py`.
+Access is checked before they are reached, in `access.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailerd.web.answers import refusal
 
 
 class Control(Protocol):
-    """What the routes steer, by configured name."""
+    """The pipelines that the routes control, by configured name."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -28,19 +28,19 @@ class Control(Protocol):
         ...
 
     def can_reset(self, name: str) -> bool:
-        """Return whether a pipeline's offset is ours to move."""
+        """Return whether `reset` can move a pipeline's offset."""
         ...
 
     async def pause(self, name: str) -> None:
-        """Let a pipeline finish what is in flight and hold it, restarts included."""
+        """Let a pipeline finish deliveries in flight and pause it, also over restarts."""
         ...
 
     async def resume(self, name: str) -> None:
-        """Let a pipeline go on at its saved offset."""
+        """Resume a pipeline at its saved offset."""
         ...
 
     async def reset(self, name: str, to: str) -> Offset:
-        """Move a pipeline's offset and let it go on there."""
+        """Move a pipeline's offset and resume there."""
         ...
 
 
@@ -48,7 +48,7 @@ _Handler = Callable[["ControlRoutes", web.Request], Awaitable[web.Response]]
 
 
 def _guarded(handler: _Handler) -> _Handler:
-    """Check for what is asked before `handler` runs, and tell errors as JSON."""
+    """Check that the pipeline exists before `handler` runs, and return errors as JSON."""
 
     @wraps(handler)
     async def guarded(routes: ControlRoutes, request: web.Request) -> web.Response:
@@ -61,7 +61,7 @@ def _guarded(handler: _Handler) -> _Handler:
             return refusal(400, error.code, str(error))
         except TailerdError as error:
             answer = refusal(503 if error.retryable else 409, error.code, str(error))
-        # Also where it failed: it may have done a part of it.
+        # Also after a failure: a part may have been done.
         routes.on_change()
         return answer
 
@@ -69,15 +69,15 @@ def _guarded(handler: _Handler) -> _Handler:
 
 
 class ControlRoutes:
-    """Answers requests that change something."""
+    """Handles requests that make changes."""
 
     def __init__(self, control: Control, on_change: Callable[[], None] = lambda: None) -> None:
         """Initialize.
 
         Args:
-            control: What is steered.
-            on_change: Called after each request, before its answer: who asks next how things stand
-                is to see what it did.
+            control: The pipelines.
+            on_change: Called after each request, before its answer, so that the next status request
+                shows its effect.
         """
         self._control = control
         self.on_change = on_change
@@ -91,7 +91,7 @@ class ControlRoutes:
         ]
 
     def unknown(self, request: web.Request) -> web.Response | None:
-        """Return why a request is refused; None where it may go on."""
+        """Return a refusal for an unknown pipeline; None for a known one."""
         name = request.match_info["name"]
         if name not in self._control.names:
             remedy = known(name, self._control.names)
@@ -100,14 +100,14 @@ class ControlRoutes:
 
     @_guarded
     async def pause(self, request: web.Request) -> web.Response:
-        """Pause a pipeline; answered when it has come to rest."""
+        """Pause a pipeline; answered when it has stopped."""
         name = request.match_info["name"]
         await self._control.pause(name)
         return web.json_response({"table": name, "state": "paused"})
 
     @_guarded
     async def resume(self, request: web.Request) -> web.Response:
-        """Let a pipeline go on."""
+        """Resume a pipeline."""
         name = request.match_info["name"]
         await self._control.resume(name)
         return web.json_response({"table": name, "state": "starting"})

@@ -30,7 +30,7 @@ _TABLES = frozenset({"tables", "discover"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The configuration that runs, and how much of its `memory` is in use."""
+    """The active configuration, and how much of its `memory` is in use."""
 
     config: Config
     memory_bytes: int
@@ -38,11 +38,11 @@ class Settings:
 
 
 class DaemonRoutes:
-    """Answers what the daemon is and how it does.
+    """Serves the daemon's properties, settings and alerts.
 
     Attributes:
-        settings: What runs; None before the configuration was looked at.
-        pages: Number of open pages, asked when it is shown.
+        settings: The active settings; None before the configuration was read.
+        pages: Returns the number of open pages.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class DaemonRoutes:
         self._sender = AnswerSender()
 
     def key_columns(self, table: str) -> list[str]:
-        """Return the columns that tell a table's rows apart, as far as it is configured."""
+        """Return the configured columns that identify a row of a table; empty if there are none."""
         known = None if self.settings is None else self.settings.config.tables.get(table)
         return [] if known is None else list(known.pairing_columns)
 
     def handle(self, event: events.Event) -> None:
-        """Take an event."""
+        """Handle an event."""
         self._alerts.handle(event)
 
     async def run(self) -> None:
@@ -134,7 +134,7 @@ class DaemonRoutes:
 
 
 def _resident_bytes() -> int | None:
-    """Return the memory the process has; None where the system does not say."""
+    """Return the resident memory of the process; None if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -144,6 +144,6 @@ def _resident_bytes() -> int | None:
 
 def _open_files() -> int | None:
     try:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish while they are looked at
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish while they are listed
     except OSError:
         return None

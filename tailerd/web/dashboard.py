@@ -1,7 +1,7 @@
-"""The page at `/`: its files, what it asks for, and what keeps that up to date.
+"""The page at `/`: its files, its data, and the tasks that keep the data up to date.
 
-It shows what `/status` says, and the past from `HistoryBoard`. The files are made by hand and need
-no other server; they hold no data, so whoever reaches the listener may have them.
+It shows the values of `/status`, and the history from `HistoryBoard`. The files have no build step
+and need no other server; they hold no data, so every client of the listener may load them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TYPES = {
 }
 _SAVE_SECONDS = 5.0
 _MOST_TABLES = 64
-"""Tables that somebody looked at, of which the last answer is kept."""
+"""Number of viewed tables whose last answer is kept."""
 _MOST_SECONDS = 31 * 86_400
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 
@@ -55,12 +55,12 @@ def page_files() -> dict[str, bytes]:
 
 
 class Dashboard:
-    """Hears every event and answers the page.
+    """Handles every event and serves the page.
 
     Attributes:
-        telemetry: Where it tells that it cannot save; set by who makes it.
-        rows: The newest rows of the tables; None where nobody may see them.
-        explorer, daemon: Further routes, told of the configuration by who has it.
+        telemetry: Gets its own events, such as a failed save; set by the owner.
+        rows: The newest rows of the tables; None if rows are not shown.
+        explorer, daemon: Further routes; the owner sets their configuration.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Dashboard:
 
         Args:
             status: What `/status` shows.
-            store: Keeps the past over restarts.
+            store: Keeps the history over restarts.
             clock: As everywhere.
-            maintain: Asks for maintenance of a table now; False where none is configured for it.
+            maintain: Requests maintenance of a table now; returns False if it is not maintained.
         """
         self.telemetry = Telemetry()
         self.rows: NewestRows | None = None
@@ -105,7 +105,7 @@ class Dashboard:
         self.telemetry.emit(events.HistoryUnsaved(path=path, reason=reason))
 
     def handle(self, event: events.Event) -> None:
-        """Handle an event, from any thread; `status` must have heard it before."""
+        """Handle an event, from any thread; `status` must have handled it before."""
         self._history.handle(event)
         self._live.handle(event)
         self.daemon.handle(event)
@@ -113,7 +113,7 @@ class Dashboard:
             self.rows.forget(event.table)
 
     async def run(self) -> None:
-        """Keep pages and past up to date until cancelled; then end the pages."""
+        """Keep pages and history up to date until cancelled; then close the pages."""
         try:
             await asyncio.to_thread(self._keeper.restore)
             async with asyncio.TaskGroup() as group:
@@ -124,7 +124,7 @@ class Dashboard:
             self._live.end_pages()
 
     async def close(self) -> None:
-        """Save the past a last time; a storage that hangs does not keep the process."""
+        """Save the history a last time; a storage that hangs does not block the process."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_SAVE_SECONDS):
                 await asyncio.to_thread(self._keeper.save, is_all=True)
@@ -149,14 +149,14 @@ class Dashboard:
         return self._answer(request, "index.html")
 
     async def file(self, request: web.Request) -> web.Response:
-        """Give one of the page's files."""
+        """Serve one of the page's files."""
         return self._answer(request, request.match_info["name"])
 
     def _answer(self, request: web.Request, name: str) -> web.Response:
         body = self._files.get(name)
         if body is None:
             return refusal(404, "not_found", "The page has no such file.")
-        # Another release has other files, so a browser asks whether they are the same.
+        # Another release has other files, so a browser revalidates them.
         headers = {"ETag": self._tags[name], "Cache-Control": "no-cache"}
         if self._tags[name] in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers=headers)
@@ -164,7 +164,7 @@ class Dashboard:
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
     async def table(self, request: web.Request) -> web.StreamResponse:
-        """Show all of one table, at most a second old: how it stands, and its past."""
+        """Show all of one table, at most a second old: its status and its history."""
         name = request.match_info["name"]
         if (refused := self._refused(name)) is not None:
             return refused
@@ -172,7 +172,7 @@ class Dashboard:
         return await self._sender.send(request, found.body, _JSON)
 
     def _shared(self, name: str) -> SharedBody:
-        """Return what writes a table down once for all who look at it."""
+        """Return the serialized table that all of its viewers share."""
         known = self._tables.pop(name, None) or SharedBody(partial(self._table_text, name))
         self._tables[name] = known
         if len(self._tables) > _MOST_TABLES:
@@ -180,7 +180,7 @@ class Dashboard:
         return known
 
     def expire(self) -> None:
-        """Let nobody get a table as it was before now: an operator changed something."""
+        """Discard cached answers: an operator made a change."""
         for body in self._tables.values():
             body.expire()
 
@@ -213,7 +213,7 @@ class Dashboard:
         return json.dumps(self._history.series(name, seconds), separators=(",", ":")).encode()
 
     async def maintain(self, request: web.Request) -> web.Response:
-        """Ask for maintenance of a table's log now; answered before it is done."""
+        """Request maintenance of a table's log now; answered before it is done."""
         name = request.match_info["name"]
         if (refused := self._refused(name)) is not None:
             return refused
@@ -227,7 +227,7 @@ class Dashboard:
         return web.json_response({"table": name, "asked": True}, status=202)
 
     def _refused(self, name: str) -> web.Response | None:
-        """Return that there is no such table; None where there is one."""
+        """Return a refusal for an unknown table; None for a known one."""
         if self._status.table_json(name) is not None:
             return None
         remedy = known(name, [table.table for table in self._status.tables])

@@ -1,8 +1,8 @@
-"""A listening socket that leaves descriptors to the rest of the process.
+"""A listening socket that leaves file descriptors to the rest of the process.
 
-What accepts without a bound takes the descriptors that sinks, tables and the state need, and at
-the limit asyncio tries again and again, with a traceback each time. Here connections beyond the
-listener's share, and those that no descriptor is left for, are closed at once.
+Unbounded accepting would take the descriptors that sinks, tables and the state need, and at the
+limit asyncio retries repeatedly, with a traceback each time. Here connections beyond the listener's
+share, and those for which no descriptor is left, are closed at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self
 MOST_CONNECTIONS = 512
 LEAST_CONNECTIONS = 8
 SURPLUS = 64
-"""Connections above the share that are open for a moment, until the quietest are closed."""
+"""Connections above the share that are open briefly, until the longest idle are closed."""
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -33,7 +33,7 @@ class BoundedSocket(socket.socket):
     """Listens; its connections are counted until they are closed.
 
     Attributes:
-        share: So many connections are let be; half of what the process may open, or fewer.
+        share: Number of connections that stay open; half of what the process may open, or fewer.
         on_surplus: Called when there are more.
         on_refused: Called with the reason whenever a connection is closed at once.
     """
@@ -52,7 +52,7 @@ class BoundedSocket(socket.socket):
         """Return a socket of an address, not yet listening.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         found = cls(family, kind, protocol)
         try:
@@ -71,7 +71,7 @@ class BoundedSocket(socket.socket):
         """Return the next connection.
 
         Raises:
-            BlockingIOError: There is none that may be kept.
+            BlockingIOError: There is none that may stay open.
             OSError: It failed on the way, or there is no descriptor for it, not even to close it.
         """
         try:
@@ -100,7 +100,7 @@ class BoundedSocket(socket.socket):
         self._open -= 1
 
     def _refuse_next(self, error: OSError) -> None:
-        """Close the connection that waits first, by means of the descriptor kept for that.
+        """Close the first waiting connection, by means of the reserved descriptor.
 
         Raises:
             BlockingIOError: It was closed.
@@ -119,7 +119,7 @@ class BoundedSocket(socket.socket):
 
 
 class _Counted(socket.socket):
-    """A connection that says when it is closed."""
+    """A connection with a callback for its close."""
 
     def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
         family, kind, protocol = connection.family, connection.type, connection.proto
@@ -127,7 +127,7 @@ class _Counted(socket.socket):
         self._on_close: Callable[[], None] | None = on_close
 
     def close(self) -> None:
-        """Close it, and say so once."""
+        """Close it, and call `on_close` once."""
         super().close()
         on_close, self._on_close = self._on_close, None
         if on_close is not None:

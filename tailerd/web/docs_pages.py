@@ -1,4 +1,4 @@
-"""`/docs`: the topics of `tailerd help` as pages, made of Markdown when somebody asks first."""
+"""`/docs`: the topics of `tailerd help` as pages, rendered from Markdown on first request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def topic(request: web.Request) -> web.Response:
-    """Show a topic, or the one that an operator wants first."""
+    """Show a topic, by default the one most useful to operators."""
     name = request.match_info.get("topic", _FIRST)
     if name not in TOPICS:
         remedy = known(name, TOPICS)
@@ -86,7 +86,7 @@ def _html(text: str) -> str:
         elif token.type == "fence":
             # A region that scrolls can be reached with the keyboard.
             token.attrSet("tabindex", "0")
-        # Alignment would be an inline style, which no page here may have.
+        # Alignment would be an inline style, which the Content-Security-Policy forbids.
         token.attrs.pop("style", None)
     return str(markdown.renderer.render(tokens, markdown.options, {}))
 

@@ -1,4 +1,4 @@
-"""`/tables/{name}/commits` and `/keys`: what an operator asks of a table's log and of its rows."""
+"""`/tables/{name}/commits` and `/keys`: queries of a table's log and of its rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ExplorerRoutes:
     """
 
     def __init__(self, unknown: Callable[[str], web.Response | None]) -> None:
-        """Initialize; `unknown` says why a table's name is none, if it is none."""
+        """Initialize; `unknown` returns a refusal for an unknown table."""
         self.explorer: TableExplorer | None = None
         self.sender = AnswerSender()
         self._unknown = unknown

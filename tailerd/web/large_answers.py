@@ -1,4 +1,4 @@
-"""Large answers: written down once for all who ask, and sent without a copy for each of them."""
+"""Large answers: serialized once for all callers, and sent without a copy for each of them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 from aiohttp import web
 
 FRESH_SECONDS = 1.0
-"""How long an answer is given to further callers; longer where it took more than half of that."""
+"""How long an answer is shared by further callers; longer if it took more than half of that."""
 WRITE_SECONDS = 10.0
-"""How long a piece may take on its way to a reader."""
+"""How long sending a piece may take."""
 ANSWER_SECONDS = 60.0
 """The same for a whole answer."""
 MOST_READERS = 32
 KEPT_BYTES = 64 * 1024 * 1024
-"""What all answers that are being sent may take; two of any size are let be."""
+"""Total size of all answers that are being sent; two of any size are always allowed."""
 _PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A body, and when writing it down began: what happened before is in it."""
+    """A body, and when its serialization began: it includes all earlier events."""
 
     body: bytes
     began: float
 
 
 class SharedBody:
-    """Writes a body down in a thread, at most once a second for all who ask for it.
+    """Serializes a body in a thread, at most once a second for all callers.
 
     Args:
-        render: Writes it down; blocking, from any thread.
+        render: Serializes it; blocking, from any thread.
     """
 
     def __init__(self, render: Callable[[], bytes]) -> None:
@@ -45,11 +45,11 @@ class SharedBody:
         self._running: asyncio.Task[None] | None = None
 
     def expire(self) -> None:
-        """Let nobody get what was written down before now: somebody changed what it tells."""
+        """Discard the cached body: its content has changed."""
         self._changes += 1
 
     async def get(self) -> Rendered:
-        """Return the body; waits for one that is being written down."""
+        """Return the body; waits for one that is being serialized."""
         asked = asyncio.get_running_loop().time()
         while True:
             known = self._known
@@ -60,7 +60,7 @@ class SharedBody:
                     return known
             if self._running is None:
                 self._running = asyncio.ensure_future(self._write_down(self._changes))
-            # The others wait for it too: it goes on when this caller leaves.
+            # Other callers wait for it too: it continues when this caller is cancelled.
             await asyncio.shield(self._running)
 
     async def _write_down(self, changes: int) -> None:
@@ -69,7 +69,7 @@ class SharedBody:
             began = loop.time()
             body = await asyncio.to_thread(self._render)
             self._known, self._known_changes = Rendered(body, began), changes
-            # At least half of the time belongs to the deliveries.
+            # At least half of the time is left to the deliveries.
             now = loop.time()
             self._fresh_until = max(began + FRESH_SECONDS, now + (now - began))
         finally:
@@ -84,9 +84,9 @@ class _Reader:
 
 
 class AnswerSender:
-    """Sends bodies piece by piece; of too many readers, drops those that read least.
+    """Sends bodies in pieces; of too many readers, drops the slowest.
 
-    A transport copies what its socket does not take: of a piece at most.
+    A transport copies what its socket does not accept: at most one piece.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class AnswerSender:
     async def send(
         self, request: web.Request, body: bytes, headers: Mapping[str, str]
     ) -> web.StreamResponse:
-        """Answer with a body; return when the reader has it, has left or was dropped."""
+        """Answer with a body; return when the reader has it, has disconnected or was dropped."""
         loop = asyncio.get_running_loop()
         answer = web.StreamResponse(headers=headers)
         answer.content_length = len(body)
@@ -145,14 +145,14 @@ async def write_in_pieces(
     body: bytes,
     moved: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write a body of which the transport never holds more than a piece.
+    """Write a body of which the transport never buffers more than a piece.
 
     Args:
         moved: Called after each piece.
 
     Raises:
-        TimeoutError: The reader took nothing for too long.
-        ConnectionError: It left.
+        TimeoutError: The reader accepted nothing for too long.
+        ConnectionError: It disconnected.
     """
     whole = memoryview(body)
     for start in range(0, len(whole), _PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""How often one client may do something; pure: the caller says what time it is."""
+"""Limits how often one client may do something; pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Allowance:
 
 
 def client_of(remote: str | None) -> str:
-    """Return what is counted as one client: an address, of IPv6 the network of 64 bits."""
+    """Return the identity of a client: its address, for IPv6 the /64 network."""
     try:
         address = ipaddress.ip_address((remote or "").partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The daemon's listener: all that it shows and takes, opened once."""
+"""The daemon's listener with all its routes, opened once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tailerd.web.server import WebServer
 
 
 class Listener:
-    """Listens from when it is asked to first, if the configuration says where."""
+    """Listens from the first `open`, if an address is configured."""
 
     def __init__(
         self, http: HttpConfig, routes: Sequence[web.RouteDef], *, telemetry: Telemetry
     ) -> None:
-        """Initialize; `routes` is everything that is answered."""
+        """Initialize; `routes` are all routes."""
         self._http = http
         self._routes = routes
         self._telemetry = telemetry
         self._is_open = False
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Listen until the stack ends, and tell where; asked again, do nothing.
+        """Listen until the stack ends, and report the address; idempotent.
 
         Raises:
             ConfigError: The address is taken.

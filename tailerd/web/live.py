@@ -1,8 +1,7 @@
-"""`GET /events`: what changes, as it changes, to every open page.
+"""`GET /events`: streams changes to every open page.
 
-Events only mark tables; once a second at most, the marked ones are written down once for all
-pages. A page that does not read is dropped: it holds no more than a few messages, and comes back by
-itself when it can.
+Events only mark tables; at most once a second, the marked ones are serialized once for all pages. A
+page that does not read is dropped: its queue is bounded, and it reconnects by itself when it can.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tailerd.telemetry.status import StatusBoard
 from tailerd.web.large_answers import SharedBody, write_in_pieces
 
 TICK_SECONDS = 0.1
-"""How soon a change is noticed after a quiet time."""
+"""How soon a change is sent after an idle time."""
 SNAPSHOT_SECONDS = 1.0
-"""The least time between two messages."""
+"""Shortest time between two messages."""
 BEAT_SECONDS = 5.0
-"""The longest: so a page knows that what it shows still holds."""
+"""Longest time between two messages, so that a page knows that its values are current."""
 QUEUE_MESSAGES = 16
 MOST_PAGES = 50
 _BUFFER_BYTES = 64 * 1024
@@ -40,26 +39,26 @@ _MONTH_SECONDS = 30 * 86_400
 
 
 class _Page:
-    """An open page: what waits for it, and the connection it has."""
+    """An open page: its queued messages, and its connection."""
 
     def __init__(self, transport: asyncio.Transport | None) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_MESSAGES)
         self._transport = transport
         if transport is not None:
-            # What a page does not read waits in our queue, which is bounded, not in a buffer.
+            # Unread messages wait in this bounded queue, not in a transport buffer.
             transport.set_write_buffer_limits(high=_BUFFER_BYTES)
 
     def drop(self) -> None:
-        """End the connection at once, with what was not read."""
+        """Close the connection at once; unread messages are lost."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class LiveUpdates:
-    """Gives open pages the tables that changed, and how they stand now.
+    """Sends open pages the current rows of the tables that changed.
 
-    Messages are named `tables`: rows of the fleet by name, null for a table that is gone, and what
-    holds for the daemon as a whole. The first has all tables, and their newest rates.
+    Messages are named `tables`: rows of the overview by name, null for a removed table, and the
+    values of the daemon as a whole. The first has all tables, and their newest rates.
     """
 
     def __init__(self, status: StatusBoard, history: HistoryBoard, clock: Clock) -> None:
@@ -82,7 +81,7 @@ class LiveUpdates:
         return len(self._pages)
 
     def handle(self, event: events.Event) -> None:
-        """Mark the table an event is about."""
+        """Mark the table of an event as changed."""
         name = getattr(event, "table", None)
         with self._lock:
             if name is not None:
@@ -95,7 +94,7 @@ class LiveUpdates:
                 self._engines.pop(event.engine, None)
 
     async def run(self) -> None:
-        """Write down and hand out what changes, until cancelled."""
+        """Serialize and send changes, until cancelled."""
         told_at = moved_at = -math.inf
         while True:
             await self._clock.sleep(TICK_SECONDS)
@@ -110,7 +109,7 @@ class LiveUpdates:
                 self._hand_out(await asyncio.to_thread(self._rows, names or ()))
 
     def _take(self, *, with_moving: bool) -> set[str] | None:
-        """Return what to tell, None for nothing; rates and lags move although nothing happens."""
+        """Return the tables to send, None for no message; rates and lags change without events."""
         with self._lock:
             names, self._dirty = self._dirty, set()
             is_dirty, self._is_daemon_dirty = self._is_daemon_dirty, False
@@ -118,7 +117,7 @@ class LiveUpdates:
             return found if found or is_dirty else None
 
     def end_pages(self) -> None:
-        """Drop all pages: they would hold up the end of the listener."""
+        """Drop all pages: they would delay the end of the listener."""
         for page in list(self._pages):
             page.drop()
 
@@ -153,7 +152,7 @@ class LiveUpdates:
         }
 
     def row(self, name: str) -> dict[str, object] | None:
-        """Return a table's row of the overview, of the words and figures of `/status`."""
+        """Return a table's row of the overview, with the fields of `/status`."""
         known = self._status.table_json(name)
         if known is None:
             return None
@@ -184,7 +183,7 @@ class LiveUpdates:
         return _message("tables", self._daemon() | first)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Answer with messages until the page goes, or does not read."""
+        """Answer with messages until the page disconnects, or does not read."""
         if len(self._pages) + self._opening >= MOST_PAGES:
             return web.json_response(
                 {
@@ -204,18 +203,18 @@ class LiveUpdates:
                 await self._send_all(answer, page, await self._open(page))
         finally:
             self._pages.discard(page)
-            # There is no good end of a stream without end: the page went, or does not read.
+            # The stream is endless: the page has disconnected, or does not read.
             page.drop()
         return answer
 
     async def _open(self, page: _Page) -> bytes:
-        """Let a page be told of what happens; return the message that it begins with."""
+        """Subscribe a page to messages; return its first one."""
         self._opening += 1
         try:
             first = await self._first.get()
         finally:
             self._opening -= 1
-        # What was told since that was written down comes after it.
+        # Messages sent since the first one was serialized follow it.
         for told_at, message in self._recent:
             if told_at >= first.began:
                 page.messages.put_nowait(message)
@@ -258,7 +257,7 @@ def _message(name: str, body: dict[str, object]) -> bytes:
 
 
 def _forecast(size: Mapping[str, Any]) -> int | None:
-    """Return how many bytes a table grows by in 30 days; None before an hour was watched."""
+    """Return the bytes by which a table grows in 30 days; None before an hour was watched."""
     growth, watched = size.get("growth_per_day"), size.get("growth_watched_seconds")
     if not growth or not watched or watched < _FORECAST_AFTER_SECONDS:
         return None

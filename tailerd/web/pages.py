@@ -1,4 +1,4 @@
-"""The pages that change nothing: /metrics, /healthz, /readyz, /status."""
+"""The read-only pages: /metrics, /healthz, /readyz, /status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailerd.web.large_answers import AnswerSender, SharedBody
 
 
 class Pages:
-    """Answers from what telemetry has gathered; asks no table and no sink."""
+    """Answers from telemetry alone; reads no table and no sink."""
 
     def __init__(self, *, metrics: Metrics, status: StatusBoard) -> None:
         self._metrics = SharedBody(metrics.exposition)
@@ -29,7 +29,7 @@ class Pages:
         ]
 
     def expire(self) -> None:
-        """Let nobody get an answer from before now: an operator changed something."""
+        """Discard cached answers: an operator made a change."""
         self._metrics.expire()
         self._status.expire()
 
@@ -39,13 +39,13 @@ class Pages:
         return await self._sender.send(request, found.body, {"Content-Type": CONTENT_TYPE})
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """Answer that the process lives."""
+        """Answer that the process is alive."""
         return web.Response(text="ok\n")
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer 200 once every pipeline has looked at its log and while none has failed.
+        """Answer 200 once every pipeline has polled its log and while none has failed.
 
-        A pipeline that an operator paused is as ready as it shall be. Names are for who may read.
+        A paused pipeline counts as ready. Names are shown only to callers with read access.
         """
         waiting = [f"{table}: {why}\n" for table, why in self._board.unready()]
         if waiting and not request.get(KNOWN_CALLER, False):
@@ -53,7 +53,7 @@ class Pages:
         return web.Response(status=503 if waiting else 200, text="".join(waiting) or "ready\n")
 
     async def status(self, request: web.Request) -> web.StreamResponse:
-        """Show where every pipeline stands, as JSON, at most a second old."""
+        """Show the status of every pipeline, as JSON, at most a second old."""
         found = await self._status.get()
         kind = {"Content-Type": "application/json; charset=utf-8"}
         return await self._sender.send(request, found.body, kind)

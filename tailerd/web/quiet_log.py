@@ -1,4 +1,4 @@
-"""What the listener's libraries log: no word of clients that leave, and nothing twice a minute."""
+"""Filters the log of the listener's libraries: no disconnects, and nothing twice a minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ESHUTDOWN, errno.ENOTCON
 
 
 class QuietLog(logging.Filter):
-    """Passes on what an operator needs, once a minute for each kind of error."""
+    """Passes records that an operator needs, once a minute for each kind of error."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class QuietLog(logging.Filter):
         """Return whether a record is written."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, _OF_CLIENTS):
-            # What strangers send, and that they leave, is answered, not logged.
+            # Invalid requests and disconnects of clients are answered, not logged.
             return False
         if isinstance(error, OSError) and error.errno in _GONE:
             return False
@@ -47,7 +47,7 @@ _QUIET = QuietLog()
 
 
 def listener_logger() -> logging.Logger:
-    """Return the logger for aiohttp; asyncio's, which tells of sockets, gets as quiet."""
+    """Return the logger for aiohttp; also filter asyncio's, which logs socket errors."""
     for name in ("tailerd.web", "asyncio"):
         logger = logging.getLogger(name)
         if _QUIET not in logger.filters:

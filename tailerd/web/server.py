@@ -26,14 +26,14 @@ _LARGEST_HEADER_BYTES = 8190
 _MOST_HEADERS = 64
 _IDLE_SECONDS = 75.0
 _LINGERING_SECONDS = 1.0
-"""How long the rest of a refused body is listened to, so that its sender hears the answer."""
+"""How long the rest of a refused body is read, so that its sender receives the answer."""
 
 
 class WebServer:
     """Serves routes while it is entered.
 
     Attributes:
-        address: Where it listens, with the real port; the asked-for one before it is entered.
+        address: Where it listens, with the actual port; the requested one before it is entered.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class WebServer:
         Args:
             address: Where to listen.
             routes: What is served.
-            access: Who may ask what; without it nobody must know anything.
-            tls: Certificates; without them it speaks plain HTTP.
-            on_refused: Hears, at most once a minute, why connections are closed at once.
+            access: The access rules; by default no token is needed.
+            tls: Certificates; without them it serves plain HTTP.
+            on_refused: Called, at most once a minute, with the reason why connections are closed.
         """
         self.address = address
         self._routes = routes
@@ -71,7 +71,7 @@ class WebServer:
         """Listen.
 
         Raises:
-            ConfigError: The address is taken, or not of this machine, or TLS cannot be had.
+            ConfigError: The address is in use, or not of this machine, or TLS cannot be set up.
         """
         certificates = None if self._tls is None else Certificates(self._tls)
         async with AsyncExitStack() as stack:
@@ -111,7 +111,7 @@ class WebServer:
                 self.address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             for family, kind, protocol, _, address in dict.fromkeys(places):
-                # One port for all where any will do.
+                # One port for all addresses if any port may be used.
                 place = (address[0], port, *address[2:])
                 found = BoundedSocket.bound(family, kind, protocol, place)
                 stack.callback(found.close)

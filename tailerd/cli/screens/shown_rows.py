@@ -19,7 +19,7 @@ from tailerd.records.json import JsonEncoder
 from tailerd.records.json_text import timestamp_text
 
 MOST_ROWS = 500
-"""So many rows a screen keeps; older ones are dropped."""
+"""Number of rows that a screen keeps; older ones are dropped."""
 
 _LONGEST_CELL = 200
 _COMMIT_FIGURES = ("rows_added", "rows_removed", "files_added", "files_removed")

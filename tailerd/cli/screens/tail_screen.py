@@ -20,7 +20,7 @@ DRAW_SECONDS = 0.2
 
 
 class TailScreen(App[TailerdError]):
-    """Reads batches and shows their newest rows; ends with the error that reading met.
+    """Reads batches and shows their newest rows; ends with the error of reading.
 
     Args:
         place: Of the table.
@@ -66,7 +66,7 @@ class TailScreen(App[TailerdError]):
         self._draw()
 
     def action_pause(self) -> None:
-        """Stop reading, or go on."""
+        """Pause or resume reading."""
         if self._going.is_set():
             self._going.clear()
         else:

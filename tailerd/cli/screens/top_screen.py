@@ -1,4 +1,4 @@
-"""`tailerd top`: the pipelines of a daemon, and the newest changes of the one that is chosen."""
+"""`tailerd top`: the pipelines of a daemon, and the newest changes of the selected one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RIGHT = frozenset({"lag", "rows/s", "delivered", "head"})
 
 
 class Daemon(Protocol):
-    """What the screen asks; blocking. Errors are `TailerdError`."""
+    """The requests of the screen; blocking. Errors are `TailerdError`."""
 
     @property
     def url(self) -> str:
@@ -41,11 +41,11 @@ class Daemon(Protocol):
 
 
 class TopScreen(App[None]):
-    """Asks a daemon every so often; goes on while the daemon restarts.
+    """Polls a daemon periodically, also while it restarts.
 
     Args:
         daemon: The daemon's client.
-        interval_seconds: Between two questions.
+        interval_seconds: Between two requests.
     """
 
     CSS = """
@@ -81,7 +81,7 @@ class TopScreen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to ask."""
+        """Begin to poll."""
         for name in COLUMNS:
             self._pipelines.add_column(name, key=name)
         self._pipelines.focus()
@@ -94,7 +94,7 @@ class TopScreen(App[None]):
             self.run_worker(self._refresh_rows(), group="rows", exclusive=True)
 
     def action_pause(self) -> None:
-        """Leave the screen as it is, or go on."""
+        """Pause or resume updates of the screen."""
         self._is_paused = not self._is_paused
         self.sub_title = "paused" if self._is_paused else ""
 
@@ -148,7 +148,7 @@ class TopScreen(App[None]):
         try:
             table = await asyncio.to_thread(self._daemon.table, name)
         except TailerdError:
-            # The next look at all pipelines says what is wrong.
+            # The next poll of all pipelines shows what is wrong.
             return
         rows = table.get("rows")
         if isinstance(rows, dict):

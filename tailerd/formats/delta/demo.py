@@ -1,7 +1,7 @@
-"""A small Delta table made by hand, and a writer that keeps committing to it: for `demo` only.
+"""A small hand-written Delta table, and a writer that keeps committing to it: for `demo` only.
 
-It inserts, updates and deletes orders with the change data feed on, as any writer would: Parquet
-files first, then one log entry put in place atomically.
+It inserts, updates and deletes orders with the change data feed enabled: Parquet files first, then
+one log entry published atomically.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _KINDS = {
     "update": ("UPDATE", ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE),
     "delete": ("DELETE", ChangeType.DELETE, ChangeType.INSERT),
 }
-"""Operation, and what the row before and the row after are, by kind of change."""
+"""Operation, and the change types of the row before and after, by kind of change."""
 _DELTA_TYPES = ("long", "string", "decimal(10,2)", "string", "timestamp")
 
 
 @dataclass(slots=True)
 class _LiveFile:
-    """The one data file of the table; every change rewrites it, which is fine for a few rows."""
+    """The one data file of the table; every change rewrites it, which is cheap for a few rows."""
 
     path: str
     size_bytes: int
@@ -111,7 +111,7 @@ class DemoTable(DemoOrders):
         return {"cdc": body}
 
     def _put(self, name: str, actions: list[dict[str, object]]) -> None:
-        """Write the log entry aside and move it in place: readers see all of it or nothing."""
+        """Write the log entry to a temporary file and rename it: readers see all or nothing."""
         entry = self.folder / LOG_FOLDER / name
         aside = entry.with_name(f".{name}.tmp")
         aside.write_text("".join(json.dumps(action) + "\n" for action in actions))

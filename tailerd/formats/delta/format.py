@@ -20,14 +20,14 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import path_of
 
 if TYPE_CHECKING:
-    # Reading rows must not load what reads configurations.
+    # Processes that read rows must not load the configuration models.
     from tailerd.config.maintenance import MaintenanceConfig
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 
 
 def commit_version(name: str) -> Version | None:
-    """Return the version that a commit file's name says; None for other files of the log."""
+    """Return the version in a commit file's name; None for other files of the log."""
     found = _COMMIT.fullmatch(name)
     return None if found is None else Version(int(found[1]))
 
@@ -42,7 +42,7 @@ class DeltaFormat(OptionalParts):
 
     @cached_property
     def reader(self) -> TaskReader:
-        """Reads data files and change files."""
+        """The reader of data files and change files."""
         from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 
         return DeltaTaskReader()
@@ -56,7 +56,7 @@ class DeltaFormat(OptionalParts):
 
     @property
     def maintainer(self) -> Maintainer:
-        """Writes checkpoints, compactions and checksums, and deletes what has expired."""
+        """Writes checkpoints, compactions and checksums, and deletes expired files."""
         from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
 
         return DeltaMaintainer()
@@ -77,13 +77,13 @@ class DeltaFormat(OptionalParts):
 
     @property
     def demo(self) -> Demo:
-        """Makes a table of orders."""
+        """Creates a table of orders."""
         from tailerd.formats.delta.demo import DEMO
 
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether there is a log with something in it."""
+        """Return whether there is a non-empty log."""
         try:
             async for _ in store.list_from(f"{root}/{LOG_FOLDER}", ""):
                 return True
@@ -96,14 +96,14 @@ class DeltaFormat(OptionalParts):
         return f"{path_of(place)}/{LOG_FOLDER}"
 
     def is_at(self, place: str) -> bool:
-        """Return whether there is a folder of a log."""
+        """Return whether there is a log folder."""
         return Path(self.folder(place)).is_dir()
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:
         """Open a table at its newest version.
 
         Raises:
-            NotATableError, TableError: The table cannot be served.
+            NotATableError, TableError: The table cannot be read.
             ConfigError: No store serves this place, or there is no zone of that name.
         """
         from tailerd.formats.delta.changes.bucket_spool import open_spool

@@ -25,11 +25,10 @@ from tailerd.formats.placement import TablePlace
 
 
 class DeltaInspection:
-    """Looks at one Delta table.
+    """Inspects one Delta table.
 
     Args:
-        place: Where it is; where it is strict, a version checksum that does not add up is an
-            error.
+        place: Where it is; if it is strict, a version checksum mismatch is an error.
     """
 
     def __init__(self, place: TablePlace) -> None:
@@ -41,7 +40,7 @@ class DeltaInspection:
         """Return the newest version not later than a timestamp.
 
         Raises:
-            UsageError: The text is no timestamp, or before the first commit.
+            UsageError: The text is not a timestamp, or before the first commit.
         """
         point = parse_point(timestamp)
         if isinstance(point, datetime.datetime):
@@ -53,9 +52,9 @@ class DeltaInspection:
         """Describe a version, the newest by default.
 
         Raises:
-            NotATableError, MissingVersionError: It is not there.
-            CorruptLogError: The log is damaged, or the schema is none.
-            UnsupportedFeatureError: The log asks for what this release cannot do.
+            NotATableError, MissingVersionError: It does not exist.
+            CorruptLogError: The log is damaged, or the schema is invalid.
+            UnsupportedFeatureError: The log requires an unsupported feature.
             StorageError: The log cannot be read.
         """
         snapshot = await self._snapshot(version)
@@ -83,9 +82,9 @@ class DeltaInspection:
         """Yield the live files of a version, some at a time.
 
         Raises:
-            NotATableError, MissingVersionError: It is not there.
+            NotATableError, MissingVersionError: It does not exist.
             CorruptLogError: The log is damaged.
-            UnsupportedFeatureError: The log asks for what this release cannot do.
+            UnsupportedFeatureError: The log requires an unsupported feature.
             StorageError: The log cannot be read.
         """
         snapshot = await self._snapshot(version)
@@ -130,7 +129,7 @@ class DeltaInspection:
         try:
             snapshot.state.check_rows()
         except UnsupportedFeatureError as error:
-            # The log can be shown although the rows cannot be served.
+            # The log can be shown although the rows cannot be read.
             self._place.warn(error)
         return snapshot
 
@@ -146,7 +145,7 @@ class DeltaInspection:
         """Return the first version from `wanted` on whose protocol and columns are known.
 
         Raises:
-            MissingVersionError: There is none.
+            MissingVersionError: There is no such version.
             TableError: A commit is damaged.
         """
         first = wanted
@@ -175,7 +174,7 @@ class DeltaInspection:
 
 
 def _facts_of(snapshot: Snapshot) -> dict[str, object]:
-    """Return what only Delta tables have, for scripts."""
+    """Return properties specific to Delta tables, machine-readable."""
     state = snapshot.state
     return {
         "protocol": {
@@ -194,7 +193,7 @@ def _facts_of(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _shown_of(snapshot: Snapshot) -> dict[str, object]:
-    """Return the same facts for people."""
+    """Return the same properties, human-readable."""
     shown: dict[str, object] = {
         "protocol": _protocol_text(snapshot.state),
         "change data feed": "on" if snapshot.state.has_change_data_feed else "off",

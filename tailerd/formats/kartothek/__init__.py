@@ -1,1 +1,1 @@
-"""Kartothek datasets: Parquet files named by one metadata file, without any history."""
+"""Kartothek datasets: Parquet files referenced by one metadata file, without history."""

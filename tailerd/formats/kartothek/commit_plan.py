@@ -1,8 +1,8 @@
-"""From two observed states to tasks: which files' rows go, and which come. Pure.
+"""Plans tasks from two observed states: which files' rows are removed and added. Pure.
 
-A partition that is rewritten gives its unchanged rows back, so where a commit takes files from one
-partition and brings others into it, their rows are compared. Rows of different partitions differ in
-what their paths say, and need not be, unless a key pairs them.
+A rewritten partition still has its unchanged rows, so if a commit removes and adds files of one
+partition, their rows are compared. Rows of different partitions differ in the values of their
+paths, and need no comparison, unless a key pairs them.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from tailerd.formats.plain_schema import decode_schema
 from tailerd.rows.groups import FilesToCompare
 
 MAX_COMPARED_FILES = 50_000
-"""Files of one commit that are compared at most; those of a larger one come as they are."""
+"""Maximum files of a commit that are compared; a larger one is read without comparison."""
 
 
 class Comparison(enum.StrEnum):
-    """Which files of a commit are compared; the value is what an offset inside one says."""
+    """Which files of a commit are compared; the value is saved in offsets inside a commit."""
 
     NONE = "f"
     PARTITIONS = "r"
     """Those of rewritten partitions, so that equal rows cancel."""
     ALL = "k"
-    """Every one, as an update may move a row to another partition."""
+    """All files, because an update may move a row to another partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTask:
-    """What one task reads.
+    """The content of one task.
 
     Attributes:
-        change: Delete or insert: all rows of one file. None: what the comparison of files leaves.
+        change: Delete or insert: all rows of one file. None: the result of comparing files.
         removed, added: Keys of the files.
         groups: How they are compared.
         schema: The columns of the rows.
@@ -54,7 +54,7 @@ class FileTask:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every file that is read for it."""
+        """All files that it reads."""
         return (*self.removed, *self.added)
 
 
@@ -66,10 +66,10 @@ def snapshot_tasks(state: ObservedState) -> list[FileTask]:
 def commit_tasks(
     before: ObservedState | None, after: ObservedState, comparison: Comparison
 ) -> list[FileTask]:
-    """Return the tasks that lead from one state to another, deletes before inserts.
+    """Return the tasks of the difference of two states, deletes before inserts.
 
     Args:
-        before: None where there was nothing.
+        before: None before the first state.
     """
     files = difference(before, after)
     compared = _compared(before, after, files, comparison)
@@ -87,7 +87,7 @@ def commit_tasks(
 def change_source(
     before: ObservedState | None, after: ObservedState, files: FileDifference
 ) -> ChangeSourceKind:
-    """Return how the rows of a commit are found where nobody asks for another way."""
+    """Return how the rows of a commit are found by default."""
     if _compared(before, after, files, Comparison.PARTITIONS).removed:
         return ChangeSourceKind.ROWS
     is_file_change = bool(files.removed or files.added)
@@ -156,7 +156,7 @@ def _partition(key: str, schema: bytes) -> Hashable:
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(folder: str, schema: bytes) -> Hashable:
-    """Return what a path says, by value: one value has several texts."""
+    """Return the values in a path, parsed: one value may have several texts."""
     columns = decode_schema(schema)
     return tuple(
         (name, _value(text, columns.field(name)) if name in columns.names else text)
@@ -168,18 +168,18 @@ def _value(text: str, column: pa.Field) -> Hashable:
     try:
         value: Hashable = path_value(text, column, text).as_py()
     except (CorruptLogError, OverflowError, ValueError):
-        # Reading says what is wrong with it; Python's years are 1 to 9999.
+        # Reading raises the error, if any; Python's years end at 9999.
         return text
     is_nan = value != value
     return text if is_nan else value
 
 
 def _is_comparable(old: bytes, new: bytes) -> bool:
-    """Return whether old rows can be read with the new columns, and lose nothing."""
+    """Return whether old rows can be read with the new columns without loss."""
     if old == new:
         return True
     columns, later = decode_schema(old), decode_schema(new)
-    # A column that had only nulls is typed once a value comes.
+    # A column with only nulls gets a type with its first value.
     return all(
         field.name in later.names
         and (pa.types.is_null(field.type) or later.field(field.name).type == field.type)

@@ -1,4 +1,4 @@
-"""Where a dataset is, and what its metadata file says now."""
+"""Locates a dataset, and reads its current metadata file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tailerd.storage.base import FileMeta, ObjectStore
 _DEFAULT_TABLE = "table"
 _INDICES = "indices"
 _WAITS_SECONDS = (0.02, 0.05, 0.1, 0.3, 0.6)
-"""Some stores show a metadata file while it is written, or none for a moment."""
+"""Waits between retries: some stores show a metadata file while it is written, or briefly none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class DatasetAddress:
     """A dataset in a store.
 
     Attributes:
-        folder: The folder that holds its metadata file, as the store names it.
+        folder: The folder of its metadata file, as named by the store.
         uuid: Its name.
-        table: The table that was named; None where the dataset's only one is meant.
+        table: The named table; None for the only table of the dataset.
     """
 
     folder: str
@@ -48,21 +48,21 @@ class DatasetAddress:
     table: str | None = None
 
     def path(self, key: str) -> str:
-        """Return where the file of a key is; keys are literal names."""
+        """Return the path of a key's file; keys are literal names."""
         return f"{self.folder}/{key}"
 
     def metadata_path(self, suffix: str) -> str:
-        """Return where its metadata file is."""
+        """Return the path of its metadata file."""
         return self.path(metadata_name(self.uuid, suffix))
 
     def schema_path(self, table: str) -> str:
-        """Return where the schema of a table is."""
+        """Return the path of a table's schema."""
         return self.path(f"{self.uuid}/{table}/{COMMON_METADATA}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataFile:
-    """A metadata file that was seen: its suffix, and what `head` tells of it."""
+    """A metadata file: its suffix, and the result of `head`."""
 
     suffix: str
     meta: FileMeta
@@ -70,11 +70,11 @@ class MetadataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a metadata file and the schema of one table said.
+    """The content of a metadata file, and the schema of one table.
 
     Attributes:
         digest: Of the metadata file's content.
-        schema: The table's columns, as `encode_schema` has them.
+        schema: The table's columns, as encoded by `encode_schema`.
     """
 
     file: MetadataFile
@@ -85,9 +85,9 @@ class Reading:
 
 
 def addresses(root: str) -> list[DatasetAddress]:
-    """Return what a place may mean: `STORE/UUID`, or `STORE/UUID/TABLE`.
+    """Return the possible datasets of a place: `STORE/UUID`, or `STORE/UUID/TABLE`.
 
-    A bucket is neither: it has a store above it in none.
+    None for a bucket: it has no parent folder that could be the store.
     """
     folder, _, name = root.rstrip("/").rpartition("/")
     outer, _, inner = folder.rpartition("/")
@@ -98,7 +98,7 @@ def addresses(root: str) -> list[DatasetAddress]:
 
 
 async def find_dataset(store: ObjectStore, root: str) -> DatasetAddress | None:
-    """Return the dataset at a place; None where there is none.
+    """Return the dataset at a place; None if there is none.
 
     Raises:
         StorageError: The place cannot be read.
@@ -120,10 +120,10 @@ async def _has(store: ObjectStore, path: str) -> bool:
 
 
 async def look(store: ObjectStore, address: DatasetAddress) -> MetadataFile | None:
-    """Return the metadata file that counts; None where there is none.
+    """Return the effective metadata file; None if there is none.
 
     Raises:
-        StorageError: It cannot be told.
+        StorageError: The store cannot be read.
     """
     for suffix in SUFFIXES:
         try:
@@ -136,17 +136,17 @@ async def look(store: ObjectStore, address: DatasetAddress) -> MetadataFile | No
 async def read_dataset(
     store: ObjectStore, address: DatasetAddress, *, table_before: str | None = None
 ) -> Reading:
-    """Read the metadata file that counts, and the schema of the table.
+    """Read the effective metadata file, and the schema of the table.
 
-    A file that is not whole, or not there, is looked at again for about a second.
+    An incomplete or missing file is read again for about a second.
 
     Args:
-        table_before: The table there was; for a dataset that has no files any more.
+        table_before: The previous table; for a dataset that no longer has files.
 
     Raises:
         NotATableError: There is no dataset.
-        UsageError: It has several tables and none is named, or not the one that is.
-        TableError: It cannot be served.
+        UsageError: It has several tables and none is named, or lacks the named one.
+        TableError: It is not supported.
         StorageError: It cannot be read.
     """
     file, content, metadata = await _whole(store, address)
@@ -220,7 +220,7 @@ async def _table(
 
 
 class FileSizes:
-    """Sizes of data files, asked for once each; files are never changed in place."""
+    """Sizes of data files, requested once each; files are never changed in place."""
 
     _AT_ONCE = 32
     _MOST_KNOWN = 200_000
@@ -234,14 +234,14 @@ class FileSizes:
         self._known: dict[str, int] = {}
 
     async def known(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return the sizes of files in bytes; those that are gone are left out.
+        """Return the sizes of files in bytes; missing ones are left out.
 
         Raises:
-            StorageError: It cannot be told.
+            StorageError: A size cannot be requested.
         """
         if len(self._known) > self._MOST_KNOWN:
             self._known.clear()
-        # Others may ask meanwhile, and clear what is known.
+        # Copied: concurrent calls may clear the cache.
         found = {key: self._known[key] for key in keys if key in self._known}
         unknown = [key for key in keys if key not in found]
         at_once = self._AT_ONCE if self._store.is_remote else 1

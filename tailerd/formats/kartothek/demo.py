@@ -1,7 +1,7 @@
-"""A small dataset made by hand, and a writer that keeps changing it: for `demo` only.
+"""A small hand-written dataset, and a writer that keeps changing it: for `demo` only.
 
-Orders, partitioned by customer. Each change rewrites the partition of one customer, as the
-library's users do: data file first, then the schema, then the metadata by rename.
+Orders, partitioned by customer. Each change rewrites the partition of one customer, as Kartothek
+does: data file first, then the schema, then the metadata by rename.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DemoDataset(DemoOrders):
 
     Args:
         folder: `STORE/UUID`; there must be no such dataset yet.
-        seed: Makes the same changes again.
+        seed: The same seed yields the same changes.
     """
 
     def __init__(self, folder: Path, seed: int = 7) -> None:
@@ -53,14 +53,14 @@ class DemoDataset(DemoOrders):
         self._store(*CUSTOMERS)
 
     def change(self) -> str:
-        """Store one more state: an order is placed, goes on or is deleted; return which."""
+        """Store one more state: place, update or delete an order; return which."""
         change = self.change_order()
         order = change.after or change.before or {}
         self._store(str(order[_PARTITION]))
         return change.kind
 
     def _store(self, *customers: str) -> None:
-        """Write the partitions of some customers again, then the metadata."""
+        """Rewrite the partitions of customers, then the metadata."""
         store, name = self.folder.parent, self.folder.name
         for customer in customers:
             rows = [row for row in self.orders.values() if row[_PARTITION] == customer]
@@ -95,7 +95,7 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write aside and move in place: readers see all of it or nothing."""
+    """Write to a temporary file and rename it: readers see all or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
     aside.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Rows of data files, by their footers: metadata files do not say how many there are."""
+"""Counts rows of data files by their footers: metadata files have no row counts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tailerd.formats.kartothek.dataset import DatasetAddress
 from tailerd.storage.base import ObjectStore
 
 MOST_FOOTERS = 1000
-"""Rows of more files are not counted: each has to be opened for that."""
+"""Rows of more files are not counted, because each file has to be opened."""
 
 
 async def count_rows(
     store: ObjectStore, address: DatasetAddress, keys: Sequence[str]
 ) -> list[int] | None:
-    """Return the rows of files; None where they are too many, or one went."""
+    """Return the rows of files; None if there are too many files, or one is missing."""
     if len(keys) > MOST_FOOTERS:
         return None
     try:

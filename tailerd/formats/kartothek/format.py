@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from tailerd.formats.kartothek.reader import KartothekTaskReader
 
 _OBSERVED = Version(0)
-"""A metadata file says that something was committed, and not which version that is."""
+"""A metadata file shows that something was committed, but not which version."""
 
 
 def commit_version(name: str) -> Version | None:
-    """Return whether a file is the metadata of a dataset; it says no version."""
+    """Return a placeholder version for the metadata file of a dataset; None for other files."""
     return None if uuid_of_metadata(name) is None else _OBSERVED
 
 
@@ -42,7 +42,7 @@ class KartothekFormat(OptionalParts):
     """Kartothek datasets; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    # Of two commits between two looks only the sum is seen.
+    # Of several commits between two polls only the net change is observed.
     capabilities = Capabilities(
         pairs_updates=False,
         has_intermediate_versions=False,
@@ -54,21 +54,21 @@ class KartothekFormat(OptionalParts):
 
     @cached_property
     def reader(self) -> KartothekTaskReader:
-        """Reads the files of partitions."""
+        """The reader of partition files."""
         from tailerd.formats.kartothek.reader import KartothekTaskReader
 
         return KartothekTaskReader()
 
     @property
     def inspector(self) -> Inspector:
-        """Shows the present state, and what a ledger has of former ones."""
+        """Shows the current state, and earlier ones from a ledger."""
         from tailerd.formats.kartothek.inspect import KartothekInspection
 
         return KartothekInspection
 
     @property
     def maintainer(self) -> Maintainer:
-        """Deletes files that nothing names any more."""
+        """Deletes unreferenced files."""
         from tailerd.formats.kartothek.maintenance import DatasetMaintenance
 
         return OneProcessMaintainer(DatasetMaintenance)
@@ -82,24 +82,24 @@ class KartothekFormat(OptionalParts):
 
     @property
     def demo(self) -> Demo:
-        """Makes a dataset of orders."""
+        """Creates a dataset of orders."""
         from tailerd.formats.kartothek.demo import DEMO
 
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether the metadata file of a dataset lies where one of this name has it."""
+        """Return whether there is the metadata file of a dataset for this place."""
         return await find_dataset(store, root) is not None
 
     def folder(self, place: str) -> str:
-        """Return the folder that holds the dataset's metadata file."""
+        """Return the folder of the dataset's metadata file."""
         path = path_of(place)
         found = addresses(path)
         here = next(filter(_is_here, found), None)
         return here.folder if here else found[0].folder if found else path
 
     def is_at(self, place: str) -> bool:
-        """Return whether a dataset lies at a local place; blocking."""
+        """Return whether there is a dataset at a local place; blocking."""
         return any(map(_is_here, addresses(path_of(place))))
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:

@@ -1,4 +1,4 @@
-"""Which data files of a dataset nothing names any more. Pure."""
+"""Finds unreferenced data files of a dataset. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tailerd.formats.kartothek.metadata import PARQUET
 from tailerd.storage.base import FileMeta
 
 GRACE_SECONDS = 86_400.0
-"""Writers put data files before the metadata that names them."""
+"""Writers write data files before the metadata that references them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """What was found below a dataset's folder.
+    """Unreferenced files below a dataset's folder.
 
     Attributes:
-        files: Those that may go: named by nothing, and older than the grace; by path.
-        waiting: How many are named by nothing, and younger.
-        next_ms: When the first of these is old enough; None where there is none.
-        kept_by_ledger: How many only a ledger names.
+        files: Files to delete: unreferenced and older than the grace period; by path.
+        waiting: Number of unreferenced files that are younger.
+        next_ms: When the first of these is old enough; None if there is none.
+        kept_by_ledger: Number of files that only a ledger references.
     """
 
     files: tuple[FileMeta, ...]
@@ -30,7 +30,7 @@ class Garbage:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files that may go."""
+        """Bytes of the files to delete."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -42,12 +42,12 @@ def find_garbage(
     now_ms: int,
     grace_seconds: float,
 ) -> Garbage:
-    """Return what of the files below a dataset's folder is garbage.
+    """Return the unreferenced files below a dataset's folder.
 
     Args:
-        listed: Files below the dataset's folder; what is no data file is passed over.
-        named: Paths that the present metadata names, files of indices included.
-        in_ledger: Paths that a state which somebody keeps names.
+        listed: Files below the dataset's folder; those that are not data files are ignored.
+        named: Paths that the current metadata references, including index files.
+        in_ledger: Paths that a state in a ledger references.
         grace_seconds: Younger files stay.
     """
     files, waiting, kept = [], [], 0

@@ -1,4 +1,4 @@
-"""The states of a dataset that were observed: the newest here, the others in a ledger."""
+"""The observed states of a dataset: the newest in memory, the others in a ledger."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tailerd.formats.ledger import Ledger
 from tailerd.storage.base import ObjectStore
 
 _STATES_IN_MEMORY = 4
-"""Each may have a million keys."""
+"""Small, because each may have a million keys."""
 
 
 class DatasetHistory:
-    """Observes one dataset and counts its states. Made by `open`.
+    """Observes one dataset and numbers its states. Created by `open`.
 
-    What `look` finds is a candidate for the next state; `keep` makes it one, durably.
+    `look` finds a candidate for the next state; `keep` makes it durable.
 
     Attributes:
         sizes: Of its data files.
-        spool: Links files when they are first seen, until no kept state names them; None: they are
-            not linked.
+        spool: Links files when they are first seen, until no kept state references them; None: no
+            links.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class DatasetHistory:
         name: str,
         spool: FileSpool | None = None,
     ) -> DatasetHistory:
-        """Read the ledger's newest state and the dataset's present one.
+        """Read the ledger's newest state and the dataset's current one.
 
         Raises:
             NotATableError: There is no dataset.
-            TableError: It cannot be served.
+            TableError: It is not supported.
             ConfigError: The ledger is of another dataset.
             OffsetError: The ledger is damaged.
-            StorageError: Something cannot be read.
+            StorageError: The dataset or the ledger cannot be read.
         """
         history = cls(store, address, ledger, name, spool)
         numbers = await ledger.numbers()
@@ -111,7 +111,7 @@ class DatasetHistory:
         return history
 
     async def _found_again(self, reading: Reading, before: ObservedState) -> None:
-        """Begin another ledger where what was dropped is not what is there now."""
+        """Clear the ledger if the dataset was replaced after it was dropped, else its mark."""
         if reading.metadata.creation_time == before.creation_time:
             await self._ledger.unmark_dropped()
             return
@@ -131,20 +131,20 @@ class DatasetHistory:
 
     @property
     def is_durable(self) -> bool:
-        """Whether states outlast this process."""
+        """Whether states outlive this process."""
         return self._ledger.is_durable
 
     @property
     def first_number(self) -> int:
-        """Number of the oldest state there is."""
+        """Number of the oldest available state."""
         return self.newest.number if self._first is None else self._first
 
     async def look(self) -> None:
-        """See whether the dataset has changed; the newest state is not kept thereby.
+        """Poll the dataset for a change; does not make the newest state durable.
 
         Raises:
             TableRecreatedError: The dataset was dropped.
-            TableError: It cannot be served.
+            TableError: It is not supported.
             StorageError: It cannot be read.
         """
         file = await look(self._store, self._address)
@@ -183,7 +183,7 @@ class DatasetHistory:
     ) -> ObservedState:
         files = difference(before, after)
         if self.spool is not None:
-            # Before anything else: garbage may be collected any time.
+            # Before anything else: files may be garbage-collected at any time.
             await asyncio.to_thread(self.spool.add, files.added)
         commit = ObservedCommit(
             number=after.number,
@@ -215,8 +215,8 @@ class DatasetHistory:
                 self._first = state.number if self._first is None else self._first
                 self._remember(state)
                 break
-            # Another process observed a state of this number first. What is there now comes after
-            # its newest; what was read before need not.
+            # Another process saved a state of this number first. The current state follows its
+            # newest one; the state read before need not.
             numbers = await self._ledger.numbers()
             self._kept = await self._loaded(max(numbers, default=state.number))
             self._first = min(numbers, default=None)
@@ -225,7 +225,7 @@ class DatasetHistory:
         return self.newest
 
     async def state(self, number: int) -> ObservedState | None:
-        """Return a state; None where there is none, or none any more.
+        """Return a state; None if it does not exist, or no longer.
 
         Raises:
             OffsetError: The ledger is damaged.
@@ -254,7 +254,7 @@ class DatasetHistory:
             self._states.popitem(last=False)
 
     async def forget_before(self, number: int) -> None:
-        """Delete states that no delivery needs any more; the newest stays.
+        """Delete states that no delivery needs any longer; the newest is kept.
 
         Raises:
             StorageError: One cannot be deleted.
@@ -270,7 +270,7 @@ class DatasetHistory:
         self._first = until
 
     async def _unneeded(self, until: int) -> set[str]:
-        """Return the files that only states below a number name."""
+        """Return the files that only states below a number reference."""
         gone: set[str] = set()
         for number in range(self.first_number, until):
             state = await self.state(number)

@@ -1,4 +1,4 @@
-"""The inspector of datasets: the present state, and what a ledger has of former ones."""
+"""The inspector of datasets: the current state, and earlier ones from a ledger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Opened:
 
 
 class KartothekInspection:
-    """Looks at one table of a dataset; writes nothing, not into the ledger either."""
+    """Inspects one table of a dataset; read-only, also for the ledger."""
 
     def __init__(self, place: TablePlace) -> None:
         self._place = place
@@ -63,7 +63,7 @@ class KartothekInspection:
         """Return the newest observed version not later than a timestamp.
 
         Raises:
-            UsageError: The text is no timestamp, or before the first observed state.
+            UsageError: The text is not a timestamp, or before the first observed state.
         """
         point = parse_point(timestamp)
         if isinstance(point, int):
@@ -78,7 +78,7 @@ class KartothekInspection:
         """Describe a version, the newest by default.
 
         Raises:
-            NotATableError, MissingVersionError: It is not there.
+            NotATableError, MissingVersionError: It does not exist.
             TableError, StorageError: It cannot be read.
         """
         state = await self._state(version)
@@ -173,5 +173,5 @@ def _known(size_bytes: int) -> int | None:
 
 
 def _partition_columns(state: ObservedState) -> list[str]:
-    """Return the columns that paths say; those of the first file, as all have the same."""
+    """Return the partition columns in the path of the first file; all files have the same."""
     return [name for name, _ in path_pieces(folder_of(state.keys[0]))] if state.keys else []

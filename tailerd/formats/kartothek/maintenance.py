@@ -1,4 +1,4 @@
-"""Garbage collection of datasets: files that neither metadata nor a ledger names are deleted."""
+"""Garbage collection of datasets: deletes files that neither metadata nor a ledger references."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OWN_FOLDER = "_tailerd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """States that ledgers keep: the files they name, and their numbers."""
+    """States kept in ledgers: the files they reference, and their numbers."""
 
     paths: frozenset[str]
     numbers: frozenset[int]
@@ -44,7 +44,7 @@ class _Kept:
 
 
 class _NoJobs(msgspec.Struct):
-    """Fields of the section `maintenance` that are a dataset's own: there are none."""
+    """The format's own fields of the section `maintenance`: there are none."""
 
 
 class DatasetMaintenance(OneProcessMaintenance):
@@ -61,7 +61,7 @@ class DatasetMaintenance(OneProcessMaintenance):
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
     ) -> LogAssessment:
-        """Look at the dataset and decide whether garbage is to be collected.
+        """Read the dataset and decide whether a garbage collection is due.
 
         Raises:
             NotATableError: There is no dataset.
@@ -106,11 +106,10 @@ class DatasetMaintenance(OneProcessMaintenance):
         )
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Delete the garbage that a assessment found and that is still garbage.
+        """Delete the garbage that an assessment found, if it is still garbage.
 
         Raises:
-            TableError, StorageError, OffsetError: It could not be done; what was deleted before
-                was garbage.
+            TableError, StorageError, OffsetError: It failed; only garbage was deleted before.
         """
         before = assessment.payload
         if decision.job != CLEANUP or not isinstance(before, Garbage):
@@ -135,7 +134,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         )
 
     async def check_readable_from(self, version: Version, reader: str) -> None:
-        """Raise: a version of a dataset stays readable for as long as a pipeline needs it.
+        """Raise `UsageError`: a dataset's version stays readable while a pipeline needs it.
 
         Raises:
             UsageError: Always.
@@ -153,7 +152,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         return address
 
     async def _kept(self, address: DatasetAddress) -> _Kept:
-        """Return what the states name that pipelines keep of this dataset."""
+        """Return the files referenced by states of this dataset that pipelines keep."""
         paths: set[str] = set()
         numbers: set[int] = set()
         table_id = ""
@@ -163,7 +162,7 @@ class DatasetMaintenance(OneProcessMaintenance):
                 entry = await ledger.load(number)
                 state = None if entry is None else ObservedState.of_bytes(entry)
                 if state is None or state.uuid != address.uuid:
-                    # Forgotten meanwhile, or a ledger of another dataset: all of it is.
+                    # Deleted meanwhile, or the whole ledger is of another dataset.
                     continue
                 paths.update(address.path(key) for key in state.keys)
                 paths.update(address.path(key) for key in state.indices.values())
@@ -172,7 +171,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         return _Kept(paths=frozenset(paths), numbers=frozenset(numbers), table_id=table_id)
 
     async def _garbage(self, address: DatasetAddress, kept: _Kept) -> Garbage:
-        # Listed before the metadata is read: what comes in between is young, or named by it.
+        # Listed before the metadata is read: files added in between are new, or referenced by it.
         listed = [file async for file in self._listed(address.path(address.uuid))]
         metadata = (await read_dataset(self._place.store, address)).metadata
         keys = [key for keys in metadata.files.values() for key in keys]
@@ -186,7 +185,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         )
 
     async def _listed(self, folder: str) -> AsyncIterator[FileMeta]:
-        """Yield the files below a folder; links are not followed, our own files passed over."""
+        """Yield the files below a folder; does not follow links, skips tailerd's own files."""
         left = [folder]
         while left:
             path = left.pop()
@@ -210,7 +209,7 @@ def _local_folders(path: str) -> list[str]:
 
 
 def _sentence(garbage: Garbage, grace_seconds: float) -> str:
-    """Return what was found."""
+    """Return the findings as a sentence."""
     hours = f"{grace_seconds / 3600:g} hours"
     found = [f"{len(garbage.files)} files of {garbage.size_bytes} bytes are garbage"]
     if garbage.waiting:

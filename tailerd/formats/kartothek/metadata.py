@@ -1,4 +1,4 @@
-"""The metadata file of a dataset: JSON, or msgpack compressed with zstd. Pure.
+"""Parses the metadata file of a dataset: JSON, or msgpack compressed with zstd. Pure.
 
 Specification: "Main metadata file", "Attributes".
 """
@@ -18,7 +18,7 @@ from tailerd.errors import TableError, UnreadableMetadataError, UnsupportedFeatu
 SUPPORTED_VERSION = 4
 MARK = ".by-dataset-metadata."
 SUFFIXES = ("json", "msgpack.zstd")
-"""In the order they count: an update of a msgpack dataset writes JSON, and leaves the other."""
+"""In order of precedence: an update of a msgpack dataset writes JSON, and keeps the other file."""
 
 _NAME = re.compile(r"(?P<uuid>[A-Za-z0-9+_.-]+)\.by-dataset-metadata\.(json|msgpack\.zstd)")
 _MOST_METADATA_BYTES = 4 << 30
@@ -42,7 +42,7 @@ class _Partition(msgspec.Struct, gc=False):
 
 
 class _Stored(msgspec.Struct):
-    """What is read of the file; other attributes are left alone."""
+    """The attributes that are read; others are ignored."""
 
     dataset_metadata_version: Any = None
     dataset_uuid: Any = None
@@ -58,14 +58,14 @@ _msgpack = msgspec.msgpack.Decoder(_Stored)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetMetadata:
-    """What a metadata file says.
+    """The content of a metadata file.
 
     Attributes:
         uuid: Name of the dataset.
-        creation_time: When it was made or overwritten, as its writer wrote it; may be empty.
-        files: Keys of the data files of each table, sorted; never decoded, they are literal names.
+        creation_time: When it was created or overwritten, as written; may be empty.
+        files: Keys of the data files of each table, sorted; literal names, never decoded.
         indices: Secondary indices: column -> key of its file.
-        user_metadata: The annotations but `creation_time`, as JSON with sorted keys.
+        user_metadata: The annotations except `creation_time`, as JSON with sorted keys.
     """
 
     uuid: str
@@ -76,17 +76,17 @@ class DatasetMetadata:
 
 
 def parse_metadata(content: bytes, uuid: str, suffix: str) -> DatasetMetadata:
-    """Read a metadata file.
+    """Parse a metadata file.
 
     Args:
-        uuid: The dataset its name says.
+        uuid: The dataset in its name.
         suffix: One of `SUFFIXES`.
 
     Raises:
-        UnreadableMetadataError: It cannot be decoded; another look may find it whole.
-        UnsupportedFeatureError: It is of another version, names no partitions, or names files that
-            are no Parquet.
-        TableError: It is of another dataset, or names files of another one.
+        UnreadableMetadataError: It cannot be decoded; it may be complete at a retry.
+        UnsupportedFeatureError: It is of another version, has no partitions, or references files
+            that are not Parquet.
+        TableError: It is of another dataset, or references files of another one.
     """
     stored = _decoded(content, uuid, suffix)
     _check(stored, uuid)
@@ -152,7 +152,7 @@ def _check(stored: _Stored, uuid: str) -> None:
 def _check_keys(uuid: str, table: str, keys: list[str]) -> None:
     prefix = f"{uuid}/{table}/"
     for key in keys:
-        # Nothing that climbs out of the dataset's folder: the metadata could name any file.
+        # Reject keys that leave the dataset's folder: metadata could reference any file.
         if not key.startswith(prefix) or "/../" in key or "/./" in key or "//" in key:
             raise TableError(
                 f"The metadata of {uuid} names the file {key!r}, which is not below {prefix}.",

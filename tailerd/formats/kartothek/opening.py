@@ -25,12 +25,12 @@ _REFUSED = {
 async def open_source(
     place: str, request: OpenRequest, reader: KartothekTaskReader
 ) -> KartothekSource:
-    """Open a table of a dataset as it is now.
+    """Open a table of a dataset at its current state.
 
     Raises:
         NotATableError: There is no dataset.
-        UnsupportedFeatureError: Change files or net changes are asked for.
-        TableError: It cannot be served.
+        UnsupportedFeatureError: Change files or net changes are requested.
+        TableError: It is not supported.
         ConfigError: No store serves this place, or the ledger's.
     """
     if (why := _REFUSED.get(request.changes)) is not None:
@@ -64,10 +64,10 @@ async def open_source(
 def _spool_of(
     request: OpenRequest, address: DatasetAddress, store: ObjectStore, place: str
 ) -> FileSpool | None:
-    """Return the links that the option `spool` asks for, below the ledger.
+    """Return the file spool for the option `spool`, below the ledger; None if not set.
 
     Raises:
-        ConfigError: It is not `link`, or the dataset or the ledger is on no disk of this machine.
+        ConfigError: It is not `link`, or the dataset or the ledger is not on a local disk.
     """
     wanted, ledger = request.options.get("spool"), request.ledger
     if wanted is None or (ledger is not None and ledger.is_read_only):

@@ -1,4 +1,4 @@
-"""Tasks' payloads: a file of a partition, or files that are compared; small, picklable."""
+"""The payload of tasks: a file of a partition, or files to compare; small, picklable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DatasetFile:
 
     Attributes:
         url: The file.
-        folder: What its path says of columns; see `table_schema.path_pieces`.
+        folder: The part of its path with column values; see `table_schema.path_pieces`.
     """
 
     url: str
@@ -29,8 +29,8 @@ class PartitionFile:
     """All rows of a file.
 
     Attributes:
-        schema: The columns, as `table_schema.encode_schema` has them; shared by many tasks.
-        share_index, share_count: Which of its row groups.
+        schema: The columns, as encoded by `table_schema.encode_schema`; shared by many tasks.
+        share_index, share_count: Which row groups; see `reading.file_scan.FileShare`.
     """
 
     file: DatasetFile
@@ -41,13 +41,12 @@ class PartitionFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenPartitions:
-    """The rows that the removed files have and the added ones have not, and the other way round.
+    """The row difference of removed and added files.
 
     Attributes:
         schema: The columns of both sides.
         groups: Every file is in one.
-        key: Columns whose values make a deleted and an inserted row the two images of an update;
-            empty: nothing is paired.
+        key: Key columns by which a delete and an insert are paired to an update; empty: no pairing.
     """
 
     removed: tuple[DatasetFile, ...]

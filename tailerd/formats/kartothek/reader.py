@@ -32,11 +32,11 @@ from tailerd.rows.groups import FilesToCompare
 from tailerd.storage.stores import Stores
 
 _MOST_FILES = 1 << 32
-"""Of one task: files of a version have different numbers whichever task they are of."""
+"""Maximum per task, so that file numbers are unique among all tasks of a version."""
 
 
 def collected(url: str) -> FilesCollectedError:
-    """Return the error for a file that a state names and that is gone."""
+    """Return the error for a missing file that a state references."""
     return FilesCollectedError(
         f"The data file {url} is gone: its dataset was garbage-collected, or deleted, before its"
         " rows were read.",
@@ -63,7 +63,7 @@ class KartothekTaskReader:
         """Yield a task's rows.
 
         Raises:
-            FilesCollectedError: A file is gone.
+            FilesCollectedError: A file is missing.
             TableError: A file is damaged.
         """
         return self.read_run([task], limit, columns, stores=stores)
@@ -76,7 +76,7 @@ class KartothekTaskReader:
         *,
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
-        """Yield the rows of tasks in order; files of a bucket are asked for some ahead."""
+        """Yield the rows of tasks in order; files in a bucket are prefetched."""
         ahead = (url for task in tasks for url in _read_first(task))
         with FilesAhead(ahead, stores or Stores()) as files:
             for task in tasks:
@@ -88,7 +88,7 @@ class KartothekTaskReader:
                     yield from _file_rows(task, payload, limit, columns, files)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
-        """Cut a large file into shares of its row groups; what is compared stays whole."""
+        """Split a large file into shares of its row groups; compared files are not split."""
         count = -(-task.size_bytes // target_bytes)
         payload = payload_of(task)
         if count < 2 or isinstance(payload, RewrittenPartitions) or payload.share_count > 1:
@@ -103,10 +103,10 @@ class KartothekTaskReader:
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Return whether what the path of a task's file says keeps all its rows out."""
+        """Return whether a value in the path of a task's file excludes all its rows."""
         payload = payload_of(task)
         if isinstance(payload, RewrittenPartitions):
-            # What is left out of one file would be compared in vain with what is in another.
+            # All rows are needed: rows of one file are compared with those of another.
             return False
         return not all(may_pass(_value(payload, each.column), each) for each in filters)
 
@@ -126,7 +126,7 @@ class _RewrittenCommit:
 
     @property
     def key(self) -> Sequence[str]:
-        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        """Key columns by which a delete and an insert are paired to an update; empty for none."""
         return self._payload.key
 
     @property
@@ -136,11 +136,11 @@ class _RewrittenCommit:
 
     @property
     def prefix(self) -> str:
-        """Return nothing: rows of a version are found in one way."""
+        """Return an empty prefix: rows of a version are found in only one way."""
         return ""
 
     def numbers(self, side: Side) -> Sequence[int]:
-        """Return the numbers of a side's files, those of the removed ones even."""
+        """Return the numbers of a side's files; those of removed files are even."""
         count = len(self._payload.removed if side is Side.REMOVED else self._payload.added)
         return range(self._first_number + side, self._first_number + side + 2 * count, 2)
 
@@ -149,25 +149,25 @@ class _RewrittenCommit:
         return chosen(self._schema, columns)
 
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
-        """Return how a file is read.
+        """Return how to read a file.
 
         Raises:
-            CorruptLogError: Its path says what is no value of a column.
+            CorruptLogError: Its path has an invalid value for a column.
         """
         files = self._payload.removed if side is Side.REMOVED else self._payload.added
         return _scan(files[number], self.schema(columns))
 
     def selects_nothing(self, side: Side, number: int) -> bool:
-        """Return false: every row of a file counts."""
+        """Return false: every row of a file is selected."""
         return False
 
     def missing(self, url: str) -> FilesCollectedError:
-        """Return the error for a file that is gone."""
+        """Return the error for a missing file."""
         return collected(url)
 
 
 def _read_first(task: ChangeTask) -> Iterator[str]:
-    """Yield the files of a task whose place in the order of reading is known."""
+    """Yield the files of a task in reading order, as far as the order is known."""
     payload = payload_of(task)
     if isinstance(payload, PartitionFile):
         yield payload.file.url
@@ -190,7 +190,7 @@ def _value(payload: PartitionFile, column: str) -> object:
     try:
         return path_value(said[column], schema.field(column), folder).as_py()
     except (OverflowError, ValueError):
-        # Python's years are 1 to 9999.
+        # Python's years end at 9999.
         return UNKNOWN
 
 

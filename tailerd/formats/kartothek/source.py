@@ -1,4 +1,4 @@
-"""A dataset's table as a change source: its versions are the states that were observed."""
+"""A dataset's table as a change source: its versions are the observed states."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tailerd.storage.links import RealPlaces
 
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
-"""In a mark, before the `Comparison` of a commit that is given in part."""
+"""In a mark, separates the `Comparison` of a partly delivered commit."""
 _SIZES_AT_ONCE = 256
 
 
@@ -54,9 +54,9 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
 
     Args:
         name: The table's place, as the user gave it.
-        history: Of the dataset, opened.
-        request: Which changes are asked for, and of which columns.
-        places: Where its files may really lie; None in a bucket.
+        history: Of the dataset, open.
+        request: Which changes are requested, and of which columns.
+        places: Real paths that its files may resolve to; None in a bucket.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
 
         Raises:
             MissingVersionError: The version is not in the ledger, or more than one ahead.
-            UsageError: The text says nothing of that kind, or the time is in the future.
+            UsageError: The text is none of these, or the time is in the future.
         """
         point = parse_start(start)
         await self._history.look()
@@ -129,7 +129,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return await self.offset_at(version)
 
     def _require_followed(self, version: int) -> None:
-        """Make sure that the changes of a version are known: there is the state before it."""
+        """Make sure that the changes of a version are known: the state before it must exist."""
         if not self._history.is_durable:
             raise MissingVersionError(
                 f"The changes of version {version} of {self._name} are not known: a Kartothek"
@@ -143,7 +143,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
     @property
     def _oldest_followed(self) -> int:
         first = self._history.first_number
-        # The first state of all follows upon nothing.
+        # State 0 needs no state before it.
         return first if first == 0 else first + 1
 
     def _gap(self, version: int) -> MissingVersionError:
@@ -188,17 +188,17 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return Version(before[-1])
 
     def hear(self, version: int | None) -> None:
-        """Do nothing: each look asks for the metadata file, and a name says no version."""
+        """Do nothing: each poll requests the metadata file, whose name has no version."""
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
 
-        Every state up to there is in the ledger then.
+        Afterwards every state up to that offset is in the ledger.
 
         Raises:
             TableRecreatedError: `start` is of another dataset or ledger, or this one was dropped.
             MissingVersionError: The ledger lacks a state, or a file was deleted as garbage.
-            TableError: The dataset cannot be served.
+            TableError: The dataset is not supported.
         """
         await self._history.look()
         await self._history.keep()
@@ -213,7 +213,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return start if at == start else await self._named(at)
 
     async def _named(self, offset: Offset) -> Offset:
-        """Return an offset with the table's identity there, and a mark of the state before it."""
+        """Return an offset with the table's identity at it, and a mark of the state before it."""
         before = await self._history.state(offset.last_version(self))
         known = self._history.newest if before is None else before
         mark = "" if before is None else before.mark
@@ -224,7 +224,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
     async def _fitting(
         self, tasks: Sequence[FileTask], files: int, size: int, *, is_first: bool
     ) -> tuple[int, int, int]:
-        """Return how many tasks fit the limits, and what is left of these."""
+        """Return how many tasks fit the limits, and what is left of the limits."""
         for number, task in enumerate(tasks):
             is_needed = is_first and number == 0
             if files <= 0 and not is_needed:
@@ -238,7 +238,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return len(tasks), files, size
 
     async def _check_known(self, offset: Offset) -> None:
-        """Make sure that an offset counts the states of this ledger."""
+        """Make sure that an offset is of this ledger."""
         newest = self._history.newest
         if origin_of(offset.table_id) != newest.origin:
             raise TableRecreatedError(
@@ -278,7 +278,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return commit_tasks(before, after, self._comparison_at(at))
 
     def _comparison_at(self, at: Offset) -> Comparison:
-        """Return what is compared: a commit that is half given is finished as it was begun."""
+        """Return the comparison; a partly delivered commit keeps the one it began with."""
         _, separator, begun = at.mark.partition(_BEGUN)
         is_inside = separator and at.position and at.phase is Phase.FOLLOW
         return Comparison(begun) if is_inside else self._comparison
@@ -290,7 +290,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return state
 
     async def _ask_sizes(self, tasks: Sequence[FileTask]) -> None:
-        """Ask for the sizes of many files at once; they are known then."""
+        """Request the sizes of many files concurrently into the cache."""
         await self._history.sizes.known([key for task in tasks for key in task.keys])
 
     async def _sizes(self, task: FileTask) -> dict[str, int]:
@@ -298,7 +298,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
 
         Raises:
             FilesCollectedError: One was deleted as garbage.
-            MissingDataFileError: One that the present metadata names is gone.
+            MissingDataFileError: One that the current metadata references is missing.
         """
         keys = task.keys
         sizes = await self._history.sizes.known(keys)
@@ -317,7 +317,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         return self._store.url_of(self._address.path(key))
 
     def _place(self, key: str) -> str:
-        """Return where a file's rows are read: its link, where it has one."""
+        """Return where a file's rows are read: its link, if it has one."""
         spool = self._history.spool
         is_linked = spool is not None and spool.size_bytes(key) is not None
         return str(spool.path(key)) if spool is not None and is_linked else self._url(key)
@@ -326,7 +326,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         """Yield the tasks of [start, end) in order.
 
         Raises:
-            TableError: A version cannot be served.
+            TableError: A version cannot be read.
         """
         await self._check_known(start)
         at = start
@@ -394,7 +394,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         )
 
     async def _check_places(self, tasks: Iterable[FileTask]) -> None:
-        """Make sure that no file lies outside of the store through a symbolic link."""
+        """Make sure that no file is outside the store through a symbolic link."""
         if self._places is not None:
             paths = [self._address.path(key) for task in tasks for key in task.keys]
             await asyncio.to_thread(self._places.check, paths)
@@ -419,11 +419,11 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
 
     @property
     def run_bytes(self) -> int:
-        """How much of small files is best read in a row."""
+        """Bytes of small files that one `read_run` should cover."""
         return ahead_bytes(self._store)
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Return how far the newest state is from `start`, with one look at the metadata file."""
+        """Return how far the newest state is from `start`, with one poll of the metadata file."""
         await self._history.look()
         newest = self._history.newest
         pending = [each for each in newest.commits if each.number >= start.version]
@@ -435,7 +435,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         )
 
     async def commit(self, end: Offset) -> None:
-        """Forget states that no delivery from `end` on needs."""
+        """Delete states that no delivery from `end` on needs."""
         needed = end.version if end.phase is Phase.SNAPSHOT else end.version - 1
         for key in [each for each in self._plans if each[0] < end.version]:
             del self._plans[key]
@@ -449,7 +449,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         """Return the columns of a version, as far as the ledger has it.
 
         Raises:
-            MissingVersionError: It has it no more, or not yet.
+            MissingVersionError: The ledger no longer has it, or not yet.
             UsageError: There is no such column.
         """
         state = await self._history.state(version)

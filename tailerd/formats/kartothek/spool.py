@@ -1,7 +1,7 @@
 """Hard links to data files, so that removed rows can be read after garbage collection.
 
-A link takes no space of its own until its file is collected. Only for a dataset on a disk of this
-machine, and a spool on the same file system. Blocking.
+A link needs no space until its file is collected. Requires a dataset on a local disk, and a spool
+on the same file system. Blocking.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class FileSpool:
     """The links of one pipeline's dataset, in a folder of its own.
 
     Args:
-        store: The folder that keys of files are below.
-        folder: Where links are kept; need not be there yet.
+        store: The folder to which keys of files are relative.
+        folder: The folder of the links; need not exist yet.
     """
 
     def __init__(self, store: str, folder: Path) -> None:
@@ -32,19 +32,19 @@ class FileSpool:
         self._folder = folder
 
     def path(self, key: str) -> Path:
-        """Return where the link to a file is, if there is one."""
+        """Return the path of the link to a file; it may not exist."""
         name = xxhash.xxh3_128_hexdigest(key.encode())
         return self._folder / name[:2] / f"{name[2:]}.parquet"
 
     def size_bytes(self, key: str) -> int | None:
-        """Return the size of a file that is linked; None where it is not."""
+        """Return the size of a linked file; None if it is not linked."""
         try:
             return self.path(key).stat().st_size
         except FileNotFoundError:
             return None
 
     def add(self, keys: Iterable[str]) -> None:
-        """Link files that are not linked yet; what is gone, or itself a link, is left out.
+        """Link files that are not linked yet; skip missing files and symbolic links.
 
         Raises:
             ConfigError: The spool is on another file system, or that has no hard links.
@@ -53,7 +53,7 @@ class FileSpool:
         for key in keys:
             source, link = f"{self._store}/{key}", self.path(key)
             try:
-                # A symbolic link may lead to what is none of the dataset's.
+                # A symbolic link may lead outside the dataset.
                 if not stat.S_ISREG(os.lstat(source).st_mode):
                     continue
                 self._link(source, link)
@@ -80,7 +80,7 @@ class FileSpool:
                 os.link(source, link, follow_symlinks=False)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove the links to files that are needed no more.
+        """Remove the links to files that are no longer needed.
 
         Raises:
             StorageError: One cannot be removed.

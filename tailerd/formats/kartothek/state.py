@@ -1,4 +1,4 @@
-"""One observed state of a dataset's table, as the ledger keeps it. Pure."""
+"""One observed state of a dataset's table, as stored in the ledger. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tailerd.formats.kartothek.metadata import DatasetMetadata
 
 ENTRY_FORMAT = 1
 MOST_COMMITS = 200
-"""Commits that the newest state remembers for `history`."""
+"""Number of commits recorded in the newest state for `history`."""
 
 
 class ObservedCommit(msgspec.Struct, frozen=True, gc=False):
-    """What one observed commit did.
+    """One observed commit.
 
     Attributes:
-        operation: A word for it; writers leave none.
-        bytes_added, bytes_removed: -1 where files were gone before they were looked at.
+        operation: A word for it, derived by tailerd; writers record none.
+        bytes_added, bytes_removed: -1 if files were removed before their size was requested.
         changes: How its rows are found: a `ChangeSourceKind`.
     """
 
@@ -35,14 +35,14 @@ class ObservedCommit(msgspec.Struct, frozen=True, gc=False):
 
 
 class ObservedState(msgspec.Struct, frozen=True):
-    """A table of a dataset as it was when its metadata was read.
+    """A table of a dataset at the time its metadata was read.
 
     Attributes:
         number: Of the state in its ledger, from 0; the table's version.
-        origin: Digest of the ledger's first state: what tells two ledgers apart.
+        origin: Digest of the ledger's first state, which identifies the ledger.
         digest: Of the metadata file's content.
-        creation_time: When the dataset was made or overwritten, as its writer wrote it.
-        timestamp_ms: When the metadata file was written, as its store says.
+        creation_time: When the dataset was created or overwritten, as written.
+        timestamp_ms: When the metadata file was written, according to its store.
         table: Name of the table.
         keys: Of its data files, sorted.
         schema: Its columns, as Arrow IPC.
@@ -67,12 +67,12 @@ class ObservedState(msgspec.Struct, frozen=True):
 
     @property
     def table_id(self) -> str:
-        """Identity of the dataset, and of the ledger that counts its states."""
+        """Identity of the dataset, and of the ledger that numbers its states."""
         return f"{self.uuid}@{self.creation_time}#{self.origin}"
 
     @property
     def mark(self) -> str:
-        """What an offset after this state finds it again by."""
+        """The mark by which an offset after this state identifies it."""
         return self.digest[:12]
 
     @property
@@ -86,10 +86,10 @@ class ObservedState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, entry: bytes) -> ObservedState:
-        """Read a ledger's entry.
+        """Parse a ledger's entry.
 
         Raises:
-            OffsetError: It is none, or a newer release wrote it.
+            OffsetError: It is not an entry, or a newer release wrote it.
         """
         try:
             found = _decoder.decode(entry)
@@ -112,27 +112,27 @@ _decoder = msgspec.msgpack.Decoder(ObservedState)
 
 
 def origin_of(table_id: str) -> str:
-    """Return which ledger a table id is of."""
+    """Return the origin of the ledger in a table id."""
     return table_id.rpartition("#")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """Files that a commit takes away and brings, sorted."""
+    """Files that a commit removes and adds, sorted."""
 
     removed: list[str]
     added: list[str]
 
 
 def difference(before: ObservedState | None, after: ObservedState) -> FileDifference:
-    """Return the files that differ between two states; before None there was nothing."""
+    """Return the files that differ between two states; None is the empty state."""
     old = set() if before is None else set(before.keys)
     new = set(after.keys)
     return FileDifference(sorted(old - new), sorted(new - old))
 
 
 def operation(before: ObservedState | None, after: ObservedState, files: FileDifference) -> str:
-    """Return a word for what a commit did."""
+    """Return a word for the operation of a commit."""
     if before is None:
         return "first observed"
     if before.creation_time != after.creation_time:
@@ -156,7 +156,7 @@ def observed(
     table: str,
     schema: bytes,
 ) -> ObservedState:
-    """Return the state that follows another in its ledger; the first has no predecessor."""
+    """Return the state that follows another in its ledger; `before` is None for the first."""
     return ObservedState(
         number=0 if before is None else before.number + 1,
         origin=digest[:12] if before is None else before.origin,

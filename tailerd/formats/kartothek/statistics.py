@@ -1,7 +1,7 @@
-"""How large a dataset's table is, and what of it is to be delivered, as of the newest kept state.
+"""Measures a dataset's table, and what of it is still to be delivered, at the newest kept state.
 
-What a pipeline has not put into its ledger yet is not counted: only there a state has a number.
-Without a ledger it is the dataset as it is now.
+States that a pipeline has not saved in its ledger yet are not counted: they have no number. Without
+a ledger, the current state of the dataset is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KartothekStatistics(CommitStatistics):
 
     @property
     def table_id(self) -> str:
-        """Identity of the dataset, and of the ledger that counts its states."""
+        """Identity of the dataset, and of the ledger that numbers its states."""
         return self._newest.table_id
 
     @property
@@ -57,7 +57,7 @@ class KartothekStatistics(CommitStatistics):
         return self._newest.number
 
     def is_of(self, table_id: str) -> bool:
-        """Return whether an offset counts the same states: an overwrite is one of them."""
+        """Return whether the id is of the same ledger, in which an overwrite is just a state."""
         return table_id.rpartition("#")[2] == self._newest.origin
 
     def columns(self) -> Columns:
@@ -65,7 +65,7 @@ class KartothekStatistics(CommitStatistics):
         return _columns_of(self._newest.schema)
 
     async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
-        """Load the newest state; commits from what is to be delivered on are pending.
+        """Load the newest state; commits from the next delivery on are pending.
 
         Raises:
             NotATableError: There is no dataset.
@@ -80,11 +80,11 @@ class KartothekStatistics(CommitStatistics):
         self._first_version = self.version + 1 if begin is None else first_commit(begin)
 
     async def _look(self) -> ObservedState:
-        """Return the newest state that is kept, or what is there now where none is."""
+        """Return the newest kept state, or the current one if none is kept."""
         assert self._address is not None
         for number in reversed(await self._ledger.numbers()):
             entry = await self._ledger.load(number)
-            # It may be forgotten meanwhile, and later ones are there.
+            # It may be deleted meanwhile, after later ones were saved.
             if entry is not None:
                 return ObservedState.of_bytes(entry)
         place = self._place
@@ -106,11 +106,11 @@ class KartothekStatistics(CommitStatistics):
         self._state = state
 
     def reaches(self, next_up: Offset) -> bool:
-        """Return true: each state is kept whole."""
+        """Return true: each state is complete."""
         return True
 
     async def advance(self, now: float) -> bool:
-        """Go to the newest state; return false, as there is never more.
+        """Advance to the newest state; return false, because there is never more.
 
         Raises:
             TableError, StorageError, OffsetError: It cannot be read.
@@ -127,7 +127,7 @@ class KartothekStatistics(CommitStatistics):
         return False
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is to deliver from an offset on; None where commits are not known."""
+        """Return what is left to deliver from an offset on; None if commits are not known."""
         state = self._newest
         if next_up is None:
             return PendingWork(files=0, bytes=0)
@@ -143,7 +143,7 @@ class KartothekStatistics(CommitStatistics):
         )
 
     def size(self) -> TableSize:
-        """Return the table as it is in the newest state; of its log there is one file."""
+        """Return the figures of the newest state; its log is one file."""
         sizes, rows = self._sizes.values(), self._rows
         return TableSize(
             version=self.version,

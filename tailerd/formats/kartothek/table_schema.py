@@ -1,4 +1,4 @@
-"""The columns of a table: types of `_common_metadata`, and columns whose values stand in paths.
+"""The columns of a table: types from `_common_metadata`, and columns with values in paths.
 
 Specification: "Table schema", "Data files of partitions".
 """
@@ -20,11 +20,11 @@ COMMON_METADATA = "_common_metadata"
 
 
 def read_schema(content: bytes, path: str) -> pa.Schema:
-    """Return the schema that a `_common_metadata` file says, as rows are given.
+    """Return the schema of rows from a `_common_metadata` file.
 
     Raises:
-        CorruptLogError: It is no Parquet file.
-        TableError: A column is named like a change column.
+        CorruptLogError: It is not a Parquet file.
+        TableError: A column has the name of a change column.
     """
     try:
         stored = pq.read_schema(io.BytesIO(content))
@@ -39,33 +39,33 @@ def read_schema(content: bytes, path: str) -> pa.Schema:
 
 @functools.lru_cache(maxsize=4096)
 def path_pieces(folder: str) -> tuple[tuple[str, str], ...]:
-    """Return columns and values that the folders of a key say, in order.
+    """Return the columns and values in the folders of a key, in order.
 
     Args:
-        folder: What lies between the table's name and the file's, not decoded.
+        folder: The part between the table's name and the file's, not decoded.
 
-    A piece without exactly one `=` says nothing: writers leave the slashes of values bare, and
-    the library reads them so, too.
+    A folder without exactly one `=` is ignored: writers do not escape slashes in values, and
+    Kartothek reads them in the same way.
     """
     pieces = (piece.split("=") for piece in folder.split("/"))
     return tuple((unquote(each[0]), unquote(each[1])) for each in pieces if len(each) == 2)
 
 
 def folder_of(key: str) -> str:
-    """Return what lies between the table's name and the file's in a key; may be empty."""
+    """Return the part of a key between the table's name and the file's; may be empty."""
     _, _, inside = key.split("/", 2)
     return inside.rpartition("/")[0]
 
 
 def path_value(text: str, field: pa.Field, key: str) -> pa.Scalar:
-    """Return the constant that a path says of a column.
+    """Return the constant of a column in a path.
 
     Raises:
-        CorruptLogError: It is no value of the column's type.
+        CorruptLogError: It is not a value of the column's type.
     """
     try:
         if pa.types.is_date(field.type):
-            # Its writer may have said it as a time.
+            # Its writer may have written it as a timestamp.
             moment = pa.scalar(text, pa.string()).cast(pa.timestamp("us"))
             return moment.cast(pa.date32()).cast(field.type)
         return pa.scalar(text, pa.string()).cast(field.type)
@@ -78,10 +78,10 @@ def path_value(text: str, field: pa.Field, key: str) -> pa.Scalar:
 
 
 def field_scans(schema: pa.Schema, folder: str) -> tuple[FieldScan, ...]:
-    """Return how each column of a file is found: in its path, or in the file itself.
+    """Return how to read each column of a file: from its path, or from the file itself.
 
     Raises:
-        CorruptLogError: The path says what is no value of a column.
+        CorruptLogError: The path has an invalid value for a column.
     """
     said = dict(path_pieces(folder))
     return tuple(

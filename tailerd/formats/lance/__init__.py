@@ -1,1 +1,1 @@
-"""Lance tables: manifests are read here, rows by the library."""
+"""Lance tables: manifests are parsed here, rows are read with pylance."""

@@ -1,7 +1,7 @@
-"""Fragments whose columns were written again in place: rows with other values are updates.
+"""Reads fragments whose columns were rewritten in place: rows with changed values are updates.
 
-Both sides are read in step, in the columns that were written again; all other columns are in the
-same files on both sides, so they are read once, for the rows that differ.
+Both sides are read in parallel, in the rewritten columns; all other columns are in the same files
+on both sides, so they are read once, for the rows that differ.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def in_step(
 
 
 def _after(rows: OffsetRows, last: int, more: Iterator[OffsetRows]) -> OffsetRows | None:
-    """Return what is left of rows above an offset; the next ones where nothing is."""
+    """Return the rows above an offset; the next rows if there are none."""
     first = int(np.searchsorted(rows[0], last, "right"))
     if first == len(rows[0]):
         return next(more, None)
@@ -73,7 +73,7 @@ def _after(rows: OffsetRows, last: int, more: Iterator[OffsetRows]) -> OffsetRow
 
 
 def _parts(places: Rows, most: int) -> Iterator[Rows]:
-    # Each row comes twice.
+    # Each row is emitted twice.
     step = max(1, most // 2)
     for first in range(0, len(places), step):
         yield places[first : first + step]
@@ -86,7 +86,7 @@ def _whole_rows(
     at: Rows,
     images: Sequence[pa.RecordBatch],
 ) -> list[pa.RecordBatch]:
-    """Return both images with all columns that are asked for."""
+    """Return both images with all requested columns."""
     changed = set(payload.changed)
     others = [name for name in schema.names if name not in changed]
     same: pa.RecordBatch | None = None

@@ -1,4 +1,4 @@
-"""Rows that go and rows that come in one commit, compared: equal ones cancel, updates pair."""
+"""Compares removed and added rows of one commit: equal ones cancel, others pair to updates."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class ComparedLance:
 
     @property
     def key(self) -> Sequence[str]:
-        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        """Key columns by which a delete and an insert are paired to an update; empty for none."""
         return self._payload.key
 
     @property
     def row_ids(self) -> Sequence[str]:
-        """Return none: an id alone does not tell that a row did not change."""
+        """Return none: an id alone does not show that a row did not change."""
         return ()
 
     @property
     def prefix(self) -> str:
-        """What tells the places of its rows from others of the version."""
+        """Distinguishes the places of its rows from others of the version."""
         return self._payload.prefix
 
     def fragments(self, side: Side) -> Sequence[FragmentRows]:
@@ -52,19 +52,19 @@ class ComparedLance:
         return self._payload.removed if side is Side.REMOVED else self._payload.added
 
     def numbers(self, side: Side) -> Sequence[int]:
-        """Return the numbers of a side's fragments, as `RowPlaces` has them."""
+        """Return the numbers of a side's fragments, as in `RowPlaces`."""
         is_new = side is Side.ADDED
         return [file_number(each.fragment, is_new=is_new) for each in self.fragments(side)]
 
     def schema(self, columns: Columns = None) -> pa.Schema:
-        """Return the schema of the rows of both sides; ids of rows where they are asked for."""
+        """Return the schema of the rows of both sides; with row ids if they are requested."""
         found = chosen(self._schema, columns)
         if columns is not None and ROW_ID in columns:
             found = found.append(pa.field(ROW_ID, pa.uint64()))
         return found
 
     def selects_nothing(self, side: Side, number: int) -> bool:
-        """Return false: every row counts."""
+        """Return false: every row is selected."""
         return False
 
 
@@ -78,11 +78,11 @@ class ComparedLanceRows(ComparedInputs):
 
     @property
     def commit(self) -> ComparedLance:
-        """Says what the rows are."""
+        """The description of the rows."""
         return self._commit
 
     def footer_bounds(self, side: Side, number: int) -> FileBounds:
-        """Return nothing: the files say nothing of their rows."""
+        """Return no bounds: the files have none."""
         return FileBounds()
 
     def read_input(

@@ -1,6 +1,6 @@
-"""A small table made with the library, and a writer that keeps changing it: for `demo` only.
+"""A small table written with pylance, and a writer that keeps changing it: for `demo` only.
 
-Orders that keep their row ids, so that updates come as pairs.
+Orders keep their row ids, so that updates are emitted as pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 
 
 class DemoLance(DemoOrders):
-    """The table and its writer: rows keep their ids, so an update comes as one."""
+    """The table and its writer: rows keep their ids, so an update is emitted as one."""
 
     def create(self) -> None:
         """Write the first orders."""
@@ -31,7 +31,7 @@ class DemoLance(DemoOrders):
         self._table = load_lance().write_dataset(rows, str(self.folder), enable_stable_row_ids=True)
 
     def change(self) -> str:
-        """Commit one more version: an order is placed, goes on or is deleted; return which."""
+        """Commit one more version: place, update or delete an order; return which."""
         change = self.change_order()
         this = f"order_id = {change.order_id}"
         if change.after is None:

@@ -26,14 +26,14 @@ class LanceFormat(OptionalParts):
     """Lance tables; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    # Updates are pairs where rows have stable ids, and where columns are rewritten in place.
+    # Updates are pairs if rows have stable ids, or columns are rewritten in place.
     capabilities = Capabilities()
     names = CommitNames(folder=VERSIONS_FOLDER, suffix=SUFFIX, version_of=version_of)
     options: frozenset[str] = frozenset()
 
     @cached_property
     def reader(self) -> LanceTaskReader:
-        """Reads fragments."""
+        """The reader of fragments."""
         from tailerd.formats.lance.reader import LanceTaskReader
 
         return LanceTaskReader()
@@ -47,7 +47,7 @@ class LanceFormat(OptionalParts):
 
     @property
     def maintainer(self) -> Maintainer:
-        """Compacts, brings indices up to date, cleans up."""
+        """Compacts fragments, updates indices, and deletes old versions."""
         from tailerd.formats.lance.maintenance import LanceMaintenance
 
         return OneProcessMaintainer(LanceMaintenance)
@@ -68,13 +68,13 @@ class LanceFormat(OptionalParts):
 
     @property
     def demo(self) -> Demo:
-        """Makes a table of orders."""
+        """Creates a table of orders."""
         from tailerd.formats.lance.demo import DEMO
 
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether a manifest lies where a table has them."""
+        """Return whether there is a manifest of a table."""
         async for file in store.list_from(f"{root}/{VERSIONS_FOLDER}"):
             if version_of(file.name) is not None:
                 return True

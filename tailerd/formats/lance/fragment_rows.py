@@ -1,4 +1,4 @@
-"""Rows of one fragment as the library reads them, with the offsets they have in it."""
+"""Reads the rows of one fragment with pylance, with their offsets in it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _ADDRESS = "_rowaddr"
 _OFFSET_MASK = (1 << 32) - 1
 _PICKED_AT_ONCE = 4096
 _DENSE = 4
-"""One of so many rows: it costs less to read all of them than to pick these."""
+"""If more than one in so many rows is wanted, reading all is faster than picking them."""
 _READ_AHEAD = 2
 _LEAST_ROWS = 16
 _BLOB_ROWS = 64
 _PACKED = 3
-"""Rows in memory are about so many times larger than in a file."""
+"""Estimated ratio of the size of rows in memory to their size in a file."""
 _BUFFER_BYTES = 32 * 1024 * 1024
 
 _TABLES = OpenTables()
@@ -51,7 +51,7 @@ class RowReading:
     """How rows are read.
 
     Attributes:
-        stores: How files are reached.
+        stores: How files are accessed.
         limit: Of a batch.
     """
 
@@ -68,13 +68,13 @@ def read_rows(
     """Yield rows of a fragment in order; blocking.
 
     Args:
-        columns: Names to give, as far as the schema has them, and `ROW_ID`; None for all columns.
-        offsets: Of the rows, ascending, among those that are wanted; None for all of these.
+        columns: Names to return, as far as the schema has them, and `ROW_ID`; None for all columns.
+        offsets: Of the rows, ascending, a subset of the wanted ones; None for all wanted rows.
 
     Raises:
-        MissingExtraError: The library is not installed.
+        MissingExtraError: pylance is not installed.
         FilesCollectedError: The version was cleaned up.
-        MissingDataFileError, UnreadableDataFileError: A file is gone, or damaged.
+        MissingDataFileError, UnreadableDataFileError: A file is missing, or damaged.
     """
     if offsets is None and wanted.offsets is not None:
         offsets = decode_offsets(wanted.offsets)
@@ -115,7 +115,7 @@ def _read(
 
 
 def _only(rows: Iterator[OffsetRows], offsets: Rows) -> Iterator[OffsetRows]:
-    """Yield those of ascending rows that have one of some offsets."""
+    """Yield the rows with the given offsets; rows are ascending."""
     for at, batch in rows:
         found, places, _ = np.intersect1d(at, offsets, assume_unique=True, return_indices=True)
         if len(found):
@@ -127,7 +127,7 @@ def _name(url: str) -> str:
 
 
 def taken(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
-    """Return some rows of a batch, which may have no columns."""
+    """Return the rows of a batch at the given places; the batch may have no columns."""
     if not batch.num_columns:
         return rows_of_columns([], batch.schema, len(places))
     return batch.take(pa.array(places))
@@ -163,7 +163,7 @@ class _Scan:
             yield from self._batches(offset=share[0], limit=share[1] - share[0])
 
     def picked(self, offsets: Rows) -> Iterator[OffsetRows]:
-        """Yield the rows of some offsets."""
+        """Yield the rows at the given offsets."""
         addresses = offsets | (self._wanted.fragment << 32)
         listed = ",".join(map(str, addresses.tolist()))
         yield from self._batches(filter=f"{_ADDRESS} IN ({listed})")
@@ -184,7 +184,7 @@ class _Scan:
                 yield self._conformed(batch)
 
     def _columns(self) -> list[str] | None:
-        """Return the names to ask the library for; None for all, where a name says more to it."""
+        """Return the names to pass to pylance; None for all, if a name has special characters."""
         names = [name for name in self._sources if name is not None]
         if all(name.isascii() and name.isidentifier() for name in names):
             return names
@@ -201,7 +201,7 @@ class _Scan:
         return most
 
     def _conformed(self, batch: pa.RecordBatch) -> OffsetRows:
-        """Return a batch with the columns that are wanted, in the types they have in rows."""
+        """Return a batch with the requested columns, in the types of the result."""
         count = batch.num_rows
         arrays = [
             pa.nulls(count, scan.target.type)
@@ -218,7 +218,7 @@ class _Scan:
 
 
 def _told(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdError:
-    """Return what an error of the library means, found out by looking ourselves."""
+    """Map an error of pylance to its cause, by checking which files exist."""
     if isinstance(error, TailerdError):
         return error
     table = wanted.table
@@ -249,7 +249,7 @@ def _is_there(url: str, stores: Stores) -> bool:
     except FileMissingError:
         return False
     except StorageError:
-        # Whether it is there is not what went wrong.
+        # Not known; report the original error, not a missing file.
         return True
     return True
 

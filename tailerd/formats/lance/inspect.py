@@ -1,4 +1,4 @@
-"""The inspector of Lance tables: versions, fragments' files and commits, without the library."""
+"""The inspector of Lance tables: versions, fragments' files and commits, without pylance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FILES_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the fragments of a version add up to; None where writers did not say."""
+    """Totals over the fragments of a version; None if writers did not record the values."""
 
     files: int
     size_bytes: int | None
@@ -36,7 +36,7 @@ class Totals:
 
 
 class LanceInspection:
-    """Looks at one table; writes nothing."""
+    """Inspects one table; read-only."""
 
     def __init__(self, place: TablePlace) -> None:
         self._place = place
@@ -54,7 +54,7 @@ class LanceInspection:
         """Return the newest version not later than a timestamp.
 
         Raises:
-            UsageError: The text is no timestamp, or before the oldest version.
+            UsageError: The text is not a timestamp, or before the oldest version.
         """
         point = parse_point(timestamp)
         if isinstance(point, int):
@@ -71,7 +71,7 @@ class LanceInspection:
         """Describe a version, the newest by default.
 
         Raises:
-            NotATableError, MissingVersionError: It is not there.
+            NotATableError, MissingVersionError: It does not exist.
             TableError, StorageError: It cannot be read.
         """
         manifest = await self._manifest(version)
@@ -137,7 +137,7 @@ class LanceInspection:
             ]
 
     async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
-        """Yield the newest `limit` commits, oldest first; those that are gone are left out.
+        """Yield the newest `limit` commits, oldest first; cleaned-up ones are left out.
 
         Raises:
             NotATableError: There is no table.
@@ -151,7 +151,7 @@ class LanceInspection:
 
 
 async def describe_commit(log: VersionLog, manifest: Manifest) -> CommitDescription:
-    """Return what one commit did, by its fragments."""
+    """Describe one commit by its fragments."""
     before = await log.find(manifest.version - 1) if manifest.version > 1 else None
     operation = await log.operation(manifest)
     is_known = before is not None or manifest.version == 1 or operation is Operation.CLONE
@@ -174,7 +174,7 @@ async def describe_commit(log: VersionLog, manifest: Manifest) -> CommitDescript
 
 
 def _changes(found: Difference, operation: Operation) -> str:
-    """Return how rows of a commit are found, where nobody asks for another way."""
+    """Return how rows of a commit are found by default."""
     if is_only_rearranged(found, operation):
         return ChangeSourceKind.NONE.value
     if any(each.changed for each in found.kept):

@@ -1,7 +1,7 @@
-"""The one door to pylance: tables opened by version, and kept open.
+"""The only module that loads pylance: opens tables by version, and keeps them open.
 
-After it was used, a forked child that reads hangs for ever: nothing here runs before a process
-reads its first rows, and processes are started by `exec`.
+After pylance was used, a forked child that reads hangs forever. So nothing here runs before a
+process reads its first rows, and processes are started by `exec`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INDEX_BYTES = 1024 * 1024
 _LOG_LEVEL = "LANCE_LOG"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-"""Of the environment, as the SDK has them; keys the library finds there itself."""
+"""Environment variables of the AWS SDK; pylance reads keys from the environment itself."""
 
 
 def load_lance() -> Any:
@@ -34,7 +34,7 @@ def load_lance() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    # It writes warnings to standard error on its own; what matters is raised.
+    # pylance writes warnings to standard error; relevant problems are raised.
     os.environ.setdefault(_LOG_LEVEL, "error")
     try:
         import lance
@@ -62,11 +62,11 @@ class OpenTables:
 
         Args:
             version: None for the newest.
-            identity: Of the version: a table made again is another.
+            identity: Of the version; differs for a table that was created again.
 
         Raises:
             MissingExtraError: pylance is not installed.
-            ConfigError: The library cannot reach this place as it is configured.
+            ConfigError: pylance cannot access this place with the configured storage.
             OSError, ValueError: It cannot be opened.
         """
         options = storage_options(url, stores)
@@ -91,10 +91,10 @@ class OpenTables:
 
 
 def storage_options(url: str, stores: Stores) -> dict[str, str]:
-    """Return how the library reaches a place: the section `storage` in its words; has secrets.
+    """Return pylance's storage options for a place, from the section `storage`; contain secrets.
 
     Raises:
-        ConfigError: It cannot as it is configured.
+        ConfigError: pylance cannot access the place with the configured storage.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":

@@ -1,7 +1,7 @@
-"""Maintenance of Lance tables through the library's own calls, in the maintenance process.
+"""Maintains Lance tables by pylance's own calls, in the maintenance process.
 
-Compaction and indices are commits like others, which change no row. A cleanup deletes versions, and
-never one that a pipeline needs: that before the first it has yet to deliver, and all later ones.
+Compaction and index updates are commits that change no row. A cleanup deletes versions, but never
+one that a pipeline needs: the one before the first it has yet to deliver, and all later ones.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 COMPACTION, INDICES, TAG = "compaction", "optimize_indices", "tag"
 TAG_NAME = "tailerd"
 _OF_THE_LIBRARY = "__lance"
-"""How the names of indices begin that the library keeps for itself."""
+"""Name prefix of pylance's internal indices."""
 DEFAULT_OLDER_THAN_SECONDS = 14 * 86_400.0
-"""As the library has it."""
+"""The default of pylance."""
 _T = TypeVar("_T")
 
 
@@ -53,8 +53,8 @@ class CompactionPolicy(msgspec.Struct, frozen=True):
     """When fragments are compacted.
 
     Attributes:
-        small_fragments: So many fragments of fewer rows than `target_rows`.
-        deleted_share: Or this share of the rows of all fragments is deleted.
+        small_fragments: Due at this number of fragments with fewer rows than `target_rows`.
+        deleted_share: Or if this share of the rows of all fragments is deleted.
         target_rows: Rows of a fragment.
     """
 
@@ -67,10 +67,10 @@ class LancePolicies(msgspec.Struct, frozen=True):
     """This format's own fields of the section `maintenance`.
 
     Attributes:
-        optimize_indices: How many fragments lie outside of an index when it is brought up to date;
-            None for never.
-        tag: Whether the version that the slowest pipeline needs is tagged, so that cleanups of
-            others keep it.
+        optimize_indices: Number of fragments missing from an index at which it is updated; None for
+            never.
+        tag: Whether the version that the slowest pipeline needs is tagged, so that cleanups by
+            other writers keep it.
     """
 
     compaction: CompactionPolicy | None = None
@@ -80,7 +80,7 @@ class LancePolicies(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Expired:
-    """Versions that a cleanup deletes, and why no others."""
+    """Versions that a cleanup deletes, and why others stay."""
 
     versions: tuple[int, ...] = ()
     reason: str = ""
@@ -99,7 +99,7 @@ class LanceMaintenance(OneProcessMaintenance):
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
     ) -> LogAssessment:
-        """Look at the table and decide what is due.
+        """Read the table and decide what is due.
 
         Raises:
             NotATableError: There is no table.
@@ -133,7 +133,7 @@ class LanceMaintenance(OneProcessMaintenance):
         )
 
     async def _table_id(self) -> str:
-        """Return the id under which pipelines know the table, where one of their ledgers says."""
+        """Return the id under which pipelines know the table, if one of their ledgers has it."""
         ledgers: tuple[LedgerPlace | None, ...] = self._place.ledgers or (None,)
         ids = []
         for wanted in ledgers:
@@ -210,7 +210,7 @@ class LanceMaintenance(OneProcessMaintenance):
         if floor.obstacle:
             return _Expired(reason=floor.obstacle)
         needed = [each for each in (floor.from_version, cleanup.keep_from) if each is not None]
-        # What a version changed is told by the version before it.
+        # The changes of a version require the version before it.
         first_kept = min([*(each - 1 for each in needed), self._log.head])
         older = cleanup.older_than_seconds
         age = DEFAULT_OLDER_THAN_SECONDS if older is None else older
@@ -257,11 +257,11 @@ class LanceMaintenance(OneProcessMaintenance):
     # ------------------------------------------------------------------ jobs
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Do one job that is due.
+        """Run one job that is due.
 
         Raises:
-            LogChangedError: Another writer was faster; another try starts from what is there.
-            TableError, StorageError, OffsetError: It could not be done.
+            LogChangedError: A concurrent writer committed first; a retry starts from its commit.
+            TableError, StorageError, OffsetError: It failed.
         """
         match decision.job:
             case "compaction":
@@ -331,7 +331,7 @@ class LanceMaintenance(OneProcessMaintenance):
         )
 
     async def _call(self, work: Callable[[lance.LanceDataset], _T]) -> _T:
-        """Do something with the table as the library has it now, in a thread."""
+        """Call `work` with pylance's table at its newest version, in a thread."""
         return await asyncio.to_thread(self._call_blocking, work)
 
     def _call_blocking(self, work: Callable[[lance.LanceDataset], _T]) -> _T:
@@ -346,7 +346,7 @@ class LanceMaintenance(OneProcessMaintenance):
             ) from error
 
     async def check_readable_from(self, version: Version, reader: str) -> None:
-        """Make sure that a reader which has yet to read `version` can go on from there.
+        """Make sure that a reader which has yet to read `version` can continue from there.
 
         Raises:
             UsageError: The version is beyond the next one.
@@ -370,7 +370,7 @@ def _waiting(decision: Decision) -> Decision:
 
 
 def _outside_of_indices(table: lance.LanceDataset, fragments: set[int]) -> int | None:
-    """Return how many fragments some index does not cover; None without any index."""
+    """Return the maximum number of fragments that one index does not cover; None without any."""
     covered: dict[str, set[int]] = {}
     for index in table.describe_indices():
         if not index.name.startswith(_OF_THE_LIBRARY):

@@ -20,8 +20,8 @@ async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader)
     """Open a table at its newest version.
 
     Raises:
-        NotATableError, TableError: It cannot be served.
-        UnsupportedFeatureError: Change files are asked for, or a branch is named.
+        NotATableError, TableError: It cannot be read.
+        UnsupportedFeatureError: Change files are requested, or the place is a branch.
         ConfigError: No store serves this place.
     """
     _check_changes(place, request)
@@ -51,10 +51,10 @@ async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader)
 
 
 def _check_changes(place: str, request: OpenRequest) -> None:
-    """Make sure that the changes that are asked for can be given.
+    """Make sure that the requested changes are supported.
 
     Raises:
-        UnsupportedFeatureError: Change files are asked for.
+        UnsupportedFeatureError: Change files are requested.
     """
     if request.changes is ChangeMode.CDF:
         raise UnsupportedFeatureError(
@@ -70,11 +70,11 @@ def _comparison(request: OpenRequest) -> Comparison:
 
 
 async def _look(log: VersionLog, root: str, place: str) -> None:
-    """Look at a table for the first time.
+    """Poll a table for the first time.
 
     Raises:
-        NotATableError: There is none.
-        UnsupportedFeatureError: It is a branch of one.
+        NotATableError: There is no table.
+        UnsupportedFeatureError: It is a branch of a table.
     """
     if "/tree/" in root:
         table, _, branch = root.rpartition("/tree/")

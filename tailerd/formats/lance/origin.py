@@ -1,8 +1,8 @@
-"""Who a table is: it has no id of its own, so it is known by the oldest version that was seen.
+"""Identity of a table: it has no id, so it is identified by the oldest version that was seen.
 
-Old versions are cleaned up, and then the oldest is another. A ledger remembers the first one, and a
-later version to find the table again by: a table that was dropped and made again has other
-transactions under the same numbers.
+When old versions are cleaned up, the oldest version changes. So a ledger records the first one, and
+a later version by which to recognise the table: a table that was dropped and created again has
+different transactions under the same numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tailerd.formats.lance.version_log import VersionLog
 from tailerd.formats.ledger import Ledger
 
 _SAVED_EVERY = 50
-"""Versions: the one that is remembered should be among those that are kept."""
+"""Versions between two records: the recorded version should be recent enough to still exist."""
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A ledger's entry: the table's id, and a version by which it is found again."""
+    """A ledger's entry: the table's id, and a version by which it is recognised."""
 
     origin: str
     version: int
@@ -30,7 +30,7 @@ class TableOrigin:
     """The id of one table.
 
     Attributes:
-        table_id: It.
+        table_id: The id.
     """
 
     def __init__(self, ledger: Ledger, table_id: str, number: int, known: _Known | None) -> None:
@@ -41,7 +41,7 @@ class TableOrigin:
 
     @classmethod
     async def open(cls, log: VersionLog, ledger: Ledger) -> TableOrigin:
-        """Find the id in the ledger, or make it of the oldest version.
+        """Return the id in the ledger, or derive it from the oldest version.
 
         Raises:
             OffsetError: The ledger is damaged.
@@ -59,14 +59,14 @@ class TableOrigin:
             break
         for version in log.versions:
             oldest = await log.find(version)
-            # It may be cleaned up this moment.
+            # It may be cleaned up concurrently.
             if oldest is not None:
                 return cls(ledger, oldest.identity, number, None)
         head = await log.manifest(log.head, lambda: "which was the newest")
         return cls(ledger, head.identity, number, None)
 
     async def note(self, manifest: Manifest) -> None:
-        """Remember a version to find the table again by, once in a while."""
+        """Record a version by which to recognise the table, at intervals of `_SAVED_EVERY`."""
         known = self._known
         if known is not None and abs(manifest.version - known.version) < _SAVED_EVERY:
             return
@@ -77,7 +77,7 @@ class TableOrigin:
 
 
 async def _is_same(log: VersionLog, known: _Known) -> bool:
-    """Return whether the table is the one that was known, as far as versions still say."""
+    """Return whether the table is the known one, as far as its versions show."""
     if known.version > log.head:
         return False
     there = await log.find(known.version)

@@ -1,4 +1,4 @@
-"""What tasks carry: which rows of which fragments, in which version. Picklable, without secrets."""
+"""The payload of tasks: rows of fragments in a version. Picklable, without secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FORMAT = "lance"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """A version of a table, as other processes find it.
+    """A version of a table, independent of the process.
 
     Attributes:
         url: The table's folder.
         manifest: Where the version's manifest is.
-        identity: What tells it from the same version of a table that was made again.
+        identity: Distinguishes it from the same version of a table that was created again.
     """
 
     url: str
@@ -39,13 +39,13 @@ class FragmentRows:
     Attributes:
         files: URLs of its data files.
         is_legacy: Whether they are of version 1.
-        live_rows: How many there are; None where it is not known.
-        size_bytes: Of the files; 0 where that is not known.
-        schema: The columns of the rows, as `plain_schema` encodes them.
-        names: The column that each is in this version; None for one that it does not have.
+        live_rows: Number of live rows; None if not known.
+        size_bytes: Of the files; 0 if not known.
+        schema: The columns of the rows, as encoded by `plain_schema`.
+        names: The name of each column in this version; None for a column that it does not have.
         has_blobs: Whether single values may be very large.
-        offsets: Physical offsets of the rows that are wanted, as a Roaring bitmap; None for all.
-        share: Of the live rows, counted, the first and the last but one; None for all.
+        offsets: Physical offsets of the wanted rows, as a Roaring bitmap; None for all.
+        share: Half-open range among the live rows, in order; None for all.
     """
 
     table: TableVersion
@@ -62,14 +62,14 @@ class FragmentRows:
 
     @property
     def rows(self) -> int | None:
-        """How many rows are wanted; None where it is not known."""
+        """Number of wanted rows; None if not known."""
         if self.share is not None:
             return self.share[1] - self.share[0]
         return self.live_rows if self.offsets is None else len(decode_offsets(self.offsets))
 
     @property
     def wanted_bytes(self) -> int:
-        """About how many bytes of the files hold these rows."""
+        """Estimated bytes of the wanted rows in the files."""
         if self.offsets is None or not self.live_rows:
             return self.size_bytes
         wanted = len(decode_offsets(self.offsets))
@@ -78,7 +78,7 @@ class FragmentRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedColumns:
-    """A fragment in which values of some columns stand elsewhere since.
+    """A fragment of which some columns are in other files after the commit.
 
     Rows that are live before and after are compared in these columns; both sides have the schema
     of the new version.
@@ -99,12 +99,12 @@ class ChangedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFragments:
-    """Rows that go and rows that come, of which equal ones cancel.
+    """Removed and added rows, of which equal ones cancel.
 
     Attributes:
-        key: Columns whose values make a deleted and an inserted row one update: names, or
+        key: Key columns by which a delete and an insert are paired to an update: names, or
             `ROW_ID`; empty for none.
-        prefix: As `RowPlaces` has it.
+        prefix: As in `RowPlaces`.
     """
 
     removed: tuple[FragmentRows, ...]
@@ -118,7 +118,7 @@ Payload = FragmentRows | ChangedColumns | ComparedFragments
 
 
 def payload_of(task: ChangeTask) -> Payload:
-    """Return what a task of this format carries.
+    """Return the payload of a task of this format.
 
     Raises:
         BugError: It is of another format.
@@ -129,12 +129,12 @@ def payload_of(task: ChangeTask) -> Payload:
 
 
 def file_number(fragment: int, *, is_new: bool) -> int:
-    """Return the number of a fragment's rows of one side among all of a version."""
+    """Return the file number (`RowPlaces`) of one side of a fragment in a version."""
     return 2 * fragment + is_new
 
 
 def encode_offsets(offsets: Rows) -> bytes:
-    """Return what `decode_offsets` reads."""
+    """Return offsets encoded for `decode_offsets`."""
     return bytes(pyroaring.BitMap(offsets.astype(np.uint32)).serialize())
 
 

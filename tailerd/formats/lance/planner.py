@@ -1,4 +1,4 @@
-"""From two versions of a table to the tasks whose rows lead from one to the other."""
+"""Plans the tasks whose rows are the difference of two versions of a table."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from tailerd.formats.plain_schema import encode_schema
 from tailerd.rows.hash_kernels import Rows
 
 MAX_COMPARED_FRAGMENTS = 50_000
-"""Of one commit that are compared at most; rows of a larger one come as they are."""
+"""Maximum fragments of a commit that are compared; a larger one is read without comparison."""
 
 
 class Comparison(enum.StrEnum):
-    """How updates of a commit are found; the value is what an offset inside one says."""
+    """How updates of a commit are found; the value is saved in offsets inside a commit."""
 
     NONE = "f"
     ROW_IDS = "r"
-    """By stable ids, where the table has them."""
+    """By stable ids, if the table has them."""
     KEY = "k"
     """By columns that the user named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTask:
-    """What one task reads; `change` and `kind` as `ChangeTask` has them."""
+    """The content of one task; `change` and `kind` as in `ChangeTask`."""
 
     change: ChangeType | None
     kind: ChangeSourceKind
@@ -61,7 +61,7 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A manifest, its columns, and those that its rows are given in."""
+    """A manifest, its columns, and those of the emitted rows."""
 
     manifest: Manifest
     columns: Sequence[Column]
@@ -73,7 +73,7 @@ class LancePlanner:
 
     Args:
         columns: Names of the columns that are read; None for all.
-        key: Columns whose values make a deleted and an inserted row an update; empty for none.
+        key: Key columns by which a delete and an insert are paired to an update; empty for none.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class LancePlanner:
         """Return the tasks of a commit: deletes, then updates in place, then inserts.
 
         Args:
-            before: The version before; None where there was nothing.
+            before: The version before; None for the first.
 
         Raises:
-            TableError: Its changes cannot be told.
+            TableError: Its changes cannot be determined.
         """
         found = self._difference(before, after)
         operation = Operation.UNKNOWN
@@ -125,10 +125,10 @@ class LancePlanner:
         return parts.compared(key, encode_schema(self._schema(after)))
 
     async def net(self, before: Manifest | None, after: Manifest) -> list[PlannedTask]:
-        """Return the tasks of all that two versions do not have in common, in one step.
+        """Return the tasks of the difference of two versions, as one step.
 
         Raises:
-            TableError: It cannot be told.
+            TableError: The difference cannot be determined.
         """
         found = self._difference(before, after)
         parts = await self._parts(found, before, after, is_one_schema=True)
@@ -153,7 +153,7 @@ class LancePlanner:
         comparison: Comparison,
         operation: Operation,
     ) -> tuple[str, ...] | None:
-        """Return the key by which rows are compared, empty for none; None: they are not."""
+        """Return the key for comparing rows, which may be empty; None: they are not compared."""
         is_few = len(parts.deletes) + len(parts.inserts) <= MAX_COMPARED_FRAGMENTS
         is_both = bool(parts.deletes and parts.inserts) and is_few
         if not is_both or self._log.columns(before) != self._log.columns(after):
@@ -197,7 +197,7 @@ class LancePlanner:
         return parts
 
     async def _kept(self, found: Difference, old: _Version, new: _Version, parts: _Parts) -> None:
-        """Plan what differs in fragments of both versions."""
+        """Plan the differences of fragments that are in both versions."""
         for kept in found.kept:
             names = {each.id: each.name for each in new.given}
             changed = tuple(names[each] for each in kept.changed if each in names)
@@ -259,10 +259,10 @@ class LancePlanner:
         return _Version(manifest, columns, self._readable(columns))
 
     def _readable(self, columns: Sequence[Column]) -> Sequence[Column]:
-        """Return the columns of rows: all, unless one that is not asked for cannot be read.
+        """Return the columns of rows: all, except unreadable ones that are not requested.
 
         Raises:
-            UnsupportedFeatureError: One that is asked for cannot be.
+            UnsupportedFeatureError: A requested one cannot be read.
         """
         columns_schema(columns, self._columns)
         return [each for each in columns if each.type is not None]
@@ -272,7 +272,7 @@ class LancePlanner:
 
 
 class _Parts:
-    """The tasks of one step by what they are."""
+    """The tasks of one step by kind."""
 
     def __init__(self) -> None:
         self.deletes: list[PlannedTask] = []

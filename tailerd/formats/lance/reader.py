@@ -50,7 +50,7 @@ class LanceTaskReader(TaskReader):
         """Yield a task's rows.
 
         Raises:
-            MissingExtraError: The library is not installed.
+            MissingExtraError: pylance is not installed.
             TableError: Its version was cleaned up, or a file is damaged.
         """
         payload = payload_of(task)
@@ -62,7 +62,7 @@ class LanceTaskReader(TaskReader):
                 at += part.num_rows
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
-        """Cut rows of one fragment into shares; what is compared stays whole."""
+        """Split rows of one fragment into shares; compared rows are not split."""
         payload = payload_of(task)
         count = -(-task.size_bytes // target_bytes)
         if count < 2 or not isinstance(payload, FragmentRows) or payload.share is not None:
@@ -113,7 +113,7 @@ def _fragment_rows(
 
 
 def _shares(payload: FragmentRows, count: int) -> list[FragmentRows]:
-    """Return parts of about the same number of rows; the whole where it cannot be cut."""
+    """Return parts of about the same number of rows; the whole if it cannot be split."""
     rows = payload.rows
     if not rows or payload.is_legacy:
         return [payload]

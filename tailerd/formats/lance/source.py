@@ -45,7 +45,7 @@ from tailerd.storage.links import RealPlaces
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLANS_IN_MEMORY = 4
 _BEGUN = "/"
-"""In a mark, before the `Comparison` of a commit that is given in part, or what a step is."""
+"""In a mark, separates the `Comparison` of a partly delivered commit, or the kind of a step."""
 
 
 class LanceSource(ReadsTasks, LanceVersions):
@@ -53,10 +53,10 @@ class LanceSource(ReadsTasks, LanceVersions):
 
     Args:
         name: The table's place, as the user gave it.
-        log: Its versions, looked at.
+        log: Its versions, already polled once.
         origin: Its id.
-        request: Which changes are asked for, and of which columns.
-        places: Where its files may really lie; None in a bucket.
+        request: Which changes are requested, and of which columns.
+        places: Real paths that its files may resolve to; None in a bucket.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         return self._origin.table_id
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return the table's id, and a hash of its schema in `version` where that is there."""
+        """Return the table's id, and a hash of its schema in `version` if that exists."""
         found = await self._log.find(version) if version >= FIRST else None
         schema = "" if found is None else xxhash.xxh3_64_hexdigest(b"".join(found.fields))
         return TableIdentity(table_id=self.table_id, schema_id=schema)
@@ -115,8 +115,8 @@ class LanceSource(ReadsTasks, LanceVersions):
         """Return where to begin: `snapshot`, `latest`, a version, or a time.
 
         Raises:
-            MissingVersionError: The version's changes are gone, or it is more than one ahead.
-            UsageError: The text says nothing of that kind, or the time is in the future.
+            MissingVersionError: The version was cleaned up, or is more than one ahead.
+            UsageError: The text is none of these, or the time is in the future.
         """
         point = parse_start(start)
         await self._log.look()
@@ -164,7 +164,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         return await self.offset_at(version)
 
     async def _first_place(self, versions: Sequence[Version], time_us: int) -> int:
-        """Return the place of the first version at or after a time; as many as there are: none."""
+        """Return the place of the first version at or after a time; `len(versions)` if none."""
         low, high = 0, len(versions)
         while low < high:
             middle = (low + high) // 2
@@ -196,7 +196,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         return versions[place - 1]
 
     def hear(self, version: int | None) -> None:
-        """Note that something may have happened since the last look, or that a version is there."""
+        """Note that the table may have changed since the last poll, or that a version exists."""
         self._log.hear(version)
 
     # ------------------------------------------------------------------ steps
@@ -207,7 +207,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         Raises:
             TableRecreatedError: `start` is of another table, or this one was dropped.
             MissingVersionError: A version that is needed was cleaned up.
-            TableError: A commit cannot be served.
+            TableError: A commit cannot be read.
         """
         try:
             await self._log.look()
@@ -239,16 +239,16 @@ class LanceSource(ReadsTasks, LanceVersions):
         return await self._log.manifest(version, lambda: "after which delivery stands")
 
     async def _check_known(self, offset: Offset) -> None:
-        """Make sure that an offset counts the versions of this table.
+        """Make sure that an offset is of this table.
 
         Raises:
-            TableRecreatedError: It does not.
+            TableRecreatedError: It is not.
         """
         last = offset.last_version(self)
         before = await self._log.find(last) if last >= FIRST else None
         mark = offset.mark.partition(_BEGUN)[0]
         is_other = mark != before.identity if before is not None and mark else False
-        # Of a version that was cleaned up nobody can say which table's it was: that is a gap.
+        # A version that was cleaned up cannot be attributed to a table: that is a gap.
         is_cleaned_up = before is None and last >= FIRST
         is_found = before is not None and bool(mark)
         is_unknown = not (is_found or is_cleaned_up) and offset.table_id != self.table_id
@@ -263,7 +263,7 @@ class LanceSource(ReadsTasks, LanceVersions):
     # ------------------------------------------------------------------ differences in one step
 
     async def _net_end(self, start: Offset) -> Offset | None:
-        """Return the end of a step that is one difference; None where it is none."""
+        """Return the end of a step that is one difference; None if it is not."""
         last, head = self._net.begun(start), Version(self._log.head)
         if last is None and head >= start.version:
             is_net = self._net.is_net(start) or await self._net.is_far(start, head)
@@ -284,8 +284,8 @@ class LanceSource(ReadsTasks, LanceVersions):
         """Return `start` with the mark of one difference to the newest version.
 
         Raises:
-            TableRecreatedError: The version before `start` is another table's.
-            MissingVersionError: It is gone, or `start` is inside a commit.
+            TableRecreatedError: The version before `start` is of another table.
+            MissingVersionError: It was cleaned up, or `start` is inside a commit.
         """
         await self._log.list()
         await self._check_known(start)
@@ -308,7 +308,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         return self._plans[key]
 
     def _comparison_at(self, at: Offset) -> Comparison:
-        """Return what is compared: a commit that is half given is finished as it was begun."""
+        """Return the comparison; a partly delivered commit keeps the one it began with."""
         _, separator, begun = at.mark.partition(_BEGUN)
         is_inside = separator and at.position and at.phase is Phase.FOLLOW
         return Comparison(begun) if is_inside else self._comparison
@@ -317,7 +317,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         return await self._log.manifest(version, lambda: "and its changes with it")
 
     async def _sides(self, version: Version) -> tuple[Manifest | None, Manifest]:
-        """Return the versions that a commit leads from and to; from nothing to the first.
+        """Return the versions before and after a commit; None before the first.
 
         Raises:
             MissingVersionError: One was cleaned up.
@@ -335,7 +335,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         """Yield the tasks of [start, end) in order.
 
         Raises:
-            TableError: A version cannot be served.
+            TableError: A version cannot be read.
         """
         await self._check_known(start)
         at = start
@@ -350,7 +350,7 @@ class LanceSource(ReadsTasks, LanceVersions):
             at = reached
 
     async def _net_group(self, at: Offset, end: Offset) -> TaskGroup:
-        """Return what differs between the versions before two offsets, in one step."""
+        """Return the difference of the versions before two offsets, as one step."""
         before = None
         if at.version > FIRST:
             before = await self._before(at)
@@ -427,7 +427,7 @@ class LanceSource(ReadsTasks, LanceVersions):
     # ------------------------------------------------------------------ rows and the rest
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Return how far the newest version is from `start`, with one look."""
+        """Return how far the newest version is from `start`, with one poll."""
         await self._log.look()
         head = self._log.head
         newest = await self._log.find(head)
@@ -441,7 +441,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         )
 
     async def commit(self, end: Offset) -> None:
-        """Let plans be forgotten that no delivery from `end` on needs."""
+        """Drop plans that no delivery from `end` on needs."""
         for key in [each for each in self._plans if each[0] < end.version]:
             del self._plans[key]
 
@@ -453,20 +453,20 @@ class LanceSource(ReadsTasks, LanceVersions):
         """Return the columns of a version.
 
         Raises:
-            MissingVersionError: It is gone.
+            MissingVersionError: It was cleaned up.
             UsageError: There is no such column.
-            UnsupportedFeatureError: A column's type cannot be given.
+            UnsupportedFeatureError: A column's type is not supported.
         """
         found = self._log.columns(await self._manifest(version))
         named = columns_schema(found, columns)
-        # A name that is not there is an error that lists those that are.
+        # A missing name raises an error that lists the existing ones.
         return checked(named, columns) if columns is not None else named
 
 
 def _fitting(
     tasks: Sequence[PlannedTask], files: int, size: int, *, is_first: bool
 ) -> tuple[int, int, int]:
-    """Return how many tasks fit the limits, and what is left of these."""
+    """Return how many tasks fit the limits, and what is left of the limits."""
     for number, task in enumerate(tasks):
         is_needed = is_first and number == 0
         if (files <= 0 or task.size_bytes > size) and not is_needed:

@@ -1,4 +1,4 @@
-"""How large a Lance table is, and what of it is to be delivered, by its manifests alone."""
+"""Measures a Lance table, and what of it is still to be delivered, by its manifests alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LanceStatistics(CommitStatistics):
 
     @property
     def version(self) -> int:
-        """The version it has come to."""
+        """The version up to which commits are applied."""
         return self._newest.version
 
     def is_of(self, table_id: str) -> bool:
@@ -63,7 +63,7 @@ class LanceStatistics(CommitStatistics):
         return _columns(self._log, self._newest)
 
     async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
-        """Load the table where delivery began, if that is near, else where it stands.
+        """Load the table where delivery began, if that is near, else at the current position.
 
         Raises:
             NotATableError: There is no table.
@@ -97,11 +97,11 @@ class LanceStatistics(CommitStatistics):
             self._first = self._commits.popitem(last=False)[0] + 1
 
     def reaches(self, next_up: Offset) -> bool:
-        """Return whether what is pending from an offset on was followed."""
+        """Return whether the pending work from an offset on is tracked."""
         return first_commit(next_up) >= self._first
 
     async def advance(self, now: float) -> bool:
-        """Apply commits that have come; tell whether more may be there.
+        """Apply new commits; return whether there may be more.
 
         Raises:
             TableError, StorageError: A commit cannot be read.
@@ -111,7 +111,7 @@ class LanceStatistics(CommitStatistics):
         for version in range(self.version + 1, until + 1):
             manifest = await self._log.find(version)
             if manifest is None:
-                # Cleaned up since: what is left is known all the same.
+                # Cleaned up meanwhile: the commits after it are still known.
                 self._first = version + 1
                 continue
             await self._note(manifest)
@@ -122,11 +122,11 @@ class LanceStatistics(CommitStatistics):
         return until < self._log.head
 
     def expire(self) -> None:
-        """Let the next `advance` look at the folder itself."""
+        """Make the next `advance` list the folder."""
         self._log.hear(self.version + 1)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is to deliver from an offset on; None where that was not followed."""
+        """Return what is left to deliver from an offset on; None if that was not tracked."""
         if next_up is None:
             self._commits.clear()
             return PendingWork(files=0, bytes=0)
@@ -147,7 +147,7 @@ class LanceStatistics(CommitStatistics):
         )
 
     def size(self) -> TableSize:
-        """Return the table as it is at `version`; each manifest is the whole table."""
+        """Return the figures at `version`; each manifest describes the whole table."""
         fragments = self._fragments.values()
         totals = totals_of(fragments)
         sizes = [file.size_bytes for each in fragments for file in each.files]

@@ -1,4 +1,4 @@
-"""Where the files of a table are: in its folder, or below one of its base paths."""
+"""Resolves the files of a table: in its folder, or below one of its base paths."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _AT_ONCE = 32
 
 
 class TableFiles:
-    """Finds and reads the files that manifests of one table name.
+    """Resolves and reads the files that manifests of one table reference.
 
     Args:
         name: The table's place, for errors.
         url: Its folder.
-        allowed: Places outside of it that files may be in, as `allowed_places` returns them.
+        allowed: Further places for files, as returned by `allowed_places`.
     """
 
     def __init__(self, name: str, url: str, stores: Stores, allowed: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class TableFiles:
         """Return where a data file is.
 
         Raises:
-            PathOutsideTableError: Where no file of this table may be.
+            PathOutsideTableError: It is outside the table and every allowed place.
         """
         if file.base is None:
             return f"{self._url}/{DATA_FOLDER}/{file.path}"
@@ -74,7 +74,7 @@ class TableFiles:
         return folder, base.is_table
 
     def check(self, manifest: Manifest, fragments: Iterable[Fragment]) -> None:
-        """Make sure that all files of fragments are where they may be.
+        """Make sure that all files of fragments are in allowed places.
 
         Raises:
             PathOutsideTableError: One is not.
@@ -91,9 +91,9 @@ class TableFiles:
         """Return the offsets of deleted rows, ascending, for each deletion file; none for None.
 
         Raises:
-            MissingVersionError: A file is gone.
+            MissingVersionError: A file is missing.
             InvalidDeletionVectorError: One is damaged.
-            PathOutsideTableError: One is where none may be.
+            PathOutsideTableError: One is outside the table and every allowed place.
         """
         found: list[Rows] = []
         for first in range(0, len(wanted), _AT_ONCE):
@@ -116,10 +116,10 @@ class TableFiles:
 
 
 def decode_deletions(content: bytes, file: DeletionFile, url: str) -> Rows:
-    """Return the offsets that a deletion file holds, ascending.
+    """Return the offsets in a deletion file, ascending.
 
     Raises:
-        InvalidDeletionVectorError: It is damaged, or holds not as many as its manifest says.
+        InvalidDeletionVectorError: It is damaged, or their number differs from the manifest's.
     """
     try:
         if file.is_bitmap:

@@ -1,8 +1,8 @@
-"""The manifests of a table: which versions are there, and what they say.
+"""Finds and reads the manifests of a table.
 
-At rest a look is one request: whether the folder changed, on a disk, or whether there is a next
-manifest, in a bucket. What is found follows upon the newest known manifest only if that is still
-the same file: a table may be dropped and made again.
+Without new versions a poll is one request: whether the folder changed, on a disk, or whether there
+is a next manifest, in a bucket. A new manifest continues the newest known one only if that is still
+the same file: a table may be dropped and created again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tailerd.formats.lance.protocol.version_names import (
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
 
 RELIST_SECONDS = 60.0
-"""How long a bucket's folder is not listed while nothing happens: a table may be made again."""
+"""How often a bucket's folder is listed without new versions: a table may be created again."""
 _MOST_MANIFEST_BYTES = 64 * 1024 * 1024
 _LEAST_MANIFESTS = 3
-"""Of those that are kept: a commit needs two, and one is known besides."""
+"""Minimum number of cached manifests: a commit needs two, plus the newest."""
 _AT_ONCE = 8
 
 
@@ -53,7 +53,7 @@ class VersionLog:
 
     Attributes:
         root: The table's folder.
-        staged: The newest version that waits for a store of manifests elsewhere; None for none.
+        staged: The newest version staged for an external manifest store; None for none.
     """
 
     def __init__(
@@ -75,25 +75,25 @@ class VersionLog:
 
     @property
     def head(self) -> Version:
-        """The newest version, as of the last look."""
+        """The newest version, as of the last poll."""
         return self._versions[-1]
 
     @property
     def versions(self) -> Sequence[Version]:
-        """The versions that were there when the folder was listed, and those found since."""
+        """The versions of the last listing of the folder, and those found since."""
         return self._versions
 
     def hear(self, version: int | None) -> None:
-        """Note that something may have happened, or that a version is there."""
+        """Note that the table may have changed, or that a version exists."""
         if version is not None:
             self._heard = max(version, self._heard or 0)
 
     async def look(self) -> None:
-        """Find what is new, with one request where nothing is.
+        """Poll for new versions, with one request if there are none.
 
         Raises:
             NotATableError: There is no manifest.
-            TableError, StorageError: It cannot be told.
+            TableError, StorageError: The folder cannot be read.
         """
         if not self._versions:
             await self.list()
@@ -115,7 +115,7 @@ class VersionLog:
         return None
 
     async def _find_next(self) -> bool:
-        """Take manifests that follow the newest known one; tell whether there are any."""
+        """Add manifests that follow the newest known one; return whether there are any."""
         is_first = True
         while True:
             path = self._path(self.head + 1)
@@ -137,11 +137,11 @@ class VersionLog:
             return False
 
     async def list(self) -> None:
-        """Look at the whole folder.
+        """List the whole folder.
 
         Raises:
             NotATableError: There is no manifest.
-            LogChangedError: Manifests are named in two ways.
+            LogChangedError: Manifests have names of two schemes.
         """
         files: dict[Version, FileMeta] = {}
         names: list[str] = []
@@ -160,7 +160,7 @@ class VersionLog:
             )
         versions = sorted(files)
         head_file = files[versions[-1]]
-        # A writer of a renamed manifest changes nothing but its name.
+        # A migration between naming schemes renames manifests and changes nothing else.
         is_other = bool(self._versions) and files.get(self.head) != self._head_file
         if is_other and scheme is self._scheme:
             self._manifests.clear()
@@ -176,7 +176,7 @@ class VersionLog:
         return self._scheme.name_of(version)
 
     async def find(self, version: int) -> Manifest | None:
-        """Return what a version's manifest says; None where it is gone.
+        """Return a version's manifest; None if it is missing.
 
         Raises:
             CorruptLogError, UnsupportedFeatureError: It cannot be read.
@@ -195,13 +195,13 @@ class VersionLog:
         return found
 
     async def manifest(self, version: int, why: Callable[[], str]) -> Manifest:
-        """Return what a version's manifest says.
+        """Return a version's manifest.
 
         Args:
-            why: What needs it, for the error.
+            why: Returns a clause about the version, for the error.
 
         Raises:
-            MissingVersionError: It is gone, or not there yet.
+            MissingVersionError: It was cleaned up, or does not exist yet.
         """
         found = await self.find(version)
         if found is None:
@@ -209,7 +209,7 @@ class VersionLog:
         return found
 
     async def fetch_ahead(self, versions: Sequence[int]) -> None:
-        """Read several manifests of a bucket at once; they are known then."""
+        """Read several manifests of a bucket concurrently into the cache."""
         if self._store.is_remote:
             wanted = [each for each in versions if each not in self._manifests]
             await asyncio.gather(*map(self.find, wanted[:_AT_ONCE]))
@@ -224,7 +224,7 @@ class VersionLog:
         return parse_columns(manifest.fields)
 
     async def operation(self, manifest: Manifest) -> Operation:
-        """Return which operation a version was; unknown where its transaction is gone."""
+        """Return the operation of a version; unknown if its transaction file is missing."""
         if manifest.transaction is not None:
             return parse_operation(manifest.transaction)
         if not manifest.transaction_file:
@@ -245,7 +245,7 @@ class VersionLog:
 
 
 def gone(name: str, version: int, why: str) -> MissingVersionError:
-    """Return the error for a manifest that is not there."""
+    """Return the error for a missing manifest."""
     return MissingVersionError(
         f"The manifest of version {version} of {name} is gone, {why}: old versions were cleaned"
         " up.",
@@ -254,7 +254,7 @@ def gone(name: str, version: int, why: str) -> MissingVersionError:
 
 
 def staged_warning(log: VersionLog, name: str) -> TableError:
-    """Return the warning that a store of manifests elsewhere may know a newer version."""
+    """Return the warning that an external manifest store may have a newer version."""
     return TableError(
         f"Version {log.staged} of {name} is staged for a store of manifests elsewhere, and the"
         f" newest in its folder is {log.head}: it comes once it is there too."

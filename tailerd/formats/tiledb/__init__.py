@@ -1,1 +1,1 @@
-"""TileDB arrays: cells at coordinates, whose past the library can open."""
+"""TileDB arrays: cells at coordinates, with time travel."""

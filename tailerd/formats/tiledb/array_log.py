@@ -1,4 +1,4 @@
-"""What is committed to an array, as its folder says: listed and read without the library."""
+"""Lists and reads the commits of an array from its folder, without TileDB's library."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tailerd.formats.tiledb.scan import StoredDelete
 from tailerd.storage.base import FileMeta, ListsFolders, ObjectStore
 
 _CELL_TIMES = "t.tdb"
-"""In a merged fragment: when each of its cells was written."""
+"""File of a merged fragment with the time at which each of its cells was written."""
 _OLD_LAYOUT_BEFORE = 12
 _COMMITTED_BY_FILE = 5
 _AT_ONCE = 32
@@ -49,14 +49,14 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaName:
-    """A schema of an array: when it came, and what tells it from others."""
+    """A schema of an array: when it was created, and what distinguishes it from others."""
 
     time_ms: int
     identity: str
 
 
 class ArrayLog:
-    """Lists one array's commits; what cannot change is read once.
+    """Lists one array's commits; immutable files are read once.
 
     Args:
         store, root: Where the array is.
@@ -75,10 +75,10 @@ class ArrayLog:
         self._listed: tuple[str, ...] | None = None
         self._commits = Commits(fragments=frozenset())
         self.schemas: tuple[SchemaName, ...] = ()
-        """Of the array, the oldest first."""
+        """Schemas of the array, oldest first."""
 
     async def look(self, now_ms: int) -> Timeline:
-        """Return what is committed now.
+        """Return the current commits.
 
         Raises:
             NotATableError: There is no array.
@@ -101,7 +101,7 @@ class ArrayLog:
         return Timeline.of(self._commits, timed, now_ms)
 
     async def _read(self, paths: dict[str, str], fragments: list[str]) -> Commits:
-        """Read what files list; of one that is gone meanwhile the next look tells."""
+        """Read files that list commits; if one is removed meanwhile, the next poll corrects it."""
         consolidated: list[ConsolidatedFile] = []
         ignored: set[str] = set()
         vacuums: dict[str, Sequence[str]] = {}
@@ -145,7 +145,7 @@ class ArrayLog:
             return None
 
     async def _old_layout(self, *, is_empty: bool) -> tuple[list[FileMeta], list[str]]:
-        """Return commit files and committed fragments at the top, where formats before 12 are."""
+        """Return commit files and committed fragments in the top folder (formats before 12)."""
         files = [file async for file in self._store.list_from(self._root)]
         commits = [each for each in files if commit_file(each.name) is not None]
         is_oldest = any(each.name == OLD_SCHEMA for each in files)
@@ -199,13 +199,13 @@ class ArrayLog:
         )
 
     def fragment_folder(self, name: str) -> str:
-        """Return where a fragment's files are."""
+        """Return the folder of a fragment's files."""
         if _version(name) < _OLD_LAYOUT_BEFORE:
             return f"{self._root}/{name}"
         return f"{self._root}/{FRAGMENTS}/{name}"
 
     async def _keeps_times(self, fragment: TimedName) -> bool:
-        """Return whether a merged fragment knows when its cells were written."""
+        """Return whether a merged fragment kept the times of its cells."""
         found = self._has_times.get(fragment.text)
         if found is None:
             folder = self.fragment_folder(fragment.text)
@@ -222,15 +222,15 @@ class ArrayLog:
 
     @property
     def num_files(self) -> int:
-        """How many files tell what is committed, as of the last look."""
+        """Number of files that list commits, as of the last poll."""
         return len(self._listed or ())
 
     async def fragment_bytes(self, fragments: Sequence[TimedName]) -> int:
-        """Return the bytes of fragments' files; 0 for one that is gone."""
+        """Return the total bytes of fragments' files; 0 for a missing one."""
         return sum(await self.fragment_sizes(fragments))
 
     async def fragment_sizes(self, fragments: Sequence[TimedName]) -> list[int]:
-        """Return the bytes of each fragment's files; 0 for one that is gone."""
+        """Return the bytes of each fragment's files; 0 for a missing one."""
         new = [each.text for each in fragments if each.text not in self._sizes]
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
@@ -262,7 +262,7 @@ class ArrayLog:
 
 
 def _has_content(name: str) -> bool:
-    """Return whether a commit file that is empty is still being written."""
+    """Return whether a commit file has content, so that an empty one is still being written."""
     return name.endswith((CommitKind.DELETE.value, CommitKind.CONSOLIDATED.value))
 
 
@@ -273,7 +273,7 @@ def _has_list(name: str) -> bool:
 
 
 def _version(name: str) -> int:
-    """Return the format that a fragment's name says; 1 where it says none."""
+    """Return the format version in a fragment's name; 1 if it has none."""
     last = name.rpartition("_")[2]
     timed = timed_name(name)
     is_said = timed is not None and name.startswith(f"__{timed.first_ms}_{timed.last_ms}_")
@@ -281,7 +281,7 @@ def _version(name: str) -> int:
 
 
 def local_folders(path: str) -> list[str]:
-    """Return the names of the folders directly in one of this machine; blocking."""
+    """Return the names of the folders directly in a local folder; blocking."""
     try:
         with os.scandir(path) as entries:
             return sorted(each.name for each in entries if each.is_dir(follow_symlinks=False))
@@ -290,14 +290,14 @@ def local_folders(path: str) -> list[str]:
 
 
 async def is_array(store: ObjectStore, root: str) -> bool:
-    """Return whether an array lies somewhere, with a request or two."""
+    """Return whether there is an array at `root`, with one or two requests."""
     async for _ in store.list_from(f"{root}/{SCHEMA}"):
         return True
     return await _is_file(store, f"{root}/{OLD_SCHEMA}")
 
 
 async def is_group(store: ObjectStore, root: str) -> bool:
-    """Return whether a group lies somewhere."""
+    """Return whether there is a group at `root`."""
     for mark in GROUP_MARKS:
         if await _is_file(store, f"{root}/{mark}"):
             return True
@@ -315,7 +315,7 @@ async def _is_file(store: ObjectStore, path: str) -> bool:
 
 
 async def arrays_in(store: ObjectStore, root: str) -> list[str]:
-    """Return the folders of the arrays directly in a group's."""
+    """Return the folders of the arrays directly in a group."""
     folders = await ArrayLog(store, root, root).folders()
     paths = [f"{root}/{name}" for name in folders if not name.startswith("__")]
     found = await asyncio.gather(*(is_array(store, path) for path in paths))
@@ -334,7 +334,7 @@ async def refused_group(store: ObjectStore, root: str, name: str) -> Unsupported
 
 
 def commits_changed(place: str) -> LogChangedError:
-    """Return the error for a commit that appeared behind those that a delivery is to bring."""
+    """Return the error for a commit that appeared before the end of a planned delivery."""
     return LogChangedError(
         f"A commit of the array {place} appeared behind others while their rows were planned or"
         " read.",

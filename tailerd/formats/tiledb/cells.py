@@ -1,4 +1,4 @@
-"""Cells of an opened array as Arrow: in boxes, at coordinates, or where a condition holds."""
+"""Reads cells of an open array as Arrow: in boxes, at coordinates, or by a condition."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tailerd.formats.tiledb.columns import ArrayShape, Buffers, cells_to_arrow
 from tailerd.formats.tiledb.library import load
 
 MOST_POINTS = 50_000
-"""Coordinates that are asked for one by one; of more, the box around them is read."""
+"""Maximum number of coordinates that are requested one by one; above, their box is read."""
 _WIDE = 4
-"""How many times as many combinations of coordinates may be asked for as there are cells."""
+"""Maximum ratio of requested combinations of coordinates to cells."""
 
 Range = tuple[Any, Any]
 Box = tuple[Range, ...]
-"""First and last coordinate of each dimension, both inclusive, as the library takes them."""
+"""First and last coordinate of each dimension, both inclusive, as in TileDB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Rows at coordinates, and the coordinates as the library has them."""
+    """Rows at coordinates, and the coordinates in TileDB's types."""
 
     rows: pa.RecordBatch
     coordinates: tuple[Any, ...]
 
 
 def box_of(array: Any) -> Box | None:
-    """Return the smallest box with all cells; None of an array without any."""
+    """Return the smallest box with all cells; None for an array without cells."""
     found = array.nonempty_domain()
     if found is None:
         return None
@@ -54,8 +54,8 @@ def read_box(
     """Return the cells in a box, in the order that is fastest to read.
 
     Args:
-        box: None for all of them.
-        condition: Of the library's language; only cells of a sparse array for which it holds.
+        box: None for all cells.
+        condition: In TileDB's query language, for sparse arrays; selects cells for which it holds.
     """
     indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
     query = array.query(coords=True, order="U" if shape.is_sparse else "C", cond=condition)
@@ -63,7 +63,7 @@ def read_box(
 
 
 def count_cells(array: Any) -> int:
-    """Return the number of rows: cells of a sparse array, those of the written box of a dense."""
+    """Return the number of rows: cells of a sparse array, or of the written box of a dense one."""
     if array.schema.sparse:
         names = [array.schema.domain.dim(0).name]
         query = array.query(attrs=[], dims=names, order="U")
@@ -81,7 +81,7 @@ def _length(low: Any, high: Any) -> int:
 
 
 def read_coordinates(array: Any, shape: ArrayShape, box: Box | None) -> Cells:
-    """Return the coordinates alone of the cells of a sparse array, in a box."""
+    """Return only the coordinates of the cells of a sparse array, in a box."""
     indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
     names = [array.schema.domain.dim(n).name for n in range(array.schema.domain.ndim)]
     query = array.query(attrs=[], dims=names, order="U")
@@ -91,13 +91,13 @@ def read_coordinates(array: Any, shape: ArrayShape, box: Box | None) -> Cells:
 def read_near(
     array: Any, shape: ArrayShape, coordinates: Sequence[Any], *, condition: str | None = None
 ) -> Cells | None:
-    """Return at least the cells of a sparse array at coordinates, maybe others between them.
+    """Return at least the cells of a sparse array at coordinates, possibly others between them.
 
     Args:
-        coordinates: An array of each dimension, of equal length.
+        coordinates: An array for each dimension, of equal length.
 
     Returns:
-        None where there are no coordinates.
+        None without coordinates.
     """
     count = len(coordinates[0])
     if not count:
@@ -121,7 +121,7 @@ def _distinct(values: Any) -> Any:
 
 
 def _runs(points: Any) -> list[Any]:
-    """Return sorted whole numbers as ranges where they follow each other; others one by one."""
+    """Return sorted whole numbers as ranges of consecutive ones; other types one by one."""
     if points.dtype.kind not in "iu" or len(points) < 2:
         return list(points)
     ends = np.flatnonzero(np.diff(points) != 1)
@@ -134,7 +134,7 @@ def _runs(points: Any) -> list[Any]:
 
 
 def _results(query: Any, selection: tuple[Any, ...], array: Any) -> Mapping[str, Buffers]:
-    """Run a query and return its buffers: what indexing makes of them has lost the nulls."""
+    """Run a query and return its buffers: TileDB's conversion of them loses nulls."""
     indexer = query.multi_index
     indexer._set_pyquery()
     indexer.subarray = load().Subarray(array)

@@ -1,7 +1,8 @@
-"""The changes of a step that is read in ranges, in the order in which one read in one go has them.
+"""Orders the changes of a step that is read in ranges as if it were read at once.
 
-Deletes come before updates, and these before inserts. Ranges ascend by the first coordinate, as
-rows of one kind do, so that where a step was cut shows nowhere. What has to wait lies on disk.
+Deletes come before updates, and these before inserts. Ranges ascend by the first coordinate, as do
+rows of one kind, so that the result does not depend on the ranges. Rows that must wait are spilled
+to disk.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _TOGETHER = 2
 
 
 class _Waiting:
-    """Rows of one kind on disk, where they have no name and go with the process."""
+    """Rows of one kind in an unnamed file on disk, removed with the process."""
 
     def __init__(self, together: int) -> None:
         self._together = together
@@ -62,10 +63,10 @@ class _Waiting:
 
 
 def in_order(ranges: Iterable[Iterable[ChangedRows]]) -> Iterator[ChangedRows]:
-    """Yield the changes of all ranges; no more than those of one are in memory.
+    """Yield the changes of all ranges; only those of one are in memory at a time.
 
     Raises:
-        StorageError: This machine's disk cannot be written.
+        StorageError: The local disk cannot be written.
     """
     with _Waiting(_TOGETHER) as updates, _Waiting(1) as inserts:
         for changes in ranges:

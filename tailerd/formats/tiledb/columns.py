@@ -1,4 +1,4 @@
-"""Columns of arrays as Arrow: which types there are, and cells of the library as arrays of them."""
+"""Maps columns of arrays to Arrow: their types, and TileDB's buffers to Arrow arrays."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LONG_UNITS = ("h", "m")
 _UNNAMED_ATTRIBUTE = "__attr"
 
 Buffers = tuple[Any, Any, Any]
-"""What the library gives of a column: values, byte offsets (empty where of one length), validity
-(0 is null; empty where there are none)."""
+"""TileDB's buffers of a column: values, byte offsets (empty for fixed length), validity (0 is null;
+empty for a column without nulls)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,15 @@ class Column:
     """A dimension or attribute.
 
     Attributes:
-        field: Of Arrow.
+        field: The Arrow field.
         is_dimension: Whether it is a coordinate.
-        dtype: Of one value in the library's buffers.
-        is_var: Whether cells are of various lengths.
-        is_exact: Whether a condition that is false of a cell has a negation that is true of it:
-            not so of columns with nulls or NaN.
-        is_enumerated: Its cells are codes of an enumeration.
-        is_nullable: As an attribute may be.
-        fill: What cells show that were written before the attribute was added; None for null.
+        dtype: Of one value in TileDB's buffers.
+        is_var: Whether cells have variable length.
+        is_exact: Whether the negation of a condition that is false for a cell is true for it; not
+            so for columns with nulls or NaN.
+        is_enumerated: Whether its cells are codes of an enumeration.
+        is_nullable: Whether it is a nullable attribute.
+        fill: Value of cells that were written before the attribute was added; None for null.
     """
 
     field: pa.Field
@@ -50,12 +50,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayShape:
-    """What the schema of an array says.
+    """The schema of an array.
 
     Attributes:
         dimensions, attributes: In order; together the columns.
-        is_sparse, allows_duplicates: As the library has them.
-        ranges_first: Whether the first dimension can be cut into ranges of whole numbers.
+        is_sparse, allows_duplicates: As in TileDB.
+        ranges_first: Whether the first dimension can be divided into ranges of whole numbers.
     """
 
     dimensions: tuple[Column, ...]
@@ -74,16 +74,16 @@ class ArrayShape:
         return [each.field.name for each in self.dimensions]
 
     def column(self, name: str) -> Column | None:
-        """Return the column of a name."""
+        """Return the column with a name; None if there is none."""
         columns = (*self.dimensions, *self.attributes)
         return next((each for each in columns if each.field.name == name), None)
 
 
 def shape_of(array: Any, place: str) -> ArrayShape:
-    """Return what the schema of an opened array says.
+    """Return the schema of an open array.
 
     Raises:
-        UnsupportedFeatureError: It has a column of a type that is not read.
+        UnsupportedFeatureError: It has a column of an unsupported type.
     """
     schema = array.schema
     if getattr(schema, "has_dim_labels", False) or _has_labels(schema):
@@ -195,10 +195,10 @@ def _enumeration(array: Any, label: str, place: str) -> pa.Array:
 
 
 def cells_to_arrow(cells: Mapping[str, Buffers], shape: ArrayShape, array: Any) -> pa.RecordBatch:
-    """Return what a query of the library gave: columns in the order of `shape`, those there are.
+    """Return the result of a TileDB query: the columns it has, in the order of `shape`.
 
     Raises:
-        UnreadableDataFileError: A text is no UTF-8.
+        UnreadableDataFileError: A text is not UTF-8.
     """
     named = {_name(name, shape): buffers for name, buffers in cells.items()}
     fields, arrays = [], []
@@ -239,7 +239,7 @@ def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
 
 
 def _var_column(data: Any, offsets: Any, gone: Any, column: Column) -> pa.Array:
-    """Return cells of various lengths: `offsets` says at which byte each begins."""
+    """Return cells of variable length: `offsets` has the first byte of each."""
     count, kind = len(offsets), column.field.type
     starts = np.append(offsets.astype(np.int64), data.nbytes)
     valid = None if gone is None else pa.array(~gone).buffers()[1]
@@ -259,7 +259,7 @@ def _var_column(data: Any, offsets: Any, gone: Any, column: Column) -> pa.Array:
 
 
 def _without_fill(texts: pa.Array, starts: Any, data: Any) -> pa.Array:
-    """Return texts with those empty that were never written: their one byte is a zero."""
+    """Return texts, with never written ones as empty: these have one zero byte."""
     ones = np.flatnonzero(np.diff(starts) == 1)
     is_fill = np.zeros(len(texts), bool)
     is_fill[ones] = data.view(np.uint8)[starts[ones]] == 0
@@ -272,7 +272,7 @@ def _times(values: Any, mask: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_date32(kind):
         return pa.array(values.astype("datetime64[D]"), kind, mask=mask)
     if pa.types.is_timestamp(kind):
-        # Of nanoseconds numpy floors, before 1970 too.
+        # NumPy floors nanoseconds, also before 1970.
         return pa.array(values.astype("datetime64[us]"), kind, mask=mask)
     return pa.array(values.astype(np.int64), kind, mask=mask)
 
@@ -287,9 +287,9 @@ def _decoded(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:
 
 
 def conformed(rows: pa.RecordBatch, shape: ArrayShape) -> pa.RecordBatch:
-    """Return rows of an older schema as they read under a newer one.
+    """Return rows of an older schema in a newer one.
 
-    A column that was added has its fill value, which is what the library shows of old cells.
+    An added column has its fill value, as TileDB returns it for old cells.
     """
     arrays = []
     for column in (*shape.dimensions, *shape.attributes):

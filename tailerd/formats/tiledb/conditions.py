@@ -1,4 +1,4 @@
-"""Conditions of deletes in the library's language."""
+"""Converts conditions of deletes to TileDB's query language."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _SIGNS = {
 
 
 def finds_deleted(conditions: list[Condition], array: Any, shape: ArrayShape) -> str | None:
-    """Return what finds exactly the cells that deletes took away; None where nothing does.
+    """Return a condition for exactly the cells that deletes removed; None if there is none.
 
-    Cells with a null or NaN go although the negation is not true of them, so a condition on a
-    column that may have them does not tell; nor does one with an operator that cannot be said.
+    Cells with a null or NaN are deleted although the negation is not true for them, so a condition
+    on a column that may have them cannot be used; nor can one with an operator that the query
+    language lacks.
     """
     found = []
     for condition in conditions:
@@ -46,7 +47,7 @@ def finds_deleted(conditions: list[Condition], array: Any, shape: ArrayShape) ->
 
 
 def is_malformed(condition: Condition, shape: ArrayShape, array: Any) -> bool:
-    """Return whether a delete's value does not have its column's size: the library refuses that."""
+    """Return whether a delete's value does not have its column's size, which TileDB rejects."""
     for each in comparisons(condition):
         column = shape.column(each.field)
         if column is None or each.operator in (Operator.IN, Operator.NOT_IN):
@@ -62,7 +63,7 @@ def is_malformed(condition: Condition, shape: ArrayShape, array: Any) -> bool:
 
 
 def expression(condition: Condition, array: Any) -> str | None:
-    """Return a condition as text; None where it cannot be said."""
+    """Return a condition as text; None if it cannot be expressed."""
     if isinstance(condition, Comparison):
         return _comparison(condition, array)
     if condition.combination is Combination.NOT:
@@ -91,7 +92,7 @@ def _comparison(condition: Comparison, array: Any) -> str | None:
 
 
 def _value(content: bytes, dtype: np.dtype[Any]) -> object:
-    """Return a value; None where it has no spelling."""
+    """Return a value; None if it has no text form."""
     if dtype.kind in "SU":
         try:
             text = content.decode()

@@ -19,7 +19,7 @@ class DemoArray(DemoOrders):
     _last_ms = 0
 
     def create(self) -> None:
-        """Make the array, with the first orders."""
+        """Create the array, with the first orders."""
         library = load()
         number = library.Dim("order_id", domain=(0, _MOST_ORDERS), tile=10_000, dtype=np.int64)
         schema = library.ArraySchema(
@@ -36,7 +36,7 @@ class DemoArray(DemoOrders):
         self._write(*self.place_first())
 
     def change(self) -> str:
-        """Commit once more: an order is placed, goes on or is deleted; return which."""
+        """Commit once more: place, update or delete an order; return which."""
         change = self.change_order()
         if change.after is not None:
             self._write(change.after)
@@ -54,7 +54,7 @@ class DemoArray(DemoOrders):
             }
 
     def _time_ms(self) -> int:
-        """Return the time of a commit, which no commit before has."""
+        """Return a time for a commit that is later than those of all commits before."""
         while (now := time.time_ns() // 1_000_000) <= self._last_ms:
             time.sleep(0.0005)
         self._last_ms = now

@@ -33,7 +33,7 @@ _COMMITS = (CommitKind.WRITE, CommitKind.OLD_WRITE, CommitKind.DELETE)
 
 
 def commit_version(name: str) -> Version | None:
-    """Return the version that a commit file's name says; None of a file that commits nothing."""
+    """Return the version in a commit file's name; None for a file that commits nothing."""
     known = commit_file(name)
     return None if known is None or known[1] not in _COMMITS else Version(known[0].last_ms)
 
@@ -42,14 +42,14 @@ class TileDBFormat(OptionalParts):
     """TileDB arrays; see `formats.base.TableFormat`."""
 
     name = FORMAT
-    # Updates are pairs unless duplicates are allowed; versions between are given unless merged.
+    # Updates are pairs unless duplicates are allowed; all versions are emitted unless merged.
     capabilities = Capabilities(ordering=Ordering.CLOCK)
     names = CommitNames(folder=COMMITS, suffix="", version_of=commit_version)
     options = frozenset({"on_late"})
 
     @cached_property
     def reader(self) -> TileDBTaskReader:
-        """Reads the cells of steps."""
+        """The reader of steps."""
         from tailerd.formats.tiledb.reader import TileDBTaskReader
 
         return TileDBTaskReader()
@@ -63,7 +63,7 @@ class TileDBFormat(OptionalParts):
 
     @property
     def maintainer(self) -> Maintainer:
-        """Merges commits and fragments, and deletes what was merged."""
+        """Merges commits and fragments, and deletes merged files."""
         from tailerd.formats.tiledb.maintenance import ArrayMaintenance
 
         return OneProcessMaintainer(ArrayMaintenance)
@@ -84,17 +84,17 @@ class TileDBFormat(OptionalParts):
 
     @property
     def demo(self) -> Demo:
-        """Makes an array of orders."""
+        """Creates an array of orders."""
         from tailerd.formats.tiledb.demo import DEMO
 
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether an array, or a group of them, lies at a place."""
+        """Return whether there is an array, or a group of arrays, at a place."""
         return await is_array(store, root) or await is_group(store, root)
 
     async def is_group(self, store: ObjectStore, root: str) -> bool:
-        """Return whether a group of arrays lies at a place."""
+        """Return whether there is a group of arrays at a place."""
         return await is_group(store, root)
 
     def folder(self, place: str) -> str:
@@ -102,7 +102,7 @@ class TileDBFormat(OptionalParts):
         return f"{path_of(place)}/{COMMITS}"
 
     def is_at(self, place: str) -> bool:
-        """Return whether an array lies at a local place; blocking."""
+        """Return whether there is an array at a local place; blocking."""
         path = Path(path_of(place))
         return (path / SCHEMA).is_dir() or (path / OLD_SCHEMA).is_file()
 

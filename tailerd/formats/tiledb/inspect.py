@@ -29,7 +29,7 @@ class _Opened:
 
 
 class TileDBInspection:
-    """Looks at one array; writes nothing."""
+    """Inspects one array; read-only."""
 
     def __init__(self, place: TablePlace) -> None:
         self._place = place
@@ -47,7 +47,7 @@ class TileDBInspection:
         """Return the newest version not later than a timestamp.
 
         Raises:
-            UsageError: The text is no timestamp, or before the first commit.
+            UsageError: The text is not a timestamp, or before the first commit.
         """
         point = parse_point(timestamp)
         if isinstance(point, int):
@@ -73,7 +73,7 @@ class TileDBInspection:
         """Describe a version, the newest by default: any time at which the array can be read.
 
         Raises:
-            NotATableError, MissingVersionError: It is not there.
+            NotATableError, MissingVersionError: It does not exist.
             TableError, StorageError: It cannot be read.
         """
         at = await self._version(version)

@@ -1,4 +1,4 @@
-"""Which commits were known when an offset was saved: what tells late commits and vanished ones."""
+"""Records which commits were known when an offset was saved, to detect late and vanished ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class _Entry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What an offset says of the commits that were known.
+    """An offset's reference to the commits that were known.
 
     Attributes:
         number: Of the ledger's entry.
         digest: Of the names in it.
-        shares: Into how many a snapshot was cut that is given in part; 0 where none is.
+        shares: Number of shares of a partly delivered snapshot; 0 if there is none.
     """
 
     number: int
@@ -36,15 +36,15 @@ class Mark:
     shares: int = 0
 
     def to_text(self) -> str:
-        """Return what stands in an offset."""
+        """Return the text form in an offset."""
         return f"{self.number}.{self.digest}" + (f"/{self.shares}" if self.shares else "")
 
 
 def read_mark(text: str) -> Mark | None:
-    """Read what `Mark.to_text` wrote; None where nothing was.
+    """Parse the result of `Mark.to_text`; None for an empty text.
 
     Raises:
-        OffsetError: It is none.
+        OffsetError: It is not a mark.
     """
     if not text:
         return None
@@ -63,7 +63,7 @@ class KnownCommits:
     """Sets of commit names, kept in a ledger while a delivery needs them.
 
     Args:
-        ledger: Where; each set is an entry.
+        ledger: Has one entry for each set.
         array: Identity of the array.
     """
 
@@ -74,7 +74,7 @@ class KnownCommits:
         self._newest: tuple[int, str] | None = None
 
     async def keep(self, commits: Commits) -> Mark:
-        """Make what is committed now durable, if it is not, and return its mark.
+        """Make the current set of commits durable, if it is not, and return its mark.
 
         Raises:
             OffsetError: The ledger is damaged.
@@ -90,7 +90,7 @@ class KnownCommits:
             if await self._ledger.save(number, entry):
                 self._newest = (number, digest)
             else:
-                # Another process was first.
+                # Another process saved this number first.
                 await self._load_newest()
         return Mark(self._newest[0], digest)
 

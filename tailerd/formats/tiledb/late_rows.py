@@ -1,8 +1,8 @@
-"""The rows that a commit changed which appeared when later ones were delivered already.
+"""The rows changed by a late commit: one that appeared after later ones were delivered.
 
-Clocks of clients differ, so a commit may appear behind the newest. It changes what nothing later
-wrote, and what no later delete takes away. Late commits are given one by one, ascending, each as if
-those after it that are late too were not there yet.
+Clocks of clients differ, so a commit may appear with an earlier time than the newest. It changes
+only cells that no later commit wrote or deleted. Late commits are emitted one by one, ascending,
+each as if later ones of them did not exist yet.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tailerd.formats.tiledb.step_rows import (
 
 
 def late_difference(states: States) -> Difference:
-    """Return what a late commit changes of the state that was delivered.
+    """Return the changes of a late commit to the delivered state.
 
-    The scan's `until_ms` is the commit's time, its `after_ms` the newest that was delivered.
+    The scan's `until_ms` is the commit's time, its `after_ms` the newest delivered one.
 
     Raises:
-        MissingVersionError: What later deletes leave of it cannot be told.
+        MissingVersionError: The cells that later deletes leave cannot be determined.
         TableError, StorageError: It cannot be read.
     """
     shape = states.shape(states.scan.after_ms)
@@ -54,7 +54,7 @@ def late_difference(states: States) -> Difference:
 
 
 def _left(states: States, array: Any) -> str | None:
-    """Return what finds the cells that later deletes leave; None where there are none."""
+    """Return a condition for the cells that later deletes leave; None without later deletes."""
     texts = []
     for each, stored in zip(
         states.scan.later_deletes, read_deletes(states.scan.later_deletes), strict=True
@@ -113,7 +113,7 @@ def _whole(states: States, shape: ArrayShape) -> Difference:
 
 
 def _never_written_again(rows: pa.RecordBatch, states: States, shape: ArrayShape) -> pa.RecordBatch:
-    """Return the rows at whose coordinates nothing later was written."""
+    """Return the rows at coordinates to which nothing was written later."""
     for first, last in states.scan.later_writes:
         if not rows.num_rows:
             break
@@ -166,7 +166,7 @@ def _box(states: States, first_ms: int, last_ms: int) -> Box | None:
 
 
 def _around(boxes: list[Box | None]) -> Box | None:
-    """Return the smallest box around some."""
+    """Return the smallest box around boxes."""
     there = [each for each in boxes if each is not None]
     if not there:
         return None

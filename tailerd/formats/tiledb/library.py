@@ -1,7 +1,7 @@
-"""The one place that loads TileDB: arrays opened at a time, its errors, its settings for buckets.
+"""The only module that loads TileDB: opens arrays at a time, maps errors, configures buckets.
 
-Never before a fork: a child that reads with a library that its parent used hangs for ever. What is
-given to other processes is an array's URL and times, nothing of the library.
+TileDB is never used before a fork: a child that reads with a library used by its parent hangs
+forever. Other processes get only an array's URL and times, no TileDB objects.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     import tiledb
 
 _MERGE_BYTES = 256 * 1024 * 1024
-"""Memory to merge fragments in; by default the library fills 10 GiB, even for a few cells."""
+"""Memory to merge fragments; by default TileDB uses 10 GiB, even for a few cells."""
 
 Config = tuple[tuple[str, str], ...]
 
 ATTEMPTS = 5
-"""To read an array while others delete what they merged."""
+"""Attempts to read an array while others delete merged files."""
 
 _BUFFER_BYTES = 16 * 1024 * 1024
-"""Of each column while it is read: more is asked for again."""
+"""Buffer of each column while it is read; the rest is requested again."""
 
 
 def load() -> Any:
-    """Return the library.
+    """Import TileDB.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -58,10 +58,10 @@ def load() -> Any:
 
 
 def uri_of(place: str, stores: Stores) -> str:
-    """Return where the library finds an array.
+    """Return an array's URI for TileDB.
 
     Raises:
-        ConfigError: It can reach no such store.
+        ConfigError: TileDB cannot access the store.
     """
     store, path = stores.locate(place)
     if store.is_local_folder:
@@ -76,11 +76,11 @@ def uri_of(place: str, stores: Stores) -> str:
 
 @contextmanager
 def opened(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[tiledb.Array]:
-    """Open an array as it is to a reader of [first, last], milliseconds since 1970.
+    """Open an array at the time range [first, last], milliseconds since 1970.
 
     Raises:
         LogCleanedUpError: A file was merged and deleted meanwhile.
-        UnreadableDataFileError, StorageError: The library cannot read it.
+        UnreadableDataFileError, StorageError: TileDB cannot read it.
         MissingExtraError: It is not installed.
     """
     library, uri = load(), uri_of(place, stores)
@@ -96,20 +96,20 @@ def _open(library: Any, uri: str, **settings: Any) -> Any:
         try:
             return library.open(uri, **settings)
         except library.TileDBError as error:
-            # Deleted between being listed and being read: whoever merged it wrote another.
+            # Deleted between listing and reading: it was merged into another file.
             if not _is_gone(error):
                 raise
     return library.open(uri, **settings)
 
 
 def _is_gone(error: Exception) -> bool:
-    """Return whether a file was not there; the library has one class of errors for everything."""
+    """Return whether a file was missing; TileDB has one class for all errors."""
     return os.strerror(errno.ENOENT) in str(error)
 
 
 @contextmanager
 def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
-    """Turn errors of the library into ours."""
+    """Map TileDB's errors to those of tailerd."""
     library = load()
     try:
         yield
@@ -128,10 +128,10 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
 
 @contextmanager
 def changing(place: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
-    """Give the library, an array's URI and a configuration of one's own, to merge and delete with.
+    """Yield TileDB, an array's URI and a new configuration, for merging and deleting.
 
     Raises:
-        UnreadableDataFileError, StorageError: The library could not do it.
+        UnreadableDataFileError, StorageError: TileDB failed.
     """
     library, uri = load(), uri_of(place, stores)
     settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(config_of(uri, stores))}
@@ -141,12 +141,12 @@ def changing(place: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
 
 @functools.lru_cache(maxsize=16)
 def _context(process: int, config: Config) -> Any:
-    # Of each process its own: threads do not outlive a fork.
+    # One for each process: threads do not survive a fork.
     return load().Ctx({"py.init_buffer_bytes": str(_BUFFER_BYTES), **dict(config)})
 
 
 def config_of(uri: str, stores: Stores) -> Config:
-    """Return the settings with which the library reaches an array; they may hold secrets."""
+    """Return TileDB's settings to access an array; they may contain secrets."""
     if "://" not in uri:
         return ()
     settings = stores.settings.of(S3Places)

@@ -1,8 +1,8 @@
-"""Maintenance of arrays through TileDB's own calls: what is merged first harms no history.
+"""Maintains arrays by TileDB's own calls, without losing history that pipelines need.
 
-Merging commit files and fragment metadata takes nothing from readers of the past. Merged fragments
-keep the times of their cells in sparse arrays and lose them in dense ones, so fragments are merged
-and their originals deleted only behind what the slowest pipeline has yet to read.
+Merging commit files and fragment metadata does not affect time travel. Merged fragments keep the
+times of their cells in sparse arrays and lose them in dense ones, so fragments are merged and their
+originals deleted only before the oldest version that a pipeline has yet to read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FRAGMENTS_JOB = "fragments"
 _META_FOLDER = "__fragment_meta"
 
 _Work = Callable[[Any, str, Any], None]
-"""Takes the library, an array's URI and a configuration of its own."""
+"""Takes TileDB, an array's URI and a new configuration."""
 
 
 class _Every(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class _Every(msgspec.Struct, frozen=True):
 
 
 class _Jobs(msgspec.Struct, frozen=True):
-    """The fields of the section `maintenance` that are an array's own."""
+    """The format's own fields of the section `maintenance`."""
 
     commits: _Every | None = _Every(100)
     fragment_meta: _Every | None = _Every(10)
@@ -58,13 +58,13 @@ class _Jobs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What an assessment saw.
+    """The result of an assessment.
 
     Attributes:
-        commit_files: Files that open as a commit each.
-        without_meta: Fragments whose footers are in no merged file.
+        commit_files: Number of commit files that are not merged.
+        without_meta: Number of fragments whose footers are in no merged file.
         mergeable: Fragments that every pipeline has delivered.
-        removable: Merged fragments whose originals may go.
+        removable: Merged fragments whose originals may be deleted.
         waiting: Merged fragments whose originals stay, and why.
     """
 
@@ -89,7 +89,7 @@ class ArrayMaintenance(OneProcessMaintenance):
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
     ) -> LogAssessment:
-        """Look at the array and decide what is to be merged and deleted.
+        """Read the array's commits and decide what is to be merged and deleted.
 
         Raises:
             NotATableError: There is no array.
@@ -140,7 +140,7 @@ class ArrayMaintenance(OneProcessMaintenance):
         )
 
     def _until(self, floor: RetentionFloor) -> int:
-        """Return the first time that must stay readable by itself."""
+        """Return the first time that must stay readable."""
         cleanup = self._policies.cleanup
         wanted = [self._clock.now_ms() - int((cleanup.older_than_seconds or 0.0) * 1000) + 1]
         if floor.from_version is not None:
@@ -170,7 +170,7 @@ class ArrayMaintenance(OneProcessMaintenance):
         count, deletes = found.commit_files, len(found.timeline.commits.deletes)
         reason = f"{count} commit files are not merged; due at {most}."
         if deletes:
-            # Seen with TileDB 2.30: it looks for the files of deletes that it merged and deleted.
+            # TileDB 2.30 reads the files of deletes that it has already merged and deleted.
             reason += (
                 f" TileDB cannot merge commits again that have deletes, and there are {deletes}."
             )
@@ -235,10 +235,10 @@ class ArrayMaintenance(OneProcessMaintenance):
     # ------------------------------------------------------------------ jobs
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Do one job that is due.
+        """Run one job that is due.
 
         Raises:
-            TableError, StorageError: It could not be done; no reader sees a wrong state.
+            TableError, StorageError: It failed; no reader sees a wrong state.
         """
         found = assessment.payload
         if not isinstance(found, _Found):
@@ -258,7 +258,7 @@ class ArrayMaintenance(OneProcessMaintenance):
                 return await self._delete_originals(assessment, found)
 
     async def _delete_originals(self, assessment: LogAssessment, before: _Found) -> JobResult:
-        """Delete what was found and still may go: pipelines may have been set back."""
+        """Delete originals that may still be deleted: a pipeline's offset may have been reset."""
         floor = await self._floor(assessment.table_id)
         now = await self._look(await self._log.look(self._clock.now_ms()), floor)
         agreed = [each for each in now.removable if each in before.removable]
@@ -300,11 +300,11 @@ class ArrayMaintenance(OneProcessMaintenance):
         await asyncio.to_thread(run)
 
     async def check_readable_from(self, version: Version, reader: str) -> None:
-        """Make sure that a reader which has yet to read `version` can go on from there.
+        """Make sure that a reader which has yet to read `version` can continue from there.
 
         Raises:
             UsageError: The version is beyond the next one.
-            MissingVersionError: What was written then was merged and lost its times.
+            MissingVersionError: Its cells were merged and lost their times.
         """
         timeline = await self._log.look(self._clock.now_ms())
         if version > timeline.head + 1:
@@ -318,7 +318,7 @@ class ArrayMaintenance(OneProcessMaintenance):
 
 
 def _mergeable(timeline: Timeline, until: int) -> tuple[TimedName, ...]:
-    """Return the fragments before a time that no merged fragment has yet."""
+    """Return the fragments before a time that are not in a merged fragment yet."""
     merged = {name for names in timeline.commits.to_vacuum.values() for name in names}
     behind = (each for each in timeline.fragments if each.last_ms < until)
     return tuple(each for each in behind if each.text not in merged)

@@ -18,13 +18,13 @@ _ON_LATE = ("apply", "stop")
 
 
 async def open_source(place: str, request: OpenRequest, reader: TileDBTaskReader) -> TileDBSource:
-    """Open an array as it is now.
+    """Open an array at its newest version.
 
     Raises:
         NotATableError: There is no array.
-        UnsupportedFeatureError: It is a group, or has what is not read; or change files, raw
-            files or net changes are asked for.
-        TableError: It cannot be served.
+        UnsupportedFeatureError: It is a group, or has an unsupported feature; or change files, raw
+            files or net changes are requested.
+        TableError: It cannot be read.
         ConfigError: No store serves this place, or the option is wrong.
         MissingExtraError: TileDB's library is not installed.
     """
@@ -59,10 +59,10 @@ async def open_source(place: str, request: OpenRequest, reader: TileDBTaskReader
 
 
 def _stops_at_late(place: str, request: OpenRequest) -> bool:
-    """Return what the option `on_late` asks for, of a request that an array can answer.
+    """Return whether the option `on_late` is to stop, after checking the request.
 
     Raises:
-        UnsupportedFeatureError: Other changes than `auto` are asked for.
+        UnsupportedFeatureError: Other changes than `auto` are requested.
         ConfigError: The option has another value.
     """
     if request.changes is not ChangeMode.AUTO:

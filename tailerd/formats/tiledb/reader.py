@@ -69,7 +69,7 @@ class TileDBTaskReader(TaskReader):
             start += rows.num_rows
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
-        """Return the task alone: snapshots are planned in shares, and steps stay whole."""
+        """Return the task alone: snapshots are planned in shares, and steps are not split."""
         return [task]
 
 
@@ -80,9 +80,9 @@ def _changes(scan: TileScan, stores: Stores) -> Iterator[ChangedRows]:
 
 
 def _part(states: States, stores: Stores) -> Iterator[ChangedRows]:
-    """Return the changes of one range, which are all read."""
+    """Return the changes of one range, completely read."""
     for _ in range(ATTEMPTS - 1):
-        # A step is several looks at the array, and a file may be merged away between them.
+        # A step opens the array several times; files may be merged and deleted in between.
         with suppress(LogCleanedUpError):
             found = _found(states)
             break
@@ -104,13 +104,13 @@ def _found(states: States) -> Iterator[ChangedRows]:
 
 
 def _check_seen(scan: TileScan, stores: Stores) -> None:
-    """Make sure that what was read is of the commits that the task was planned for.
+    """Make sure that only the commits for which the task was planned were read.
 
-    The library reads all commits up to a time. One that appeared meanwhile was read, and would be
-    delivered again as a late one.
+    TileDB reads all commits up to a time. One that appeared meanwhile was read as well, and would
+    be delivered again as a late one.
 
     Raises:
-        LogChangedError: Another commit is there now.
+        LogChangedError: There is a further commit now.
     """
     if not scan.seen:
         return
@@ -125,12 +125,12 @@ def _places(task: ChangeTask, scan: TileScan, row: int) -> RowPlaces:
     places = places_of(task, task.position, row)
     if scan.part is not Part.LATE:
         return places
-    # Beside the rows of the version they are stamped with.
+    # Distinct from the places of the version's own rows.
     return replace(places, prefix=f"late.{scan.until_ms}.")
 
 
 def _pieces(rows: pa.RecordBatch, limit: BatchLimit, *, together: int) -> Iterator[tuple[int, int]]:
-    """Yield start and count of batches within the limits; both rows of an update in one."""
+    """Yield start and count of batches within the limits; an update's images are in one batch."""
     if not rows.num_rows:
         return
     width = max(1, rows.nbytes // rows.num_rows)

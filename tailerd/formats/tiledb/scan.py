@@ -1,4 +1,4 @@
-"""What a task reads: small, picklable, without anything of the library."""
+"""The payload of tasks: small, picklable, without TileDB objects."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Part(enum.Enum):
     SNAPSHOT = enum.auto()
     """All cells as of `until_ms`."""
     STEP = enum.auto()
-    """What differs between `after_ms` and `until_ms`."""
+    """The difference between `after_ms` and `until_ms`."""
     LATE = enum.auto()
-    """What a commit of `until_ms` changed that appeared when later ones were delivered."""
+    """The changes of a late commit at `until_ms`: it appeared after later ones were delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class TileScan:
     Attributes:
         url: The array.
         part: Which of its rows.
-        after_ms, until_ms: Between which states; below 0 there was nothing.
-        schema: The columns of its rows, as `plain_schema.encode_schema` has them.
+        after_ms, until_ms: The times of the two states; the state before 0 is empty.
+        schema: The columns of its rows, as encoded by `plain_schema.encode_schema`.
         has_writes: Whether cells were written in between.
-        deletes: What was deleted in between; of a late commit its own.
-        later_deletes, later_writes: For a late commit, what was delivered behind it: deletes, and
+        deletes: The deletes in between; for a late commit, its own.
+        later_deletes, later_writes: For a late commit, what was delivered after it: deletes, and
             times (first, last) of writes.
-        seen_ms, seen: Up to which time commits may be seen, and their `commits_digest`; empty where
-            others do no harm, because nothing remembers which were delivered. They depend on how
-            far the delivery goes, as nothing else of a task does.
-        first_ranges: First and last coordinates of the first dimension that are read one after the
-            other, ascending: of a snapshot's share its own; empty for everything at once.
+        seen_ms, seen: The time up to which commits may be read, and their `commits_digest`; empty
+            if delivered commits are not recorded, so that further ones do no harm. Only these
+            fields depend on the end of the delivery.
+        first_ranges: Ranges (first, last) of the first dimension that are read one after the
+            other, ascending; for a share of a snapshot, its own; empty to read everything at once.
     """
 
     url: str

@@ -42,13 +42,13 @@ from tailerd.formats.tiledb.task_plan import TaskPlan
 class TileDBSource(ReadsTasks):
     """Changes of one array; see `formats.base.ChangeSource`. Open it with `begin`.
 
-    An offset of version v is behind everything before v: the rows that come next lead from the
-    state at v - 1 to that of the next version, whichever that is.
+    An offset of version v is after everything before v: the next rows are the difference of the
+    state at v - 1 and that of the next version, whichever that is.
 
     Args:
         name: The array's place, as the user gave it.
-        request: Which columns are read, and how files are reached.
-        known: Which commits offsets know of; None: late commits are not looked for.
+        request: Which columns are read, and how files are accessed.
+        known: The commits known at saved offsets; None: late commits are not detected.
         stops_at_late: Whether a late commit is an error.
     """
 
@@ -79,11 +79,11 @@ class TileDBSource(ReadsTasks):
         return self._table_id
 
     def version_before(self, version: Version) -> Version:
-        """Return the last version below one; `BEFORE_ALL` where there is none."""
+        """Return the last version below `version`; `BEFORE_ALL` if there is none."""
         return Version(self._timeline.before(version))
 
     def next_version(self, version: Version) -> Version:
-        """Return the first version above one; the next millisecond where there is none yet."""
+        """Return the first version above `version`; the next millisecond if there is none yet."""
         found = self._timeline.after(version)
         return Version(version + 1 if found is None else found)
 
@@ -110,8 +110,8 @@ class TileDBSource(ReadsTasks):
         A version may be any time that a merged fragment kept.
 
         Raises:
-            MissingVersionError: There is no such commit, or none any more.
-            UsageError: The text says nothing of that kind, or the time is in the future.
+            MissingVersionError: There is no such commit, or no longer.
+            UsageError: The text is none of these, or the time is in the future.
         """
         point = parse_start(start)
         await self._look()
@@ -154,7 +154,7 @@ class TileDBSource(ReadsTasks):
         )
 
     def _whole(self, version: int) -> Version:
-        """Return where the changes of a version begin: a merged fragment's at its first time."""
+        """Return where the changes of a version begin: for a merged fragment, its first time."""
         merged = self._timeline.hiding(version - 1)
         return Version(version if merged is None else merged.first_ms)
 
@@ -188,13 +188,13 @@ class TileDBSource(ReadsTasks):
         return Version(found)
 
     def hear(self, version: int | None) -> None:
-        """Do nothing: each look lists the commits, as a late one's name may say any time."""
+        """Do nothing: each poll lists the commits, because a late one may have any time."""
 
     async def _look(self) -> Timeline:
         """List the commits.
 
         Raises:
-            TableRecreatedError: The array was dropped, or another is there now.
+            TableRecreatedError: The array was dropped, or replaced by another.
         """
         try:
             self._timeline = await self._log.look(self._clock.now_ms())
@@ -223,9 +223,9 @@ class TileDBSource(ReadsTasks):
 
         Raises:
             TableRecreatedError: `start` is of another array.
-            MissingVersionError: History was merged or rewritten so that the changes cannot be told;
-                or a late commit came, and the pipeline is to stop there.
-            TableError: The array cannot be served.
+            MissingVersionError: History was merged or rewritten so that the changes cannot be
+                determined; or there is a late commit, and the pipeline is configured to stop.
+            TableError: The array cannot be read.
         """
         timeline = await self._look()
         await self._check(start)
@@ -248,7 +248,7 @@ class TileDBSource(ReadsTasks):
         return start if at == start else await self._named(at)
 
     async def _within_snapshot(self, at: Offset, files: int, size: int) -> tuple[Offset, int, int]:
-        """Return how far the limits reach in a snapshot, and what is left of them behind it."""
+        """Return how far the limits reach in a snapshot, and the rest of the limits."""
         shares = await self._plan.shares(int(at.version), _shares_of(at))
         each = await self._plan.snapshot_bytes(int(at.version)) // max(1, len(shares))
         left = len(shares) - at.position
@@ -266,7 +266,7 @@ class TileDBSource(ReadsTasks):
         return replace(offset, table_id=self._table_id, mark=mark)
 
     async def _check(self, offset: Offset) -> None:
-        """Make sure that what follows an offset can be told."""
+        """Make sure that the changes after an offset can be determined."""
         if offset.table_id != self._table_id:
             raise self._recreated(offset.table_id)
         delivered = int(offset.version) - (offset.phase is Phase.FOLLOW)
@@ -296,7 +296,7 @@ class TileDBSource(ReadsTasks):
             )
 
     async def _late(self, start: Offset, end: Offset) -> LateCommits:
-        """Return the late commits of a delivery: with the same offset twice, those of now."""
+        """Return the late commits of a delivery; for an empty one, the current late commits."""
         nothing = LateCommits((), ())
         first, last = read_mark(start.mark), read_mark(end.mark)
         if self._known is None or first is None or start.phase is Phase.SNAPSHOT:
@@ -327,7 +327,7 @@ class TileDBSource(ReadsTasks):
         """Yield the tasks of [start, end) in order.
 
         Raises:
-            TableError: A version cannot be served.
+            TableError: A version cannot be read.
         """
         await self._check(start)
         self._plan.seen = await self._seen(end)
@@ -364,10 +364,10 @@ class TileDBSource(ReadsTasks):
             at = reached
 
     async def _seen(self, end: Offset) -> tuple[int, str]:
-        """Return up to which time rows before an offset see commits, and the digest of these.
+        """Return the time up to which rows before an offset read commits, and their digest.
 
         Raises:
-            LogChangedError: There is one that the offset does not know of.
+            LogChangedError: There is a commit that was not known at the offset.
         """
         if self._known is None or read_mark(end.mark) is None:
             return 0, ""
@@ -399,7 +399,7 @@ class TileDBSource(ReadsTasks):
             at = Offset(table_id=self._table_id, version=Version(found + 1))
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Return how far the newest version is from `start`, with one look."""
+        """Return how far the newest version is from `start`, with one poll."""
         timeline = await self._look()
         pending = timeline.between(int(start.version) - 1, timeline.head)
         return Backlog(
@@ -410,7 +410,7 @@ class TileDBSource(ReadsTasks):
         )
 
     async def commit(self, end: Offset) -> None:
-        """Forget what only offsets before `end` need."""
+        """Drop state that only offsets before `end` need."""
         mark = read_mark(end.mark)
         if self._known is not None and mark is not None:
             await self._known.forget_before(mark)
@@ -423,7 +423,7 @@ class TileDBSource(ReadsTasks):
         """Return the columns of a version.
 
         Raises:
-            MissingVersionError: There is nothing of that time.
+            MissingVersionError: There is no state at that time.
             UsageError: There is no such column.
         """
         if self._timeline.before(version + 1) == NONE_MS or self._timeline.hiding(int(version)):
@@ -434,6 +434,6 @@ class TileDBSource(ReadsTasks):
 
 
 def _shares_of(offset: Offset) -> int | None:
-    """Return into how many shares a snapshot was cut that is given in part; None at its start."""
+    """Return the number of shares of a partly delivered snapshot; None at its start."""
     mark = offset.mark.partition("/")[2]
     return int(mark) if offset.position and mark.isdigit() else None

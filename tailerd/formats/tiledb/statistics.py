@@ -1,4 +1,4 @@
-"""How large an array is, and what of it is to be delivered, by its fragments."""
+"""Measures an array, and what of it is still to be delivered, by its fragments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TileDBStatistics(CommitStatistics):
 
     @property
     def version(self) -> int:
-        """The time of the commit it has come to; 0 of an array without any."""
+        """The time of the last applied commit; 0 for an array without commits."""
         return max(self._version, 0)
 
     def is_of(self, table_id: str) -> bool:
@@ -63,7 +63,7 @@ class TileDBStatistics(CommitStatistics):
         return self._columns
 
     async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
-        """Load the array as it is: of merged commits nothing is known any more.
+        """Load the array at its newest version: merged commits are no longer known.
 
         Raises:
             NotATableError: There is no array.
@@ -82,11 +82,11 @@ class TileDBStatistics(CommitStatistics):
         self._version = version
 
     def reaches(self, next_up: Offset) -> bool:
-        """Return true: each look is at the whole array."""
+        """Return true: each poll reads all commits of the array."""
         return True
 
     async def advance(self, now: float) -> bool:
-        """Apply commits that have come; tell whether more may be there.
+        """Apply new commits; return whether there may be more.
 
         Raises:
             TableError, StorageError: The array cannot be read.
@@ -120,7 +120,7 @@ class TileDBStatistics(CommitStatistics):
         return sum(self._sizes.get(each, 0) for each in fragments)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is to deliver from an offset on; of a snapshot the shares that are left."""
+        """Return what is left to deliver from an offset on; of a snapshot, the remaining shares."""
         if next_up is None:
             return PendingWork(files=0, bytes=0)
         timeline, start = self._timeline, int(next_up.version)
@@ -138,7 +138,7 @@ class TileDBStatistics(CommitStatistics):
         )
 
     def size(self) -> TableSize:
-        """Return the array as it is at `version`; what a reader opens it with are its commits."""
+        """Return the figures at `version`; commits are what a reader loads to open the array."""
         fragments = self._timeline.writes_between(NONE_MS, self._version)
         sizes = [self._sizes.get(each, 0) for each in fragments]
         deletes = self._timeline.deletes_between(NONE_MS, self._version)

@@ -1,9 +1,9 @@
-"""The rows that differ between two states of an array.
+"""Finds the rows that differ between two states of an array.
 
-Sparse arrays without duplicates and dense ones have at most one row at a place, so a row that is
-there before and after is an update where it differs. Where duplicates are allowed rows are a
-multiset. How the rows are found depends on what was committed in between; where nothing cheaper is
-exact, both states are read and compared.
+Sparse arrays without duplicates and dense ones have at most one row per coordinate, so a row that
+exists before and after and differs is an update. With duplicates, rows are a multiset. How the rows
+are found depends on the commits in between; if no cheaper way is exact, both states are read and
+compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEED_BITS = 128
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Rows before that are not after, and the other way round; under one schema."""
+    """Rows that exist only before, and rows that exist only after; in one schema."""
 
     deleted: pa.RecordBatch
     inserted: pa.RecordBatch
@@ -50,7 +50,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Rows and the change each of them is; so many in a row belong together."""
+    """Rows with the change type of each; groups of `together` rows must not be separated."""
 
     rows: pa.RecordBatch
     kinds: pa.Array
@@ -58,12 +58,12 @@ class ChangedRows:
 
 
 class States:
-    """An array opened at the times that a task asks for.
+    """An array opened at the times that a task requires.
 
     Args:
         scan: The task.
-        stores: How the array is reached.
-        first_range: First and last coordinate of the first dimension to look at; None for all.
+        stores: How the array is accessed.
+        first_range: First and last coordinate of the first dimension to read; None for all.
     """
 
     def __init__(self, scan: TileScan, stores: Stores, first_range: Range | None = None) -> None:
@@ -72,7 +72,7 @@ class States:
         self._first_range = first_range
 
     def opened(self, first_ms: int, last_ms: int) -> Any:
-        """Open the array as readers of [first, last] see it; a context manager."""
+        """Open the array at the time range [first, last]; a context manager."""
         return opened(self.scan.url, self._stores, first_ms, last_ms)
 
     def shape(self, time_ms: int) -> ArrayShape:
@@ -81,18 +81,18 @@ class States:
             return shape_of(array, self.scan.url)
 
     def within(self, box: Box | None) -> Box | None:
-        """Return the part of a box that is looked at; None where there is none."""
+        """Return the part of a box that is read; None if there is none."""
         if box is None or self._first_range is None:
             return box
         return overlap((self._first_range, *box[1:]), box)
 
     @property
     def sparse_box(self) -> Box | None:
-        """Where the cells of a sparse array are looked at; None for everywhere."""
+        """The box in which a sparse array is read; None for all cells."""
         return None if self._first_range is None else (self._first_range,)
 
     def all_rows(self, time_ms: int, shape: ArrayShape) -> pa.RecordBatch:
-        """Return every row at a time, under another schema."""
+        """Return every row at a time, in another schema."""
         if time_ms < 0:
             return no_rows(shape)
         with self.opened(0, time_ms) as array:
@@ -105,24 +105,24 @@ class States:
 
 
 def no_rows(shape: ArrayShape) -> pa.RecordBatch:
-    """Return no rows of an array's columns."""
+    """Return an empty batch with an array's columns."""
     return pa.RecordBatch.from_pylist([], schema=shape.schema)
 
 
 def read_deletes(deletes: tuple[StoredDelete, ...]) -> list[Condition]:
-    """Read conditions.
+    """Parse conditions.
 
     Raises:
-        TableError: One cannot be read.
+        TableError: One cannot be parsed.
     """
     return [read_condition(each.content, each.name) for each in deletes]
 
 
 def check_deletes(deletes: tuple[StoredDelete, ...], shape: ArrayShape, array: Any) -> None:
-    """Make sure that the library can read an array with these deletes.
+    """Make sure that TileDB can read an array with these deletes.
 
     Raises:
-        UnsupportedFeatureError: One compares with what is no value of its column.
+        UnsupportedFeatureError: One compares with a value that is invalid for its column.
     """
     for each in deletes:
         if is_malformed(read_condition(each.content, each.name), shape, array):
@@ -135,7 +135,7 @@ def check_deletes(deletes: tuple[StoredDelete, ...], shape: ArrayShape, array: A
 
 
 def step_difference(states: States) -> Difference:
-    """Return what differs between the two states of a step.
+    """Return the difference between the two states of a step.
 
     Raises:
         TableError, StorageError: It cannot be read.
@@ -162,7 +162,7 @@ def _whole(states: States, shape: ArrayShape) -> Difference:
 
 
 def _written(states: States, shape: ArrayShape) -> Difference:
-    """Compare the cells that were written with what stood there."""
+    """Compare the cells that were written with those before at the same coordinates."""
     scan = states.scan
     with states.opened(scan.after_ms + 1, scan.until_ms) as array:
         written = read_box(array, shape, states.sparse_box)
@@ -175,7 +175,7 @@ def _written(states: States, shape: ArrayShape) -> Difference:
 
 
 def _deleted(states: States, shape: ArrayShape) -> Difference:
-    """Find what the deletes took away: by their conditions, else by which coordinates are gone."""
+    """Find the deleted rows: by the deletes' conditions, else by missing coordinates."""
     scan = states.scan
     if shape.allows_duplicates:
         return _whole(states, shape)
@@ -198,7 +198,7 @@ def _deleted(states: States, shape: ArrayShape) -> Difference:
 
 
 def _dense(states: States, shape: ArrayShape) -> Difference:
-    """Compare the box of what was written; cells that a growing box takes in are new."""
+    """Compare the box of the written cells; cells added by a growing box are inserts."""
     scan = states.scan
     with states.opened(scan.after_ms + 1, scan.until_ms) as array:
         written = box_of(array)
@@ -222,7 +222,7 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
 
 
 def overlap(one: Box, other: Box | None) -> Box | None:
-    """Return the box that is in both; None where none is."""
+    """Return the intersection of two boxes; None if it is empty."""
     if other is None:
         return None
     found = tuple(
@@ -233,7 +233,7 @@ def overlap(one: Box, other: Box | None) -> Box | None:
 
 
 def is_inside(coordinates: tuple[Any, ...], box: Box | None) -> npt.NDArray[np.bool_]:
-    """Return for each cell whether it is in a box; in none where there is no box."""
+    """Return for each cell whether it is in a box; False for all without a box."""
     count = len(coordinates[0])
     if box is None:
         return np.zeros(count, bool)
@@ -244,7 +244,7 @@ def is_inside(coordinates: tuple[Any, ...], box: Box | None) -> npt.NDArray[np.b
 
 
 def is_among(rows: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return for each row whether an equal one is among others of the same columns."""
+    """Return for each row whether an equal one is in `others`, which have the same columns."""
     hasher = RowHasher(rows.schema, secrets.randbits(_SEED_BITS))
     mine, theirs = hasher.hash(rows), hasher.hash(others)
     kind = np.dtype([("first", "<u8"), ("second", "<u8")])
@@ -277,7 +277,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def in_order(rows: pa.RecordBatch, keys: list[str]) -> pa.RecordBatch:
-    """Return rows in the order of their coordinates, then of their values: always the same."""
+    """Return rows in the order of their coordinates, then of their values: deterministic."""
     names = [*keys, *(name for name in rows.schema.names if name not in keys)]
     sortable = [name for name in names if not pa.types.is_nested(rows.schema.field(name).type)]
     if rows.num_rows < 2:
@@ -287,7 +287,7 @@ def in_order(rows: pa.RecordBatch, keys: list[str]) -> pa.RecordBatch:
 
 
 def changed_rows(found: Difference, shape: ArrayShape) -> Iterator[ChangedRows]:
-    """Yield what differs as changes: deletes, then updates by twos, then inserts."""
+    """Yield a difference as changes: deletes, then updates in pairs, then inserts."""
     keys = shape.keys
     deleted, inserted = (in_order(rows, keys) for rows in (found.deleted, found.inserted))
     if shape.allows_duplicates or not deleted.num_rows or not inserted.num_rows:
@@ -322,7 +322,7 @@ def _twos(before: pa.RecordBatch, after: pa.RecordBatch) -> ChangedRows:
 
 
 def snapshot_rows(states: States) -> tuple[pa.RecordBatch, ArrayShape]:
-    """Return every row of a snapshot, or of a share of it, in order of coordinates."""
+    """Return every row of a snapshot, or of a share of it, in the order of coordinates."""
     scan = states.scan
     with states.opened(0, scan.until_ms) as array:
         shape = shape_of(array, scan.url)

@@ -1,4 +1,4 @@
-"""From the commits of an array to tasks: a step between two versions, a late commit, a snapshot."""
+"""Plans tasks from an array's commits: steps between two versions, late commits, snapshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import Stores
 
 SHARE_BYTES = 32 * 1024 * 1024
-"""About so much of the fragments is read at once: a share of a snapshot, a range of a step."""
+"""Target bytes of fragments to read at once: a share of a snapshot, or a range of a step."""
 _SHAPES = 64
 _MOST_SHARES = 100_000
 _KINDS = {
@@ -44,13 +44,13 @@ class TaskPlan:
     """Plans the tasks of one array.
 
     Args:
-        place: The array, as other processes find it.
-        timeline: Of the last look.
-        places: Where its files may really lie; None in a bucket.
+        place: The array's URL, valid in other processes.
+        timeline: Of the last poll.
+        places: Real paths that its files may resolve to; None in a bucket.
 
     Attributes:
-        timeline: To be replaced after each look.
-        seen: What tasks may see of commits: up to which time, and `TileScan.seen`.
+        timeline: To be replaced after each poll.
+        seen: `TileScan.seen_ms` and `TileScan.seen` of tasks.
     """
 
     def __init__(
@@ -102,22 +102,23 @@ class TaskPlan:
         return await self._log.fragment_bytes(self.timeline.writes_between(-1, version))
 
     async def shares(self, version: int, wanted: int | None) -> list[tuple[Range, ...]]:
-        """Return the ranges of the first dimension that a snapshot is read in, in order.
+        """Return the ranges of the first dimension in which a snapshot is read, in order.
 
-        Each share has one; that of a snapshot in one share may have none, which is all.
+        Each share has one range; the share of a snapshot that is not divided may have none, which
+        means all cells.
 
         Args:
-            wanted: Into how many it was cut before; None to decide.
+            wanted: The number of shares decided before; None to decide now.
         """
         count = wanted or _shares_of(await self.snapshot_bytes(version))
         cut = await asyncio.to_thread(self._cut, [(0, version)], count)
         return [(each,) for each in cut] or [()]
 
     def _cut(self, looks: Sequence[tuple[int, int]], count: int) -> list[Range]:
-        """Return the first dimension of what is seen at some times in so many ranges, ascending.
+        """Divide the first dimension of the cells at the given times into ranges, ascending.
 
         Returns:
-            Empty where one is enough, or the dimension has text or fractions.
+            Empty if one is enough, or the dimension has texts or fractions.
         """
         boxes = []
         for first_ms, last_ms in looks if count > 1 else ():
@@ -172,7 +173,7 @@ class TaskPlan:
     # ------------------------------------------------------------------ steps
 
     async def step_group(self, start: Offset, end: Offset, version: int) -> TaskGroup:
-        """Return what leads from the state right before an offset to a version."""
+        """Return the tasks of the difference of the state before an offset and a version."""
         after = int(start.version) - 1
         writes = self.timeline.writes_between(after, version)
         deletes = self.timeline.deletes_between(after, version)
@@ -207,22 +208,22 @@ class TaskPlan:
         """Return the ranges in which a step is read, so that it fits into memory.
 
         Args:
-            written_bytes: Of the fragments of a step that deletes nothing; None where it does.
+            written_bytes: Of the fragments of a step without deletes; None if it has deletes.
         """
         if written_bytes is not None and (await self.shape(version)).is_sparse:
             size, looks = written_bytes, [(after + 1, version)]
         else:
             size = await self.snapshot_bytes(version)
             looks = [(0, time) for time in (after, version) if time >= 0]
-        # There is what was before, too.
+        # Twice the size: the state before is read as well.
         return tuple(await asyncio.to_thread(self._cut, looks, _shares_of(2 * size)))
 
     async def late_group(
         self, start: Offset, end: Offset, late: LateCommits, known: Collection[object]
     ) -> TaskGroup:
-        """Return what late commits change, a task for each of their times.
+        """Return the tasks of late commits, one for each of their times.
 
-        Their rows have the newest delivered version, so that versions ascend, and their own time.
+        Their rows have the newest delivered version, so that versions ascend, but their own time.
         """
         head = self.timeline.before(int(start.version))
         delivered = int(start.version) - 1
@@ -284,14 +285,14 @@ class TaskPlan:
         )
 
     async def _check(self, fragments: Collection[TimedName]) -> None:
-        """Make sure that no fragment lies outside of the array through a symbolic link."""
+        """Make sure that no fragment is outside the array through a symbolic link."""
         if self._places is not None:
             paths = [self._log.fragment_folder(each.text) for each in fragments]
             await asyncio.to_thread(self._places.check, paths)
 
 
 async def open_plan(place: TablePlace, log: ArrayLog, now_ms: int) -> TaskPlan:
-    """Return the plan of an array that is looked at and not delivered.
+    """Return the plan of an array that is inspected, not delivered.
 
     Raises:
         NotATableError: There is no array.
@@ -311,9 +312,10 @@ async def open_plan(place: TablePlace, log: ArrayLog, now_ms: int) -> TaskPlan:
 def _windows(
     time: int, delivered: int, late: LateCommits, known: Collection[object], *, is_dense: bool
 ) -> tuple[tuple[int, int], ...]:
-    """Return the times in which what was delivered behind a late commit was written.
+    """Return the time ranges of the writes that were delivered after a late commit.
 
-    Of a dense array each write for itself, since what is around several is not what they cover.
+    For a dense array one range for each write, because the box around several writes may have cells
+    that none of them wrote.
     """
     if is_dense:
         writes = [each for each in known if isinstance(each, TimedName) and each.last_ms > time]
@@ -329,12 +331,12 @@ def _windows(
 
 
 def operation(*, has_writes: bool, has_deletes: bool) -> str:
-    """Return what a commit did, in a word or three."""
+    """Return the operation of a commit in one to three words."""
     if has_writes and has_deletes:
         return "write and delete"
     return "delete" if has_deletes else "write"
 
 
 def _shares_of(size_bytes: int) -> int:
-    """Return into how many shares so much is cut."""
+    """Return the number of shares for a size."""
     return max(1, min(_MOST_SHARES, -(-size_bytes // SHARE_BYTES)))

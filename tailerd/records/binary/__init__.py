@@ -1,1 +1,1 @@
-"""Bytes of many rows at once: varints, numbers, and how columns are put together."""
+"""Encode many rows at once: varints, numbers, and the concatenation of columns."""

@@ -1,7 +1,7 @@
-"""Pieces of rows' bytes: from columns, without what is null, put together.
+"""Build pieces of rows' bytes from columns, mask nulls, and join them.
 
-A piece is what `byte_rows` puts together: short byte strings as numbers, byte strings where they
-stay, or the same bytes on every row.
+A piece is an input of `byte_rows`: short byte strings as numbers, references to byte strings, or
+the same bytes on every row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OFFSET_BYTES = {pa.string(): 4, pa.binary(): 4, pa.large_string(): 8, pa.large_
 
 
 def valid_rows(array: pa.Array) -> Mask | None:
-    """Return which values are not null; None where all are."""
+    """Return which values are not null; None if all are."""
     if not array.null_count:
         return None
     mask: Mask = array.is_valid().to_numpy(zero_copy_only=False)
@@ -35,7 +35,7 @@ def valid_rows(array: pa.Array) -> Mask | None:
 
 
 def fixed_values(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """Return the values of an array of fixed width as they lie in memory; zero for null.
+    """Return the values of an array of fixed width without conversion; zero for null.
 
     Args:
         array: Its values have the width of `kind`.
@@ -63,14 +63,15 @@ def numbers_of(array: pa.Array) -> Numbers:
 
 
 def fixed_bytes(words: npt.NDArray[np.uint64], size: int) -> ShortBytes:
-    """Return the lowest bytes of each number, the lowest first; at most eight."""
+    """Return the lowest `size` bytes of each number, little-endian; at most eight."""
     return ShortBytes(words, None, np.full(1, size, np.int64), size)
 
 
 def text_bytes(array: pa.Array) -> ByteColumn | ShortBytes:
-    """Return strings or binary of any layout; what stands for a null is left to the caller.
+    """Return strings or binary of any layout; the caller handles nulls.
 
-    Where no value is long they come as numbers, which join their neighbours without a copy.
+    If no value is long, they are `ShortBytes`, which are joined with their neighbours without a
+    copy.
     """
     column = byte_column(_from_first_row(array))
     longest = int(column.lengths.max(initial=0))
@@ -83,9 +84,9 @@ def text_bytes(array: pa.Array) -> ByteColumn | ShortBytes:
 
 
 def _from_first_row(array: pa.Array) -> pa.Array:
-    """Return the values of a slice as an array that starts where its buffers do, without nulls.
+    """Return a slice as an array with offset zero and without nulls.
 
-    Arrow needs ten times as long to see a slice as views. Nothing is copied.
+    Casting a slice to views takes Arrow ten times as long. Nothing is copied.
     """
     kind = array.type
     _, offsets, *data = array.buffers()
@@ -154,12 +155,13 @@ def joined_rows(pieces: Sequence[Piece], count: int) -> pa.Array:
 
 
 def joined_runs(pieces: Sequence[Piece], count: int, offsets: Numbers) -> ByteColumn:
-    """Return the bytes of each run of rows, one behind the other.
+    """Return the concatenated bytes of each run of rows.
 
     Args:
-        pieces: Of the items of lists.
+        pieces: Those of the lists' items.
         count: Number of items.
-        offsets: Shape (n + 1,), from 0 to `count`: list i has the items from i until i + 1.
+        offsets: Shape (n + 1,), from 0 to `count`: list i has the items from offset i until offset
+            i + 1.
     """
     if not count:
         return byte_column(

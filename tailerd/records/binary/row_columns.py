@@ -1,4 +1,4 @@
-"""What a binary record is made of: columns, rows that are encoded already, constants."""
+"""The parts of binary records: columns, encoded rows, constants."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece
 from tailerd.records.short_bytes import ShortBytes
 
 BLOCK_ROWS = 16_384
-"""Rows that are encoded in one piece: their numbers fit the processor's second cache."""
+"""Rows that are encoded at once: their numbers fit the CPU's L2 cache."""
 _BLOCK_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Records that are encoded already, to stand inside others.
+    """Encoded records that are nested in others.
 
     Attributes:
-        body: Their bytes; a null is no record. Constant where all are alike, None where no row
-            has one.
+        body: Their bytes; a null is a missing record. Constant if all are equal, None if no row has
+            one.
     """
 
     body: ByteColumn | ConstantBytes | None
@@ -44,17 +44,17 @@ Column: TypeAlias = pa.Array | EncodedRows | ConstantColumn
 
 
 class RecordEncoder(Protocol):
-    """Turns the rows of a record's fields into bytes, without any header."""
+    """Encodes rows of a record's fields, without a header."""
 
     def pieces(self, columns: Sequence[Column], count: int) -> list[Piece]:
         """Return the pieces of each row's bytes.
 
         Args:
-            columns: One per field of the record, in its order.
+            columns: One per field of the record, in order.
             count: Number of rows.
 
         Raises:
-            TableError: A value that the format cannot carry.
+            TableError: The format cannot represent a value.
         """
         ...
 
@@ -65,8 +65,8 @@ def encoded(
     """Return the records of rows as `binary`, or `large_binary` above 2 GiB.
 
     Args:
-        encoder: Of these columns.
-        header: Before each record.
+        encoder: The encoder of these columns.
+        header: Prefix of each record.
         columns: As for `RecordEncoder.pieces`.
         count: Number of rows.
     """
@@ -92,7 +92,7 @@ def column_between(column: Column, start: int, end: int) -> Column:
 
 
 def plain_values(array: pa.Array) -> pa.Array:
-    """Return the values themselves: of an extension type its storage, without run ends."""
+    """Return the stored values, without extension type and run-end encoding."""
     if isinstance(array.type, pa.BaseExtensionType):
         return plain_values(array.storage)
     if pa.types.is_run_end_encoded(array.type):
@@ -101,7 +101,7 @@ def plain_values(array: pa.Array) -> pa.Array:
 
 
 def taken(piece: Piece, indices: pa.Array) -> Piece:
-    """Return the piece of a dictionary's values for each row; of a null index the first value's."""
+    """Return the piece of each row's dictionary value; for a null index, that of the first."""
     rows: npt.NDArray[np.int64] = indices.fill_null(0).to_numpy().astype(np.int64)
     match piece:
         case ConstantBytes():
@@ -111,7 +111,7 @@ def taken(piece: Piece, indices: pa.Array) -> Piece:
 
 
 def unexpected_null(field: pa.Field) -> TableError:
-    """Return the error for a null in a column that has none by its schema."""
+    """Return the error for a null in a column that is not nullable."""
     return TableError(
         f"Column {field.name!r} has a null, although its schema allows none: the value format could"
         " not say so.",

@@ -1,4 +1,4 @@
-"""Decimals, identifiers, dates and times of columns as the numbers and bytes that formats write."""
+"""Convert columns of decimals, UUIDs, dates and times to the numbers and bytes of formats."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def wide_decimals(array: pa.Array) -> pa.Array:
 
 
 def decimal_bytes(array: pa.Array) -> ShortBytes | ByteColumn:
-    """Return unscaled decimals, big-endian two's complement in as few bytes as hold them.
+    """Return unscaled decimals as big-endian two's complement, in as few bytes as possible.
 
-    Equal numbers have equal bytes, whatever else is in the column.
+    Equal numbers have equal bytes, whatever the column's other values.
     """
     kind = array.type
     width = kind.bit_width // 8
@@ -50,7 +50,7 @@ def decimal_bytes(array: pa.Array) -> ShortBytes | ByteColumn:
 
 
 def fixed_values_of_width(array: pa.Array, width: int) -> npt.NDArray[np.uint64]:
-    """Return values of a multiple of eight bytes as words, the lowest first; zero for null."""
+    """Return values of a multiple of eight bytes as 64-bit words, lowest first; zero for null."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros((len(array), width // 8), np.uint64)
@@ -75,7 +75,7 @@ def _short_decimals(numbers: Numbers) -> ShortBytes:
 def _long_decimals(words: npt.NDArray[np.uint64], width: int) -> ByteColumn:
     bytes_of = np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8).reshape(-1, width)
     sign = np.where(bytes_of[:, :1] & 0x80, np.uint8(0xFF), np.uint8(0))
-    # A leading byte is needless where it only repeats the sign of the byte after it.
+    # A leading byte is redundant if it only repeats the sign of the next byte.
     is_needless = (bytes_of[:, :-1] == sign) & ((bytes_of[:, 1:] ^ sign) < 0x80)
     is_needless = np.logical_and.accumulate(is_needless, axis=1)
     is_kept = np.concatenate((~is_needless, np.ones((len(words), 1), bool)), axis=1)
@@ -105,11 +105,11 @@ def micros_of(array: pa.Array, column: str) -> Numbers:
     """Return timestamps or times of day in microseconds, finer ones floored; zero for null.
 
     Args:
-        array: Of any unit.
-        column: Names the column in the error.
+        array: Values of any unit.
+        column: Name of the column, for the error.
 
     Raises:
-        TableError: A coarser unit reaches beyond what microseconds of 64 bits can say.
+        TableError: A value of a coarser unit does not fit 64-bit microseconds.
     """
     numbers = numbers_of(array)
     unit = array.type.unit
@@ -127,7 +127,7 @@ def micros_of(array: pa.Array, column: str) -> Numbers:
 
 
 def seconds_and_nanos(micros: Numbers) -> tuple[Numbers, Numbers]:
-    """Return whole seconds, rounded down, and the nanoseconds above them."""
+    """Return seconds, rounded down, and the remaining nanoseconds."""
     seconds = np.floor_divide(micros, MICROS_PER_SECOND)
     return seconds, (micros - seconds * MICROS_PER_SECOND) * 1000
 

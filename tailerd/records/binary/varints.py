@@ -1,8 +1,8 @@
-"""Varints of whole columns without a loop over their bytes.
+"""Encode whole columns as varints without a loop over their bytes.
 
-Seven bits go into each byte by three shifts of the whole word, and the continuation bits come from
-smearing each byte over those below it. A column of timestamps takes a fifth of the time that
-`short_bytes.varints` needs; arrays should fit the processor's cache, so callers work in blocks.
+Three shifts of the whole word move seven bits into each byte, and the continuation bits result from
+ORing each byte into those below it. A column of timestamps takes a fifth of the time of
+`short_bytes.varints`. Arrays should fit the CPU cache, so callers work in blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def zigzag_varints(numbers: Numbers) -> ShortBytes:
 
 
 def varints_of(words: Words) -> ShortBytes:
-    """Return the varints of unsigned numbers, one to ten bytes each; empty gives empty."""
+    """Return the varints of unsigned numbers, one to ten bytes each; empty for empty input."""
     top = int(words.max(initial=0))
     max_size = max(1, (top.bit_length() + 6) // 7)
     if max_size == 1:
@@ -55,7 +55,7 @@ def varints_of(words: Words) -> ShortBytes:
 
 
 def varint_bytes(number: int) -> bytes:
-    """Return the varint of one number that is not negative."""
+    """Return the varint of one non-negative number."""
     raw = bytearray()
     while number > 0x7F:
         raw.append(number & 0x7F | 0x80)
@@ -74,7 +74,7 @@ def _ten_bytes(words: Words, max_size: int) -> ShortBytes:
     rest = words >> np.uint64(_WORD_BITS)
     is_long = rest != 0
     spread = _spread(words & _WORD_MASK)
-    # A long number goes on after each of its first eight bytes, whatever they hold.
+    # A long number continues after each of its first eight bytes, whatever their values.
     continues = np.where(is_long, _HIGH_BITS, _continuations(spread))
     sizes = np.bitwise_count(continues).astype(np.int64) + 1
     has_tenth = rest > np.uint64(0x7F)
@@ -91,7 +91,7 @@ def _spread(words: Words) -> Words:
 
 
 def _continuations(spread: Words) -> Words:
-    """Return bit 7 of each byte that is followed by one that is not zero."""
+    """Return bit 7 of each byte below the highest byte that is not zero."""
     above = spread >> np.uint64(8)
     for shift in (8, 16, 32):
         above |= above >> np.uint64(shift)

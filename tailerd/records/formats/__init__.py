@@ -1,1 +1,1 @@
-"""Value formats: change rows in, keys and values of records out."""
+"""Value formats, which encode change rows as keys and values of records."""

@@ -17,7 +17,7 @@ class AvroCodec:
     """Avro as a `Codec`.
 
     Args:
-        connect_names: Schemas carry the `connect.*` properties of Confluent's AvroConverter.
+        connect_names: Whether schemas have the `connect.*` properties of Confluent's AvroConverter.
     """
 
     def __init__(self, *, connect_names: bool = False) -> None:
@@ -28,7 +28,7 @@ class AvroCodec:
         return avro_schema(shape, connect_names=self._connect_names)
 
     def encoder(self, shape: RecordShape) -> AvroEncoder:
-        """Return what writes records of that schema."""
+        """Return the encoder of records with that schema."""
         return AvroEncoder(shape)
 
     def header(self, schema_id: int) -> bytes:
@@ -37,10 +37,10 @@ class AvroCodec:
 
 
 def avro_rows(options: FormatOptions) -> RowRecords:
-    """Return rows with their change columns as Avro."""
+    """Return the format of rows with their change columns."""
     return RowRecords(options, AvroCodec())
 
 
 def avro_envelopes(options: FormatOptions) -> EnvelopeRecords:
-    """Return Debezium's envelope as its connectors write it through AvroConverter."""
+    """Return the format of Debezium's envelope, as its connectors write it with AvroConverter."""
     return EnvelopeRecords(options, AvroCodec(connect_names=True))

@@ -1,4 +1,4 @@
-"""Avro's binary encoding of whole columns.
+"""Encode whole columns in Avro's binary encoding.
 
 Protocol: Avro 1.12 specification, "Binary Encoding"
 """
@@ -57,7 +57,7 @@ _END = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """How one column or item is written, found out once for a schema."""
+    """How a column or item is encoded; computed once per schema."""
 
     field: pa.Field
     kind: Kind
@@ -78,7 +78,7 @@ def _value_of(field: pa.Field) -> _Value:
 
 
 class AvroEncoder:
-    """Writes records of a shape as its `avro_schema` says."""
+    """Encodes records of a shape according to its `avro_schema`."""
 
     def __init__(self, shape: RecordShape) -> None:
         self._values = tuple(map(_value_of, shape.fields))
@@ -121,7 +121,7 @@ def _union_index(valid: Mask) -> ShortBytes:
 
 
 def _optional(array: pa.Array, value: _Value) -> list[Piece]:
-    """Return a value, after the index of its branch where the field is a union."""
+    """Return the encoded values, each after its branch index if the field is a union."""
     if value.kind is Kind.NULL:
         return []
     array = plain_values(array)
@@ -145,7 +145,7 @@ def _optional(array: pa.Array, value: _Value) -> list[Piece]:
 
 
 def _pieces(array: pa.Array, value: _Value) -> list[Piece]:
-    """Return the bytes of values; what stands for a null is left to the caller."""
+    """Return the encoded values; the caller masks nulls."""
     match value.kind:
         case Kind.STRUCT:
             # `field` applies the slice of the parent, but not its nulls.
@@ -168,7 +168,7 @@ def _pieces(array: pa.Array, value: _Value) -> list[Piece]:
 
 def _child(parent: pa.Array, array: pa.Array, value: _Value) -> list[Piece]:
     if parent.null_count and not value.is_union and array.null_count:
-        # Under a parent that is null a value may be missing that must not be otherwise.
+        # A required value may be null only if its parent is null.
         if (array.is_null().to_numpy(False) & parent.is_valid().to_numpy(False)).any():
             raise unexpected_null(value.field)
         return _pieces(plain_values(array), value)
@@ -176,7 +176,7 @@ def _child(parent: pa.Array, array: pa.Array, value: _Value) -> list[Piece]:
 
 
 def _blocks(offsets: Numbers, items: Sequence[Piece], count: int) -> list[Piece]:
-    """Return each list as one block of all its items, after their number, and the end."""
+    """Return each list as one block: number of items, items, end marker."""
     lengths = np.diff(offsets)
     numbers = masked(zigzag_varints(lengths), lengths > 0)
     return [numbers, joined_runs(items, count, offsets), ConstantBytes(_END)]

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 around the values of any format: as headers, or as a JSON envelope.
+"""Encode the values of any format as CloudEvents 1.0: in headers, or in a JSON envelope.
 
 Protocol: CloudEvents 1.0.2; Kafka Protocol Binding; JSON Event Format
 """
@@ -35,16 +35,16 @@ _UNKNOWN_CONTENT = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """What is the same in all events of a table.
+    """The attributes that all events of a table have in common.
 
     Attributes:
-        source: URI reference of the context in which they happen; with an event's id it is unique.
+        source: URI reference of the events' source; unique in combination with an event's id.
         subject: The table's name.
-        content_type: Of the values, such as `application/json`.
-        is_json: The values are JSON texts without a header before them, so that a JSON envelope can
-            hold them as they are; others are held as base64.
-        schema_uri: Where the values' schema is; empty leaves it out.
-        type: Of all events.
+        content_type: Media type of the values, such as `application/json`.
+        is_json: Whether the values are JSON texts without a prefix, which a JSON envelope can
+            contain unchanged; other values are base64-encoded.
+        schema_uri: URI of the values' schema; omitted if empty.
+        type: Type of all events.
     """
 
     source: str
@@ -57,11 +57,11 @@ class EventContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Records that are events.
+    """Records as events.
 
     Attributes:
-        records: In structured mode their values are the envelopes.
-        headers: Of each record.
+        records: The records; in structured mode their values are the envelopes.
+        headers: Headers of each record.
     """
 
     records: Records
@@ -70,13 +70,13 @@ class Events:
 
 @runtime_checkable
 class HasContentType(Protocol):
-    """A value format that says what its values are. Optional."""
+    """A value format that declares the media type of its values. Optional."""
 
     content_type: str
 
 
 class CloudEventsRecords:
-    """The records of another value format as events."""
+    """Encodes the records of another value format as events."""
 
     def __init__(self, options: FormatOptions) -> None:
         self._options = options
@@ -94,7 +94,7 @@ class CloudEventsRecords:
         )
 
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
-        """Return events of values that are prepared."""
+        """Return this format with its inner format prepared."""
         data = self._data.prepare(rows, registry)
         return type(self)(replace(self._options, events=replace(self._events, data=data)))
 
@@ -108,15 +108,15 @@ class CloudEventsRecords:
 def events(context: EventContext, mode: Mode, batch: ChangeBatch, records: Records) -> Events:
     """Return the records of a batch as events.
 
-    Ids are those of `event_ids`: a delivery that is repeated repeats them. Each event also says the
-    version (`iotailerdversion`) and the row's change (`iotailerdchange`). Tombstones stay without a
-    value.
+    Ids are those of `event_ids`, so a repeated delivery has the same ids. Each event also has the
+    version (`iotailerdversion`) and the row's change type (`iotailerdchange`). Tombstones keep
+    their null value.
 
     Args:
-        context: Of the table.
-        mode: `binary` says all in headers, `structured` in the value.
-        batch: What the records were made of.
-        records: Of any value format.
+        context: The table's context.
+        mode: `binary` puts the attributes in headers, `structured` in the value.
+        batch: The batch of the records.
+        records: Records of any value format.
     """
     ids = record_ids(batch, records)
     changes = records.of_rows(batch.change_types())
@@ -128,7 +128,7 @@ def events(context: EventContext, mode: Mode, batch: ChangeBatch, records: Recor
 
 
 def _constants(context: EventContext, batch: ChangeBatch) -> dict[str, str]:
-    """Return the attributes that are alike in all events of a batch."""
+    """Return the attributes that are the same in all events of a batch."""
     found = {
         "specversion": "1.0",
         "source": context.source,

@@ -1,4 +1,4 @@
-"""Records as Debezium's connectors write them: an envelope, and a tombstone after each delete."""
+"""Records in Debezium's format: an envelope, and a tombstone after each delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tailerd.records.update_pairs import (
 
 
 class DebeziumRecords:
-    """One record per change, as `DebeziumEncoder` says, with the key of the row it is about.
+    """One record per change, encoded by `DebeziumEncoder`, with the key of its row.
 
     An update that changes the key, or a column that chooses the topic or partition, is a delete
     of the old row, its tombstone, and a create.
@@ -47,7 +47,7 @@ class DebeziumRecords:
         )
 
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
-        """Return itself: schemas, where they are wanted, stand in the values."""
+        """Return itself: schemas, if enabled, are part of the values."""
         return self
 
     def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
@@ -98,7 +98,7 @@ class DebeziumRecords:
 
 
 def parted(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
-    """Return the changes with those images apart that differ in one of the columns."""
+    """Return the changes, with updates split whose images differ in one of the columns."""
     known = known_columns(batch, columns)
     paired = np.flatnonzero((changes.before != NO_ROW) & (changes.after != NO_ROW))
     if not known or not len(paired):
@@ -123,7 +123,7 @@ def _around(schema: str) -> tuple[str, str]:
 
 
 def with_null_after(values: pa.Array, is_followed: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return the values with a null behind each that is marked; bytes are not copied.
+    """Return the values with a null after each marked one; bytes are not copied.
 
     Args:
         values: `binary` or `large_binary`, without nulls.

@@ -1,4 +1,4 @@
-"""Records whose value is the row as one JSON object, as `tail --format jsonl` prints it."""
+"""Encode each row as one JSON object, as `tail --format jsonl` prints it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _SIGNS = {
 class JsonRecords:
     """One record per row: both images of an update are records, each with its own key.
 
-    An old image whose new one goes to another topic or partition comes with what only removes.
-    Without a key the records are in the order of the rows.
+    An old image whose new image goes to another topic or partition is ordered with the deletes.
+    Without a key, records are in the order of the rows.
     """
 
     content_type: ClassVar[str] = "application/json"
@@ -43,11 +43,11 @@ class JsonRecords:
         self._encoder = JsonEncoder(decimals=options.decimals)
 
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
-        """Return itself: values say nothing of a schema."""
+        """Return itself: values have no schema."""
         return self
 
     def records(self, batch: ChangeBatch, *, now_us: int | None = None) -> Records:
-        """Return the rows; they say nothing of when they are processed."""
+        """Return the rows, which do not include the processing time."""
         values = self._encoder.encode(batch)
         if not self._key:
             return Records(keys=None, values=values)
@@ -58,6 +58,6 @@ class JsonRecords:
 
     @staticmethod
     def changes_in(value: Mapping[str, Any]) -> Iterator[Change]:
-        """Yield the one row of a value."""
+        """Yield the only row of a value."""
         row = {name: each for name, each in value.items() if name not in CHANGE_COLUMNS}
         yield _SIGNS[value[CHANGE_TYPE]], row, value[COMMIT_VERSION]

@@ -1,4 +1,4 @@
-"""JSON values and keys whose schemas are registered, in Confluent's wire format."""
+"""JSON values and keys with registered schemas, in Confluent's wire format."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tailerd.records.update_pairs import key_columns
 
 
 class JsonSchemaRecords:
-    """The records of `JsonRecords` or `DebeziumRecords`, each after the id of its schema.
+    """The records of `JsonRecords` or `DebeziumRecords`, each prefixed with its schema id.
 
     Args:
-        options: `schemas` is not heeded: the schema stands in the registry.
+        options: `schemas` is ignored, because the schema is in the registry.
         value: Rows with their change columns, or Debezium's envelope.
     """
 
@@ -54,7 +54,7 @@ class JsonSchemaRecords:
         return json_schema(shape, decimals=self._options.decimals)
 
     def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
-        """Return the records; tombstones stay without a value."""
+        """Return the records; tombstones keep their null value."""
         records = self._format.records(batch, now_us=now_us)
         keys = records.keys
         if keys is not None:

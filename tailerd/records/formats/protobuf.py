@@ -31,7 +31,7 @@ class ProtobufCodec:
 
     Args:
         collections: How lists and maps are written.
-        earlier: Texts of the key's and the value's schemas before these, which keep their numbers.
+        earlier: Texts of the previous schemas of key and value, whose field numbers are kept.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ProtobufCodec:
         )
 
     def encoder(self, shape: RecordShape) -> ProtobufEncoder:
-        """Return what writes messages of that schema."""
+        """Return the encoder of messages with that schema."""
         return ProtobufEncoder(self.file(shape).messages[0])
 
     def header(self, schema_id: int) -> bytes:
@@ -67,12 +67,12 @@ class ProtobufCodec:
 
 
 def protobuf_rows(options: FormatOptions, codec: ProtobufCodec | None = None) -> RowRecords:
-    """Return rows with their change columns as Protobuf."""
+    """Return the format of rows with their change columns."""
     return RowRecords(options, codec or ProtobufCodec())
 
 
 def protobuf_envelopes(
     options: FormatOptions, codec: ProtobufCodec | None = None
 ) -> EnvelopeRecords:
-    """Return Debezium's envelope as Protobuf."""
+    """Return the format of Debezium's envelope."""
     return EnvelopeRecords(options, codec or ProtobufCodec())

@@ -1,7 +1,7 @@
-"""Protobuf's encoding of whole columns.
+"""Encode whole columns as Protobuf.
 
-Fields come in the order of their numbers, maps' entries in the order of the table; fields without
-presence are left out where they are zero. So do the official writers.
+As in the official libraries, fields are in the order of their numbers, map entries in the order of
+the table, and fields without presence are omitted if they are zero.
 
 Protocol: Protocol Buffers, "Encoding"
 """
@@ -56,7 +56,7 @@ _MICROS_PER_DAY = 86_400_000_000
 
 
 class ProtobufEncoder:
-    """Writes the rows of a message."""
+    """Encodes rows as messages of one type."""
 
     def __init__(self, message: Message) -> None:
         self._fields = _by_number(message)
@@ -113,7 +113,7 @@ def _wire_type(value: ValueType) -> int:
 
 
 def _field(array: pa.Array, member: MessageField) -> list[Piece]:
-    """Return a field of each row, nothing for null."""
+    """Return a field of each row; empty for null."""
     array = plain_values(array)
     if pa.types.is_dictionary(array.type):
         return _from_dictionary(array, member)
@@ -134,13 +134,13 @@ def _from_dictionary(array: pa.Array, member: MessageField) -> list[Piece]:
 
 
 def _decoded(array: pa.Array) -> pa.Array:
-    """Return the values themselves, whose nulls can be counted."""
+    """Return the values without dictionary or other encodings, so that nulls can be counted."""
     array = plain_values(array)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _tagged(array: pa.Array, number: int, column: pa.Field, value: ValueType) -> list[Piece]:
-    """Return one field of each row, whatever stands for a null."""
+    """Return one field of each row; the caller masks nulls."""
     array, tag = _decoded(array), _tag(number, _wire_type(value))
     if value.is_scalar:
         return [tag, *_scalar(array, column, value.kind)]
@@ -152,7 +152,7 @@ def _delimited(pieces: Sequence[Piece], count: int) -> list[Piece]:
 
 
 def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
-    """Return the fields of a message of each row."""
+    """Return the fields of each row's message."""
     message = value.message
     if message is None:
         return _well_known(array, value.kind, column.name)
@@ -170,7 +170,7 @@ def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
 
 
 def _repeated(array: pa.Array, member: MessageField) -> list[Piece]:
-    """Return the items of each row's list or map, one field each or all in one."""
+    """Return the items of each row's list or map, as one field each or packed."""
     if pa.types.is_map(array.type):
         return _entries(array, member)
     offsets, items = list_parts(array)
@@ -210,14 +210,14 @@ def _entries(array: pa.Array, member: MessageField) -> list[Piece]:
 def _check_items(
     array: pa.Array, offsets: Numbers, items: pa.Array, item: pa.Field, member: MessageField
 ) -> None:
-    """Refuse null items where the field has no form for them."""
+    """Reject null items if the field cannot represent them."""
     message = member.value.message
     if not items.null_count or (message is not None and message.content == "item"):
         return
     is_null = items.is_null().to_numpy(zero_copy_only=False)
     valid = valid_rows(array)
     if valid is not None:
-        # What lies under a list that is null is no item.
+        # Values under a null list are not items.
         is_null = is_null & np.repeat(valid, np.diff(offsets))
     if is_null.any():
         raise TableError(
@@ -244,7 +244,7 @@ def _scalar(array: pa.Array, column: pa.Field, kind: Kind) -> list[Piece]:
             return [fixed_bytes(words_of_floats(array.cast(pa.float32())), 4)]
         case Kind.BOOLEAN:
             array = array.cast(pa.uint8())
-    # Negative numbers are written as their 64 bits: ten bytes.
+    # Negative numbers are encoded as 64 bits: ten bytes.
     return [varints_of(numbers_of(array).view(np.uint64))]
 
 
@@ -253,7 +253,7 @@ def _with_length(array: pa.Array) -> list[Piece]:
 
 
 def _well_known(array: pa.Array, kind: Kind, column: str) -> list[Piece]:
-    """Return the fields of a message that others define; none for zero."""
+    """Return the fields of a well-known message type; zeros are omitted."""
     match kind:
         case Kind.TIMESTAMP if array.type.tz is not None:
             return _numbers(seconds_and_nanos(micros_of(array, column)))
@@ -279,7 +279,7 @@ def _well_known(array: pa.Array, kind: Kind, column: str) -> list[Piece]:
 
 
 def _numbers(fields: Sequence[Numbers]) -> list[Piece]:
-    """Return fields 1, 2, ... of numbers."""
+    """Return the numbers as fields 1, 2, ..."""
     pieces: list[Piece] = []
     for place, numbers in enumerate(fields):
         valid = numbers != 0

@@ -1,4 +1,4 @@
-"""Value formats whose schemas stand in a registry, as sinks use them: prepared, then pure."""
+"""Value formats with schemas in a registry: `prepare` does I/O, encoding is pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tailerd.records.formats.registered_records import RegisteredRecords, Schema
 
 
 class RegisteredFormat:
-    """A `RecordFormat` in Confluent's wire format: the id of the schema, then the value."""
+    """A `RecordFormat` in Confluent's wire format: the schema id, then the value."""
 
     def __init__(
         self,
@@ -24,31 +24,31 @@ class RegisteredFormat:
         earlier: tuple[str, ...] = (),
         ids: SchemaIds | None = None,
     ) -> None:
-        """Make the format.
+        """Create the format.
 
         Args:
-            options: What it is told.
-            earlier: The texts of the schemas before its own, where they matter.
-            ids: Of its schemas; None before it is prepared.
+            options: The format's options.
+            earlier: The texts of earlier schemas, if its own depend on them.
+            ids: The ids of its schemas; None before it is prepared.
         """
         self._options, self._earlier_texts, self._ids = options, earlier, ids
         self._form = self._made(options, earlier)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What encodes is made again in another process.
+        # The encoder is recreated in the other process.
         return type(self), (self._options, self._earlier_texts, self._ids)
 
     def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
-        """Return what encodes.
+        """Return the encoder.
 
         Args:
-            options: As of the format.
-            earlier: The texts of the schemas before the ones to come.
+            options: The format's options.
+            earlier: The texts of earlier schemas.
         """
         raise NotImplementedError
 
     def _earlier(self, rows: pa.Schema, registry: SchemaRegistry) -> tuple[str, ...]:
-        """Return the texts of earlier schemas that the schemas to come depend on."""
+        """Return the texts of earlier schemas that the new schemas depend on."""
         return ()
 
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
@@ -66,7 +66,7 @@ class RegisteredFormat:
 
 
 class AvroRecords(RegisteredFormat):
-    """Avro: rows, or Debezium's envelope as its connectors write it through AvroConverter."""
+    """Avro: rows, or Debezium's envelope as written through AvroConverter."""
 
     content_type: ClassVar[str] = "application/avro"
 
@@ -75,7 +75,7 @@ class AvroRecords(RegisteredFormat):
 
 
 class ProtobufRecords(RegisteredFormat):
-    """Protobuf: rows, or Debezium's envelope; fields keep the numbers of earlier schemas."""
+    """Protobuf: rows, or Debezium's envelope; fields keep their numbers of earlier schemas."""
 
     content_type: ClassVar[str] = "application/protobuf"
 
@@ -91,9 +91,9 @@ class ProtobufRecords(RegisteredFormat):
 
 
 class RegisteredJsonRecords(RegisteredFormat):
-    """JSON as `json` and `debezium` write it, with its schema in the registry."""
+    """JSON as in `json` and `debezium`, with its schema in the registry."""
 
-    # With the schema's id before it, a value is no JSON text.
+    # The schema id before it means that a value is not valid JSON.
     content_type: ClassVar[str] = "application/octet-stream"
 
     def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
@@ -101,11 +101,11 @@ class RegisteredJsonRecords(RegisteredFormat):
 
 
 def record_schemas(form: RegisteredRecords, rows: pa.Schema) -> list[RecordSchema]:
-    """Return the value's schema, and the key's where records have keys.
+    """Return the value's schema, and the key's if records have keys.
 
     Raises:
         ConfigError: A key column is not among the columns.
-        UnsupportedFeatureError: A column cannot be expressed.
+        UnsupportedFeatureError: A column has no type in the schema.
     """
     schemas = form.schemas(rows)
     value, key = schemas.value, schemas.key

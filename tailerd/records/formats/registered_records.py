@@ -1,6 +1,6 @@
-"""Records whose schemas stand in a registry: their bytes begin with the schema's id.
+"""Encode records with registered schemas: their bytes start with the schema's id.
 
-Pure: the shell asks `schemas` for what to register, and hands the ids to `records`.
+Pure: the caller registers the schemas of `schemas`, and passes their ids to `records`.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from tailerd.records.update_pairs import (
 )
 
 MAGIC = b"\0"
-"""First byte of Confluent's wire format; the id follows as four bytes, the highest first."""
+"""First byte of Confluent's wire format; the id follows as four big-endian bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaIds:
-    """What a registry answered for the schemas of one table schema.
+    """The registry's ids of the schemas for one table schema.
 
     Attributes:
-        key: None for records without keys.
-        value: The value's id.
+        key: Id of the key's schema; None for records without keys.
+        value: Id of the value's schema.
     """
 
     key: int | None
@@ -68,48 +68,47 @@ class SchemaIds:
 
 
 class Codec(Protocol):
-    """One binary format: its schemas and its bytes, of any shape of records."""
+    """A binary format: schemas and encoders for any shape of records."""
 
     def schema(self, shape: RecordShape) -> WrittenSchema:
         """Return the schema of a shape.
 
         Raises:
-            UnsupportedFeatureError: A column has no type there.
+            UnsupportedFeatureError: A column has no type in this format.
         """
         ...
 
     def encoder(self, shape: RecordShape) -> RecordEncoder:
-        """Return what writes records of that schema."""
+        """Return the encoder of records with that schema."""
         ...
 
     def header(self, schema_id: int) -> bytes:
-        """Return what stands before each record."""
+        """Return the prefix of each record."""
         ...
 
 
 class RegisteredRecords(Protocol):
-    """As `RecordFormat`, for values and keys whose schemas are registered."""
+    """Like `RecordFormat`, for values and keys with registered schemas."""
 
     def schemas(self, rows: pa.Schema) -> RecordSchemas:
-        """Return the schemas of records made of such rows.
+        """Return the schemas of the records of such rows.
 
         Raises:
             ConfigError: A key column is not among the table's columns.
-            UnsupportedFeatureError: A column cannot be expressed.
+            UnsupportedFeatureError: A column has no type in this format.
         """
         ...
 
     def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
-        """Return the records of all rows, in the order that `RecordFormat` promises.
+        """Return the records of all rows, in the order that `RecordFormat` guarantees.
 
         Args:
             batch: Rows of one commit.
-            ids: Of the schemas that `schemas` returns for this batch's schema.
-            now_us: When the change is processed, microseconds since the epoch; None takes the
-                commit's timestamp.
+            ids: Ids of the schemas that `schemas` returns for this batch's schema.
+            now_us: Processing time, microseconds since the epoch; None uses the commit's timestamp.
 
         Raises:
-            TableError: A value that the format cannot carry.
+            TableError: The format cannot represent a value.
         """
         ...
 
@@ -120,7 +119,7 @@ def schema_header(schema_id: int) -> bytes:
 
 
 class RowRecords:
-    """One record per row with its change columns, both images of an update each with its key.
+    """One record per row, with its change columns; each image of an update has its own key.
 
     The order is that of `JsonRecords`.
     """
@@ -137,7 +136,7 @@ class RowRecords:
         return RecordSchemas(key=self._keys.schema(rows), value=value)
 
     def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
-        """Return the rows; they say nothing of when they are processed."""
+        """Return the rows, which do not include the processing time."""
         columns = [*batch.rows.columns, *_change_columns(batch)]
         header = self._codec.header(ids.value)
         values = encoded(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
@@ -153,7 +152,7 @@ class RowRecords:
 class EnvelopeRecords:
     """One record per change in Debezium's envelope, and a tombstone after each delete.
 
-    Which rows are one change, their order and their keys are those of `DebeziumRecords`.
+    Pairing, order and keys are those of `DebeziumRecords`.
     """
 
     def __init__(self, options: FormatOptions, codec: Codec) -> None:
@@ -170,7 +169,7 @@ class EnvelopeRecords:
         return RecordSchemas(key=self._keys.schema(rows), value=value)
 
     def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
-        """Return the changes of a batch."""
+        """Return the records of a batch's changes."""
         options = self._options
         changes = parted(pair_rows(batch, options.key), batch, options.routed_by)
         values = self._values(batch, changes, ids, now_us)
@@ -218,7 +217,7 @@ class EnvelopeRecords:
 
 
 class _Keys:
-    """The keys of rows, in the format of their values."""
+    """Encodes the keys of rows in the format of their values."""
 
     def __init__(self, options: FormatOptions, codec: Codec) -> None:
         self._options = options
@@ -233,7 +232,7 @@ class _Keys:
         return self._codec.schema(self._shape(rows)) if self._options.key else None
 
     def of_rows(self, batch: ChangeBatch, ids: SchemaIds) -> pa.Array | None:
-        """Return the key of each row; equal keys are equal bytes under one schema."""
+        """Return the key of each row; with one schema, equal keys have equal bytes."""
         if not self._options.key:
             return None
         if ids.key is None:
@@ -244,10 +243,9 @@ class _Keys:
 
 
 def per_schema(make: Callable[[pa.Schema], RecordEncoder]) -> Callable[[pa.Schema], RecordEncoder]:
-    """Return a function that makes an encoder once for each of the latest schemas.
+    """Return a function that returns the encoder of a schema, cached for the latest schemas.
 
-    Schemas that differ in their fields' metadata alone, by which variants are known, are not
-    alike: Arrow's own comparison says they are.
+    The cache compares field metadata too, which marks variants; Arrow's own comparison ignores it.
     """
 
     @lru_cache(maxsize=8)

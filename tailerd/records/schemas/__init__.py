@@ -1,1 +1,1 @@
-"""A table's schema as Avro, Protobuf and JSON Schema text."""
+"""Convert a table's schema to Avro, Protobuf and JSON Schema text."""

@@ -1,8 +1,8 @@
-"""Names that Avro and Protobuf allow: letters, digits and underscores of ASCII.
+"""Convert names to those that Avro and Protobuf allow: ASCII letters, digits and underscores.
 
-A field keeps its name under every later schema: what is not allowed in it is written as its code
-(`a-b` becomes `a_x2Db`, `1st` becomes `_1st`, as Iceberg does), which depends on the name alone.
-Names of records follow Debezium: one underscore for each character that is not allowed.
+A character that is not allowed in a field's name is replaced by its code (`a-b` becomes `a_x2Db`,
+`1st` becomes `_1st`, as in Iceberg). The result depends only on the name, so later schemas have the
+same. In record names each such character becomes one underscore, as in Debezium.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]")
 
 
 def allowed_name(name: str) -> str:
-    """Return a field's name as Avro allows it, the same for the same name always."""
+    """Return a field's name as Avro allows it; depends only on the name."""
     if _NAME.fullmatch(name):
         return name
     coded = _NOT_ALLOWED.sub(lambda found: f"_x{ord(found[0]):X}", name)
@@ -27,7 +27,7 @@ def allowed_name(name: str) -> str:
 
 
 def allowed_full_name(name: str) -> str:
-    """Return a record's full name as Debezium adjusts it: each part between dots by itself."""
+    """Return a record's full name as Debezium adjusts it: each part between dots separately."""
     parts = [_NOT_ALLOWED.sub("_", part) for part in name.split(".") if part]
     return ".".join(part if _NAME.fullmatch(part) else f"_{part}" for part in parts)
 
@@ -35,14 +35,14 @@ def allowed_full_name(name: str) -> str:
 def field_names(
     fields: Sequence[pa.Field], *, compared: Callable[[str], str] = lambda name: name
 ) -> list[str]:
-    """Return the names that the fields of one record have in a schema; no two are alike.
+    """Return the unique names of one record's fields in a schema.
 
-    Change columns keep their names, then allowed names theirs; of others that would be alike the
-    later ones get a number.
+    If names collide, change columns take precedence, then names that need no adjustment, then
+    earlier fields; the others get a number.
 
     Args:
-        fields: In order.
-        compared: Names are alike where this is equal.
+        fields: The fields, in order.
+        compared: Names collide if this function returns equal values.
     """
     wanted = [allowed_name(field.name) for field in fields]
     ranks = [
@@ -63,7 +63,7 @@ def field_names(
 def adjusted_fields(
     path: tuple[str, ...], fields: Sequence[pa.Field], names: Sequence[str]
 ) -> list[AdjustedName]:
-    """Return which names differ from the table's."""
+    """Return the names that differ from the table's."""
     return [
         AdjustedName(path=path, name=field.name, adjusted=name)
         for field, name in zip(fields, names, strict=True)
@@ -72,6 +72,6 @@ def adjusted_fields(
 
 
 def adjusted_record(name: str) -> list[AdjustedName]:
-    """Return the record's own name where it is not allowed."""
+    """Return the record's own name if it was adjusted."""
     allowed = allowed_full_name(name)
     return [] if allowed == name else [AdjustedName(path=(), name=name, adjusted=allowed)]

@@ -1,4 +1,4 @@
-"""A record's shape as an Avro schema, named and typed as Confluent's AvroConverter has it.
+"""Convert a record's shape to an Avro schema with the names and types of AvroConverter.
 
 | column | Avro |
 |---|---|
@@ -15,8 +15,8 @@
 | list | `array` |
 | map | `map` where keys are strings, else `array` of records with `key` and `value` |
 
-A column that may be null is a union with `null` first and `null` as default, so that adding and
-removing columns is compatible both ways.
+A nullable column is a union with `null` first and `null` as default, so that adding and removing
+columns is compatible in both directions.
 
 Protocol: Avro 1.12 specification, "Schema Declaration", "Logical Types"
 """
@@ -54,7 +54,7 @@ Node: TypeAlias = "dict[str, object] | list[object] | str"
 
 UINT64_DIGITS = 20
 COLUMN_NAME = "tailerd.name"
-"""Property of a field: what the table calls it, where that is no name in Avro."""
+"""Property of a field: its name in the table, if Avro does not allow that name."""
 VARIANT_TYPE = {"type": "string", "tailerd.type": "variant"}
 """The type of a variant: a string that holds JSON."""
 _JSON_NAME = "io.debezium.data.Json"
@@ -75,8 +75,8 @@ def avro_schema(shape: RecordShape, *, connect_names: bool = False) -> WrittenSc
 
     Args:
         shape: Their name and fields.
-        connect_names: With the `connect.*` properties that AvroConverter writes, so that a
-            converter gives Kafka Connect the types that Debezium documents.
+        connect_names: Whether to add AvroConverter's `connect.*` properties, so that a converter
+            returns the Connect types that Debezium documents.
 
     Raises:
         UnsupportedFeatureError: A column has no Avro type.
@@ -102,7 +102,7 @@ def is_avro_map(kind: pa.DataType) -> bool:
 
 
 class _Writer:
-    """Writes one schema: a name is defined where it comes first, and a reference after that."""
+    """Writes one schema: the first use of a name defines it, later uses are references."""
 
     def __init__(self, connect_names: bool) -> None:
         self._connect_names = connect_names
@@ -172,7 +172,7 @@ class _Writer:
         while name in self._defined:
             if is_given and self._defined[name] == fields:
                 return name
-            # Two paths whose parts contain the separator themselves.
+            # Two paths have the same name if their parts contain the separator.
             name, number = f"{wanted}_{number}", number + 1
         return self.record(name, fields, path)
 

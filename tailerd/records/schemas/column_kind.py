@@ -1,4 +1,4 @@
-"""Which kind of value a column holds: Arrow's many layouts of one type are one kind."""
+"""Determine the kind of a column's values: all Arrow layouts of one type are one kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailerd.records.json_columns import is_any_list, is_variant
 
 
 class Kind(Enum):
-    """Kinds of values; every format says how it writes each."""
+    """Kinds of values; each format defines their encoding."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -56,7 +56,7 @@ _UUID = "arrow.uuid"
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values themselves: not of a dictionary, run ends or an extension."""
+    """Return the type of the stored values, without dictionary, run ends or extension type."""
     if isinstance(kind, pa.BaseExtensionType):
         return stored_type(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -68,7 +68,7 @@ def kind_of(field: pa.Field) -> Kind:
     """Return the kind of a column's values.
 
     Raises:
-        UnsupportedFeatureError: Names the column and its type.
+        UnsupportedFeatureError: The column's type is of no kind.
     """
     if is_variant(field):
         return Kind.VARIANT
@@ -82,7 +82,7 @@ def kind_of(field: pa.Field) -> Kind:
 
 
 def unsupported(field: pa.Field) -> UnsupportedFeatureError:
-    """Return the error for a column whose type the format cannot carry."""
+    """Return the error for a column whose type the format cannot represent."""
     return UnsupportedFeatureError(
         f"Column {field.name!r} has the type {field.type}, which this value format cannot carry.",
         remedy=f"Use `format: json`, rewrite it in another type, or {LEAVE_OUT}.",
@@ -90,10 +90,10 @@ def unsupported(field: pa.Field) -> UnsupportedFeatureError:
 
 
 def fits_int32(kind: pa.DataType) -> bool:
-    """Return whether every value of an integer type fits 32 bits with a sign."""
+    """Return whether every value of an integer type fits a signed 32-bit integer."""
     return bool(kind.bit_width < 32 or (kind.bit_width == 32 and pa.types.is_signed_integer(kind)))
 
 
 def is_wide_unsigned(kind: pa.DataType) -> bool:
-    """Return whether an integer type has values that 64 bits with a sign do not hold."""
+    """Return whether an integer type has values that do not fit a signed 64-bit integer."""
     return bool(pa.types.is_uint64(kind))

@@ -1,9 +1,9 @@
-"""A record's shape as a JSON Schema of draft 7, as Confluent's JsonSchemaConverter has it.
+"""Convert a record's shape to a JSON Schema (draft 7), as Confluent's JsonSchemaConverter does.
 
-It describes the JSON that the JSON formats write: decimals are strings or numbers, as they are told
-to be; binary is base64; a map is an object; the three floats that JSON has no number for are
-strings. A variant may be anything. Objects have no other properties, which makes a new column
-compatible by the rule BACKWARD of registries, and a column that is gone not.
+It describes the JSON of the JSON formats: decimals are strings or numbers, as configured; binary is
+base64; a map is an object; the three floats without a JSON number are strings. A variant may be
+anything. Objects allow no other properties, so that adding a column is compatible under the
+registries' rule BACKWARD, and removing one is not.
 
 Protocol: JSON Schema draft-07
 """
@@ -65,7 +65,7 @@ def _object(name: str, fields: Sequence[pa.Field], decimals: DecimalStyle) -> No
         field.name: {"connect.index": place, **_member(field, decimals)}
         for place, field in enumerate(fields)
     }
-    # Nothing else stands in it: so a further column is compatible with readers of the former.
+    # No other properties: only then is an added column backward compatible.
     node: Node = {"type": "object", "properties": members, "additionalProperties": False}
     if name:
         node["title"] = name

@@ -1,7 +1,7 @@
-"""The messages of a `.proto` text that `protobuf_text` wrote; a registry may have spaced it again.
+"""Parse a `.proto` text of `protobuf_text`, which a registry may have reformatted.
 
-Read are messages, fields, their comments and reserved numbers: what tailerd writes, and no more of
-the language.
+Only the parts of the language that tailerd writes are supported: messages, fields, their comments
+and reserved numbers.
 
 Protocol: Protocol Buffers Language Specification (Proto3)
 """
@@ -39,10 +39,10 @@ class ParsedField:
 
     Attributes:
         name, number, label: As in the text; a field without a label is `optional`.
-        type: Of its values, or of a map's items: a scalar's name, or a message's full name.
-        key: The scalar that a map's keys are; empty otherwise.
-        column: What the table calls it.
-        is_variant: Whether its texts are the JSON of variants.
+        type: Type of its values, or of a map's items: a scalar's name, or a message's full name.
+        key: Scalar type of a map's keys; empty otherwise.
+        column: Its name in the table.
+        is_variant: Whether its values are variants as JSON text.
     """
 
     name: str
@@ -59,10 +59,10 @@ class ParsedMessage:
     """A message.
 
     Attributes:
-        full_name: With package and the messages around it, without a dot in front.
+        full_name: Includes package and enclosing messages, without a leading dot.
         fields: In the order of the text.
-        reserved: Numbers of fields that were there before.
-        is_nested: Whether it stands in another message.
+        reserved: Numbers of removed fields.
+        is_nested: Whether it is defined in another message.
     """
 
     full_name: str
@@ -72,7 +72,7 @@ class ParsedMessage:
 
 
 def parsed_messages(text: str) -> tuple[str, Mapping[str, ParsedMessage]]:
-    """Return the package, and the messages by their full names, each before those inside it."""
+    """Return the package, and the messages by full name, each before its nested messages."""
     package, stack = "", list[str]()
     found: dict[str, ParsedMessage] = {}
     for statement, end, comments in _statements(text):
@@ -96,7 +96,7 @@ def parsed_messages(text: str) -> tuple[str, Mapping[str, ParsedMessage]]:
 
 
 def earlier_numbers(text: str) -> Mapping[str, Numbers]:
-    """Return the numbers of each message of a text that `protobuf_text` wrote, by its full name."""
+    """Return the field numbers of each message in a text of `protobuf_text`, by full name."""
     return {
         name: Numbers(
             {each.name: each.number for each in message.fields}, frozenset(message.reserved)
@@ -129,14 +129,14 @@ def _add(message: ParsedMessage, statement: str, comments: Sequence[str]) -> Non
 
 
 def _column(name: str, comments: Sequence[str]) -> str:
-    """Return what the table calls a field: its comment says so where that is another name."""
+    """Return a field's name in the table, which is in its comment if it differs."""
     for comment in reversed(comments):
         if match := _COLUMN.match(comment):
             try:
                 column = str(literal_eval(match[1]))
             except (ValueError, SyntaxError):
                 continue
-            # The table's own comment may read alike.
+            # The table's own comment may have the same form.
             if column != name and name.startswith(allowed_name(column)):
                 return column
     return name

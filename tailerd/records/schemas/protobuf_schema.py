@@ -1,4 +1,4 @@
-"""A record's shape as Protobuf messages, typed as Confluent's ProtobufConverter does.
+"""Convert a record's shape to Protobuf messages, with the types of Confluent's ProtobufConverter.
 
 | column | Protobuf |
 |---|---|
@@ -9,19 +9,19 @@
 | time of day | `google.type.TimeOfDay` |
 | timestamp with zone | `google.protobuf.Timestamp` |
 | timestamp without zone | `google.type.DateTime` without offset or zone |
-| UUID; variant | `string`; the latter holds JSON |
-| struct | a message inside the one it is a field of |
+| UUID; variant | `string`; the latter contains JSON |
+| struct | a message nested in the one that contains the field |
 | list | `repeated`; inside another list or map a message with `repeated items` |
-| map | `map`; where Protobuf allows no such keys `repeated` messages with `key` and `value` |
-| always null | no field; its number is kept |
+| map | `map`; if Protobuf does not allow the key type, `repeated` messages with `key` and `value` |
+| always null | no field; its number is reserved |
 
-Scalars are `optional`, so that null and zero differ. `repeated` and `map` know no null: a null list
-is an empty one there, and a null item is an error. `wrapped` collections are messages, and so are
-items that may be null: nothing is lost, and readers have a level more.
+Scalars are `optional`, so that null and zero differ. `repeated` and `map` have no null: a null list
+becomes an empty one, and a null item is an error. `wrapped` collections are messages, and so are
+items that may be null: nothing is lost, but readers have one more level.
 
-Numbers are field ids where every field of a struct has one; else those of an earlier schema of the
-record, new fields above all of them; else places. 18997 to 18999 are the change columns; numbers
-from there on move above those that Protobuf keeps for itself.
+Field numbers are field ids if every field of a struct has one; otherwise those of an earlier schema
+of the record, with new fields above all of them; otherwise positions. 18997 to 18999 are the change
+columns; numbers from there on are moved above Protobuf's reserved range.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Content = Literal["struct", "collection", "item"]
 _FIRST_FREE_NUMBER = 20_000
 
 IS_VARIANT = "A variant as JSON."
-"""What is said of fields that hold them: nothing else tells such a text from another."""
+"""Comment of variant fields, which distinguishes them from other strings."""
 
 WELL_KNOWN: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {
@@ -86,10 +86,10 @@ class Message:
 
     Attributes:
         name: Its own name.
-        full_name: With package and the messages around it, without a dot in front.
-        fields: In the order of the columns.
-        content: What its rows are: a struct's, the items of one list or map, or one item.
-        reserved: Numbers of fields that were there before.
+        full_name: With package and enclosing messages, without a leading dot.
+        fields: In column order.
+        content: What it represents: a struct, the items of one list or map, or one item.
+        reserved: Numbers of former fields.
     """
 
     name: str
@@ -106,9 +106,9 @@ class ValueType:
     Attributes:
         name: A scalar's name, or a message's full name.
         kind: Of the values.
-        message: The message where it belongs to this schema.
-        imported: The file that has the message where another does.
-        is_shared: The message stands in no other.
+        message: The message, if it is part of this schema.
+        imported: The file with the message, if it is imported.
+        is_shared: Whether the message is at the top level, not nested.
     """
 
     name: str
@@ -119,7 +119,7 @@ class ValueType:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is no message."""
+        """Whether it is not a message."""
         return self.message is None and not self.imported
 
 
@@ -129,11 +129,11 @@ class MessageField:
 
     Attributes:
         name, number: As in the schema.
-        place: Of its column among those of the struct.
-        label: `map` and `repeated` differ in the schema alone where items are entries.
-        value: Of each item of a repeated field.
-        column: What it is made of.
-        key: Of a `map`; None otherwise.
+        place: Index of its column in the struct.
+        label: For map entries, `map` and `repeated` differ only in the schema.
+        value: Type of the value, or of each item of a repeated field.
+        column: Its column.
+        key: Key type of a `map`; None otherwise.
     """
 
     name: str
@@ -147,7 +147,7 @@ class MessageField:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers that a message had before."""
+    """The field numbers of a message in an earlier schema."""
 
     by_name: Mapping[str, int] = field(default_factory=dict)
     reserved: frozenset[int] = frozenset()
@@ -155,12 +155,12 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufFile:
-    """A schema: the record's own message comes first.
+    """A schema, with the record's own message first.
 
     Attributes:
         package: Of all messages.
-        messages: Those that stand in no other.
-        imports: Files of messages of others, sorted.
+        messages: The top-level messages.
+        imports: Imported files, sorted.
         adjusted: Names that differ from the table's.
     """
 
@@ -180,8 +180,8 @@ def protobuf_file(
 
     Args:
         shape: Their name and fields.
-        collections: How lists and maps are written.
-        earlier: Numbers by a message's full name, of the schema before this one.
+        collections: How lists and maps are encoded.
+        earlier: Field numbers of the previous schema, by message full name.
 
     Raises:
         UnsupportedFeatureError: A column has no Protobuf type.
@@ -200,10 +200,10 @@ def protobuf_file(
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A column's place in a message; its type comes later.
+    """A field without its type, which is added later.
 
     Attributes:
-        name, number, place, column: As of `MessageField`.
+        name, number, place, column: As in `MessageField`.
     """
 
     name: str
@@ -218,12 +218,12 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The message that fields and other messages are written in.
+    """The message that contains fields and nested messages.
 
     Attributes:
         message: Its full name.
-        taken: Names in it; grows.
-        path: The columns above, outermost first.
+        taken: Names used in it; grows.
+        path: The enclosing columns, outermost first.
     """
 
     message: str
@@ -231,11 +231,11 @@ class _Scope:
     path: tuple[str, ...]
 
     def below(self, column: pa.Field) -> _Scope:
-        """Return the scope of what a column consists of."""
+        """Return the scope of a column's content."""
         return _Scope(self.message, self.taken, (*self.path, column.name))
 
     def inside(self, name: str, *fields: str) -> _Scope:
-        """Return the scope of a message in this one that has fields of these names."""
+        """Return the scope of a nested message that has fields with these names."""
         taken = {*fields, *(f"_{field}" for field in fields)}
         return _Scope(_joined(self.message, name), taken, self.path)
 
@@ -304,7 +304,7 @@ class _Writer:
         return ValueType(inside.message, kind_of(column), item)
 
     def _value(self, column: pa.Field, name: str, scope: _Scope) -> ValueType:
-        """Return the type of a column, of which there is one value a row."""
+        """Return the type of a column with one value per row."""
         kind, stored = kind_of(column), stored_type(column.type)
         if kind is Kind.NULL:
             raise unsupported(column.with_name(".".join(scope.path)))
@@ -346,12 +346,12 @@ class _Writer:
 def field_numbers(
     fields: Sequence[pa.Field], names: Sequence[str], earlier: Numbers | None
 ) -> tuple[list[int], tuple[int, ...]]:
-    """Return the number of each field, and those that must not be used again.
+    """Return the number of each field, and the numbers to reserve.
 
     Args:
         fields: Of one message, in order.
-        names: What they are called in it.
-        earlier: What the message had before, if it was there.
+        names: Their names in the message.
+        earlier: The message's earlier numbers, if it existed.
     """
     fixed = [(column.metadata or {}).get(NUMBER) for column in fields]
     ids = [field_id_of(column) for column in fields]
@@ -388,7 +388,7 @@ def _after_earlier(
 
 
 def allowed_number(wanted: int) -> int:
-    """Return the field number for an id or a place, from 1: past those that are not free."""
+    """Return the field number for an id or position, from 1; skips numbers that are not free."""
     return wanted if wanted < FIRST_CHANGE_NUMBER else wanted + _SHIFT
 
 
@@ -404,12 +404,12 @@ def _is_change_number(number: int) -> bool:
 
 
 def _compared(name: str) -> str:
-    """Return what must differ between names: readers of JSON drop underscores and case."""
+    """Return the form in which names must differ: JSON readers ignore underscores and case."""
     return name.replace("_", "").lower()
 
 
 def entry_name(name: str) -> str:
-    """Return the name of the message that the entries of a `map` are, as protoc makes it."""
+    """Return the name of the entry message of a `map`, as generated by protoc."""
     return f"{_camel(name)}Entry"
 
 
@@ -418,7 +418,7 @@ def _camel(name: str) -> str:
 
 
 def type_name(name: str) -> str:
-    """Return how names of messages that belong to a field begin."""
+    """Return the prefix of the names of a field's messages."""
     camel = _camel(name)
     return camel if camel and not camel[0].isdigit() else f"Field{camel}"
 
@@ -436,7 +436,7 @@ def _joined(scope: str, name: str) -> str:
 
 
 def comment_lines(member: MessageField) -> list[str]:
-    """Return what is said of a field: its column's comment, and its name where it is another."""
+    """Return a field's comment: its column's comment, and the column's name if it differs."""
     lines = comment_of(member.column).splitlines()
     if kind_of(member.column) is Kind.VARIANT:
         lines.append(IS_VARIANT)

@@ -1,4 +1,4 @@
-"""Protobuf messages as the text of a `.proto` file.
+"""Write Protobuf messages as the text of a `.proto` file.
 
 Protocol: Protocol Buffers Language Specification (Proto3)
 """
@@ -26,18 +26,19 @@ SCALARS = {
     "bytes": 12,
     "uint32": 13,
 }
-"""Numbers of types that are no messages, as descriptors have them."""
+"""Scalar type -> its number in descriptors."""
 _FOREIGN_PARTS = {"google", "confluent"}
 
 
 def protobuf_text(file: ProtobufFile) -> str:
-    """Return the text of a schema; the same messages give the same text."""
+    """Return the text of a schema; the same messages produce the same text."""
     lines = ['syntax = "proto3";']
     if file.package:
         lines += ["", f"package {file.package};"]
     if file.imports:
         lines += ["", *(f'import "{name}";' for name in file.imports)]
-    # A part of the package may be called like a package of others: then those need a dot in front.
+    # If a part of the package has the name of an imported package, imported types need a leading
+    # dot.
     dot = "." if _FOREIGN_PARTS & set(file.package.split(".")) else ""
     for message in file.messages:
         lines += ["", *_message(message, "", dot)]
@@ -67,7 +68,7 @@ def _declared(member: MessageField, dot: str) -> str:
     if member.label == "map" and member.key is not None:
         return f"map<{_written(member.key, dot)}, {value}>"
     if member.label == "optional" and not member.value.is_scalar:
-        # A message is there or not without saying so.
+        # Message fields have presence without a label.
         return value
     return f"{member.label} {value}"
 

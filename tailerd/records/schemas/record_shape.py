@@ -1,12 +1,12 @@
-"""What keys and values consist of, as Arrow fields: the one input of all schema texts.
+"""The fields of keys and values as Arrow fields, from which all schema texts are made.
 
-Field metadata that is used, where it is there:
+Optional field metadata:
 
-- `PARQUET:field_id`: the column's stable id, of every field of a struct or of none.
-- `comment`: what a column means, UTF-8; becomes the documentation in the schema.
+- `PARQUET:field_id`: the column's stable id; all fields of a struct have one, or none.
+- `comment`: description of a column, UTF-8; becomes the documentation in the schema.
 - `tailerd.type`: marks variants (`VARIANT_FIELD`).
 - `tailerd.record`: full name of the record a struct becomes; set here.
-- `tailerd.number`: a Protobuf field number that never moves; set here.
+- `tailerd.number`: a fixed Protobuf field number; set here.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NUMBER = b"tailerd.number"
 
 SOURCE_NAME = "io.tailerd.connector.Source"
 FIRST_CHANGE_NUMBER = 18_997
-"""Numbers of the three change columns: directly below those that Protobuf keeps for itself."""
+"""First number of the three change columns, directly below those that Protobuf reserves."""
 
 _TIMES = ("ts_ms", "ts_us", "ts_ns")
 
 SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
-"""As registries name them (`schemaType`)."""
+"""Schema types as in registries (`schemaType`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordShape:
-    """A record's full name, the topic's name before the last dot, and its fields in order."""
+    """A record's full name, such as `<topic>.Value`, and its fields in order."""
 
     name: str
     fields: tuple[pa.Field, ...]
@@ -51,9 +51,9 @@ class AdjustedName:
     """A name that the format does not allow.
 
     Attributes:
-        path: The columns above it, outermost first; empty for a record's own name.
-        name: As the table has it.
-        adjusted: As it stands in the schema.
+        path: Enclosing columns, outermost first; empty for a record's own name.
+        name: Name in the table.
+        adjusted: Name in the schema.
     """
 
     path: tuple[str, ...]
@@ -63,7 +63,7 @@ class AdjustedName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSchema:
-    """A schema as a registry takes it.
+    """A schema for a registry.
 
     Attributes:
         kind: The registry's `schemaType`.
@@ -87,7 +87,7 @@ class RecordSchemas:
 
 
 def topic_name(options: FormatOptions) -> str:
-    """Return Debezium's name of the table, which is also the topic's by default."""
+    """Return Debezium's name of the table, which is also the default topic name."""
     parts = (options.name, options.db, options.schema, options.table)
     return ".".join(part for part in parts if part)
 
@@ -146,21 +146,21 @@ def _record_field(name: str, shape: RecordShape, *, nullable: bool) -> pa.Field:
 
 
 def comment_of(field: pa.Field) -> str:
-    """Return the column's comment; empty where it has none."""
+    """Return the column's comment; empty if it has none."""
     return str((field.metadata or {}).get(COMMENT, b""), "utf-8", "replace")
 
 
 def field_id_of(field: pa.Field) -> int | None:
-    """Return the column's stable id; None where it has none."""
+    """Return the column's stable id; None if it has none."""
     raw = (field.metadata or {}).get(FIELD_ID, b"")
     return int(raw) if raw.isdigit() else None
 
 
 def record_name_of(field: pa.Field) -> str:
-    """Return the full name given to a struct's record; empty where none is."""
+    """Return the record name set on a struct; empty if none is set."""
     return str((field.metadata or {}).get(RECORD_NAME, b""), "utf-8")
 
 
 def is_change_column(field: pa.Field) -> bool:
-    """Return whether this is one of the three change columns, not a table's column of that name."""
+    """Return whether this is one of the three change columns, not a table column of that name."""
     return field.name in CHANGE_COLUMNS and NUMBER in (field.metadata or {})

@@ -1,4 +1,4 @@
-"""Changes to standard output, one JSON object a line. Nothing durable: for looking."""
+"""Changes on standard output, one JSON object per line. Not durable: for inspection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailerd.sinks.threads import in_thread
 
 
 class ConsoleSink:
-    """Writes every batch at once and whole, so that lines of several tables do not mix."""
+    """Writes each batch in one call, so that lines of several tables do not mix."""
 
     def __init__(self, *, encode: EncodeBatch, stream: BinaryIO | None = None) -> None:
         """Write to `stream`, by default the process's standard output."""
@@ -33,19 +33,19 @@ class ConsoleSink:
 
     @property
     def offsets(self) -> None:
-        """None: the daemon keeps them."""
+        """None: the daemon stores them."""
 
     async def healthcheck(self) -> None:
         """Standard output needs no check."""
 
     async def resume(self, offset: Offset) -> None:
-        """Do nothing: what was printed stays printed."""
+        """Do nothing: printed rows cannot be undone."""
 
     async def write(self, delivery: Delivery) -> int:
         """Print all rows; return their number.
 
         Raises:
-            SinkError: Nobody reads the output any more, or it cannot be written.
+            SinkError: The reader has closed the pipe, or the output cannot be written.
         """
         rows = 0
         async for batch in delivery.batches:
@@ -67,4 +67,4 @@ class ConsoleSink:
             ) from error
 
     async def aclose(self) -> None:
-        """Leave standard output open: it is the process's."""
+        """Leave standard output open: it belongs to the process."""

@@ -1,4 +1,4 @@
-"""The section of the file sink; apart from the sink, so that checking it loads no Arrow."""
+"""The file sink's configuration, in its own module so that validating it does not load Arrow."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class FileSinkConfig(SinkConfig):
         return str(Path(self.path).absolute())
 
     def file_mode(self) -> int | None:
-        """Return the permissions of delivered files; None where the umask decides."""
+        """Return the permissions of delivered files; None if the umask applies."""
         return None if self.mode is None else int(self.mode, 8)
 
     def guarantee(self) -> str:
-        """Return what a restart leaves: it replaces what it repeats."""
+        """Return `exactly-once`: a restart replaces the files that it repeats."""
         return "exactly-once"

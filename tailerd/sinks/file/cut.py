@@ -1,8 +1,8 @@
-"""Takes back the rows of a delivered file that lie at or after an offset inside it.
+"""Remove the rows at or after an offset from the files of a delivery.
 
-Rows of a delivery ascend by version through its files, and each carries its `_commit_version`. So
-what stays is the beginning of one file: it is written again under a temporary name, durably, and
-takes the file's place whole. Called again after a crash, cutting goes on where it was.
+Rows ascend by version through a delivery's files, and each has its `_commit_version`. So at most
+one file is kept in part: its first rows are written to a temporary file, durably, which then
+replaces it atomically. After a crash, a repeated call continues.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _CHUNK_BYTES = 1024 * 1024
 def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> None:
     """Remove the rows of versions at or after `until_version` from the files of one delivery.
 
-    Blocking; `OSError` comes through. Memory: one line, or one row group, at a time.
+    Blocking; raises `OSError`. Holds one line, or one row group, in memory.
 
     Args:
         parts: The delivery's files, in order.
-        until_version: The first version whose rows go.
-        owner: Of the folder.
+        until_version: The first version to remove.
+        owner: Owner of the folder.
 
     Raises:
-        ConfigError: A file is not as it was written.
+        ConfigError: A file was changed after it was written.
     """
     for part in reversed(parts):
         try:
@@ -69,7 +69,7 @@ def _last_version(path: Path) -> int:
 
 
 def _version_of(line: bytes) -> int:
-    """Return the version of a line from its end, which no value of a column can imitate."""
+    """Return the version from the end of a line, a pattern that no column value can produce."""
     ends = list(_LINE_END.finditer(line))
     if not ends or ends[-1].end() != len(line):
         raise ValueError(f"a line does not end with {COMMIT_VERSION} and {COMMIT_TIMESTAMP}")
@@ -77,7 +77,7 @@ def _version_of(line: bytes) -> int:
 
 
 def _cut(path: Path, until_version: int, owner: FolderOwner) -> None:
-    # The rows that stay are as visible as they were.
+    # The new file has the permissions of the old one.
     with open_temporary(owner.temporary(path), stat.S_IMODE(path.stat().st_mode)) as target:
         is_parquet = path.suffix == ".parquet"
         has_rows = (_keep_groups if is_parquet else _keep_lines)(path, target, until_version)
@@ -114,7 +114,7 @@ def _keep_groups(path: Path, target: BinaryIO, until_version: int) -> bool:
 
 
 def _groups_before(file: pq.ParquetFile, until_version: int) -> Iterator[pa.Table]:
-    """Yield row groups as far as their rows are before a version; none is empty."""
+    """Yield row groups up to the first row at or after a version; none is empty."""
     for number in range(file.metadata.num_row_groups):
         group = file.read_row_group(number)
         kept = group.filter(pc.less(group[COMMIT_VERSION], until_version))

@@ -22,15 +22,15 @@ NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet|gap\.json)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """Where the files of one table go. Picklable.
+    """The folder for the files of one table. Picklable.
 
     Attributes:
-        path: The folder, as every process sees it.
-        owner: Who writes there.
+        path: The folder's path, valid in every process.
+        owner: The owner of the folder.
         config: The sink's section.
-        encode: Makes JSON lines.
-        attempt: Of another process, which may write on when nobody waits for it any more: then its
-            files must not be those of the repetition.
+        encode: Encodes a batch as JSON lines.
+        attempt: Id of an attempt in another process. That process may continue writing after the
+            attempt was abandoned, so its files must not collide with those of the next attempt.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class Folder:
     attempt: str = ""
 
     def open_part(self, start: Offset, number: int) -> Part:
-        """Open a file of the delivery that begins at `start`; `OSError` comes through."""
+        """Open a file of the delivery that starts at `start`; may raise `OSError`."""
         path = self.path / f"{prefix(start)}-{number:05d}.{self.config.format}"
         temporary, mode = self.owner.temporary(path, self.attempt), self.config.file_mode()
         limit = self.config.max_bytes_per_file
@@ -49,7 +49,7 @@ class Folder:
         return JsonLinesPart(path, temporary, encode=self.encode, max_bytes=limit, mode=mode)
 
     def unwritable(self, error: Exception) -> SinkError:
-        """Return our error of the operating system's, or of Arrow's."""
+        """Return the sink error for an error of the operating system or of Arrow."""
         # Arrow reports failing writes with errno, but as its own text.
         reason = getattr(error, "strerror", None) or str(error)
         return SinkError(
@@ -60,7 +60,7 @@ class Folder:
 
 
 class DeliveryFiles:
-    """The temporary files of one delivery. Blocking; `OSError` and Arrow's errors come through."""
+    """The temporary files of one delivery. Blocking; may raise `OSError` and Arrow's errors."""
 
     def __init__(self, folder: Folder, start: Offset) -> None:
         self._folder, self._start = folder, start
@@ -69,11 +69,11 @@ class DeliveryFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """What the files are to be called, in order."""
+        """The final paths of the files, in order."""
         return [part.path for part in self._parts]
 
     def add(self, batch: ChangeBatch) -> None:
-        """Append rows; no rows make no file."""
+        """Append rows; an empty batch creates no file."""
         if batch.num_rows == 0:
             return
         if not self._parts or not self._parts[-1].fits(batch):
@@ -88,7 +88,7 @@ class DeliveryFiles:
             self._parts[-1].finish()
 
     def discard(self) -> None:
-        """Remove the temporary files; what is published stays."""
+        """Remove the temporary files; published files stay."""
         for part in self._parts:
             part.discard()
 
@@ -101,7 +101,7 @@ class FilesWriter:
     start: Offset
 
     def __call__(self, batches: Iterator[ChangeBatch]) -> list[Path]:
-        """Write all rows; return what the files are to be called.
+        """Write all rows; return the final paths of the files.
 
         Raises:
             SinkError: The folder cannot be written.
@@ -120,6 +120,6 @@ class FilesWriter:
 
 
 def prefix(offset: Offset) -> str:
-    """Return what the names of a delivery's files begin with."""
+    """Return the prefix of the names of a delivery's files."""
     rank = 0 if offset.phase is Phase.SNAPSHOT else 1
     return f"{offset.version:020d}-{rank}-{offset.position:020d}"

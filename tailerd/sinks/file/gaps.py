@@ -1,4 +1,4 @@
-"""How a folder of change files shows a gap: a small record, and another table's files set aside."""
+"""Record a gap in a folder of change files, and move a replaced table's files aside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailerd.storage.posix_files import sync_folder
 
 
 def write_gap_record(path: Path, gap: Gap, owner: FolderOwner, mode: int | None = None) -> None:
-    """Write durably what is missing before the files that follow; `OSError` comes through."""
+    """Write a durable record of the versions missing before the next files; raises `OSError`."""
     content = {
         "table": gap.table,
         "reason": gap.reason,
@@ -29,9 +29,9 @@ def write_gap_record(path: Path, gap: Gap, owner: FolderOwner, mode: int | None 
 
 
 def set_aside(folder: Path, files: Iterable[Path], gap: Gap) -> None:
-    """Move files of another history into a folder of their own; called again, it goes on.
+    """Move files of another history into a separate folder; a repeated call continues.
 
-    `OSError` comes through. Files are moved in the order given.
+    Raises `OSError`. Files are moved in the given order.
     """
     start = gap.start
     digest = hashlib.sha256(start.table_id.encode()).hexdigest()[:8]

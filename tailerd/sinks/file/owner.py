@@ -1,21 +1,21 @@
-"""Which process may write into a sink's folder, and which offsets the folder already has.
+"""The process that owns a sink's folder, and the offsets that the folder already contains.
 
-A start claims the folder: it creates `.tailerd/owner-<epoch>` exclusively, with an epoch above all
-others, and removes those below. The last to claim wins. An older owner cannot publish any more:
-all is written under a temporary name that has its owner's epoch, then the claim is checked, then
-the file gets its name. A new owner claims first, then removes all temporary files, then looks at
-the folder. So it sees what was published before; and what is published later was either removed
-under its temporary name, or begun after the claim, which the check then sees.
+A start claims the folder: it creates `.tailerd/owner-<epoch>` exclusively, with the highest epoch,
+and removes the lower ones. The last claim wins. An older owner cannot publish any more: each file
+is written under a temporary name with its owner's epoch, then the claim is checked, then the file
+is renamed. A new owner claims first, then removes all temporary files, then lists the folder. So it
+sees what was published before. A file that an older owner would publish later either has had its
+temporary file removed, or was started after the claim, and then the check fails.
 
-`.tailerd/published.json` has the offsets around the last delivery, written before its files get
-their names. A saved offset agrees with it where it is
+`.tailerd/published.json` has the start and end offsets of the last delivery, written before its
+files are renamed. A saved offset agrees with it if it is
 
     A  the delivery's start   -> stopped before the offset was saved: delivered again
-    B  its end, or behind     -> saved; commits without rows leave no file
-    C  what an operator reset the pipeline to (`.tailerd/reset.json`)
+    B  its end, or after it   -> saved; commits without rows leave no file
+    C  the offset an operator reset the pipeline to (`.tailerd/reset.json`)
 
-and else it is of another owner's state, or of an old copy. The record need not survive a power
-cut: without it the names of the files say where the last delivery began.
+Otherwise it is from another owner's state, or from an old copy. The record need not survive a power
+failure: without it, the file names show where the last delivery started.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The offsets around the last delivery that a folder has, as far as known.
+    """The offsets of the last delivery in a folder, as far as known.
 
     Attributes:
-        start: Where it begins.
-        end: Where it ends; its start where only names of files are left.
+        start: Its start.
+        end: Its end; the same as its start if only file names are left.
     """
 
     start: Offset
     end: Offset
 
     def agrees_with(self, saved: Offset) -> bool:
-        """Return whether a saved offset can be this delivery's pipeline's (cases A and B)."""
+        """Return whether a saved offset can belong to this delivery's pipeline (cases A and B)."""
         return saved.order == self.start.order or saved.order >= self.end.order
 
     @property
     def reach(self) -> str:
-        """Up to where the folder has rows, in words."""
+        """Up to which version the folder has rows, as text."""
         is_whole = self.end.is_commit_start and self.end.version > self.start.version
         return f"{'before' if is_whole else 'up to'} version {self.end.version}"
 
 
 class FolderOwner:
-    """One process's claim on a sink's folder. Blocking; `OSError` comes through.
+    """One process's claim on a sink's folder. Blocking; may raise `OSError`.
 
     Attributes:
-        epoch: Which claim of the folder it is, counted from 1; 0 before the first.
+        epoch: Number of this claim, from 1; 0 before the first.
     """
 
     def __init__(self, folder: Path, *, table: str) -> None:
-        """Claim nothing yet; `table` is the configured name, for messages."""
+        """Initialize without a claim; `table` is the configured name, for messages."""
         self.epoch = 0
         self._folder = folder
         self._place = folder / _FOLDER
@@ -83,17 +83,17 @@ class FolderOwner:
 
     @property
     def token(self) -> str:
-        """What another process of this owner needs for `check_token`."""
+        """The token with which another process of this owner calls `check_token`."""
         return f"{self.epoch}-{self._id}-{self._table}"
 
     def hold(self) -> None:
-        """Claim the folder, or make sure that it is still claimed.
+        """Claim the folder, or check that the claim is still valid.
 
         Raises:
-            SinkFencedError: Another process claimed it since.
+            SinkFencedError: Another process has claimed it since.
         """
         if self.epoch:
-            # Somebody may have emptied the folder; then it is claimed again.
+            # The folder may have been emptied; then it is claimed again.
             with contextlib.suppress(FileNotFoundError):
                 self.check()
                 return
@@ -108,8 +108,8 @@ class FolderOwner:
                 self._create(epoch)
             except FileExistsError:
                 continue
-            # What was listed may have been old: a higher one that was there is never removed
-            # before one above it is.
+            # The listing may have been stale. A higher epoch is never removed before one above it
+            # exists, so a second listing shows it.
             if epoch == max(self._epochs(), default=epoch):
                 break
             self._owner_file(epoch).unlink(missing_ok=True)
@@ -121,11 +121,11 @@ class FolderOwner:
         sync_folder(self._folder)
 
     def check(self) -> None:
-        """Make sure that nobody claimed the folder since.
+        """Check that no other process has claimed the folder since.
 
         Raises:
-            SinkFencedError: Another process did.
-            FileNotFoundError: The claim was removed, and nobody else has one.
+            SinkFencedError: Another process has.
+            FileNotFoundError: The claim was removed, and there is no other.
         """
         if self._said(self.epoch).get("owner") == self._id:
             return
@@ -143,29 +143,29 @@ class FolderOwner:
         )
 
     def temporary(self, path: Path, attempt: str = "") -> Path:
-        """Return the name a file has until it is complete; hidden, and no other owner's.
+        """Return a file's name until it is complete; hidden, and unique to this owner.
 
         Args:
-            attempt: Tells apart who else may write it for this owner; empty where nobody can.
+            attempt: Distinguishes concurrent writers of this owner; empty if there is only one.
         """
         whose = f"{self.epoch}-{attempt}" if attempt else f"{self.epoch}"
         return path.with_name(f".{path.name}.{whose}{TEMPORARY}")
 
     def publish(self, path: Path, attempt: str = "") -> None:
-        """Give a finished file its name, replacing what has it.
+        """Rename a finished file to its final name, replacing an existing one.
 
         Args:
-            path: What it is to be called.
-            attempt: As its temporary name has it.
+            path: The final name.
+            attempt: The one in its temporary name.
 
         Raises:
-            SinkFencedError: Another process claimed the folder.
+            SinkFencedError: Another process has claimed the folder.
         """
         self.check()
         try:
             self.temporary(path, attempt).replace(path)
         except FileNotFoundError:
-            # A new owner removes what the one before has not published.
+            # A new owner removes the previous owner's temporary files.
             self.check()
             raise
 
@@ -177,10 +177,10 @@ class FolderOwner:
                     path.unlink(missing_ok=True)
 
     def record(self, start: Offset, end: Offset) -> None:
-        """Note the offsets around a delivery, before its files get their names.
+        """Record the offsets of a delivery, before its files are renamed.
 
         Raises:
-            SinkFencedError: Another process claimed the folder.
+            SinkFencedError: Another process has claimed the folder.
         """
         path = self._place / _PUBLISHED
         fields = {name: json.loads(o.to_json()) for name, o in (("start", start), ("end", end))}
@@ -188,14 +188,14 @@ class FolderOwner:
         self.publish(path)
 
     def agree(self, saved: Offset, newest_file: Offset | None) -> None:
-        """Make sure that a saved offset fits what the folder has.
+        """Check that a saved offset is consistent with the folder's content.
 
         Args:
-            saved: Where the pipeline would go on.
-            newest_file: Where the newest file of the folder begins.
+            saved: The offset where the pipeline would resume.
+            newest_file: The start offset of the newest file in the folder.
 
         Raises:
-            OffsetError: It is of another owner, or of an old copy of the state.
+            OffsetError: It is from another owner, or from an old copy of the state.
         """
         published = self.published(newest_file)
         if published is None or published.agrees_with(saved) or self._is_reset_to(saved):
@@ -209,10 +209,10 @@ class FolderOwner:
         )
 
     def agree_to_begin(self, newest_file: Offset | None) -> None:
-        """Make sure that nothing was delivered into the folder yet.
+        """Check that nothing was delivered into the folder yet.
 
         Raises:
-            OffsetError: Something was.
+            OffsetError: Something was delivered.
         """
         published = self.published(newest_file)
         if published is None:
@@ -225,7 +225,7 @@ class FolderOwner:
         )
 
     def accept(self, offset: Offset) -> None:
-        """Let a pipeline go on at `offset`, as an operator says; a folder must be there for it."""
+        """Allow a pipeline to resume at an operator's `offset`; does nothing without a folder."""
         if not self._folder.exists():
             return
         self._place.mkdir(exist_ok=True)
@@ -234,18 +234,18 @@ class FolderOwner:
         temporary.replace(self._place / _RESET)
 
     def settle_reset(self, saved: Offset) -> None:
-        """Once the folder is claimed: make an accepted offset the folder's own, and forget it."""
+        """Record an accepted offset as published and delete it; called once the claim is held."""
         if self._is_reset_to(saved):
             self.record(saved, saved)
         (self._place / _RESET).unlink(missing_ok=True)
 
     def published(self, newest_file: Offset | None) -> Published | None:
-        """Return the offsets around the last delivery; None where there was none."""
+        """Return the offsets of the last delivery; None if there was none."""
         try:
             fields = json.loads((self._place / _PUBLISHED).read_text())
             start, end = (Offset.from_json(json.dumps(fields[name])) for name in ("start", "end"))
         except (FileNotFoundError, ValueError, KeyError, TypeError, OffsetError):
-            # Lost in a power cut.
+            # Lost in a power failure.
             return None if newest_file is None else Published(start=newest_file, end=newest_file)
         return Published(start=start, end=end)
 
@@ -288,7 +288,7 @@ class FolderOwner:
 
     def _said(self, epoch: int) -> dict[str, object]:
         try:
-            # Opened, not only looked for: network file systems then ask their server.
+            # Opened, not only checked for existence: a network file system then asks its server.
             fields = json.loads(self._owner_file(epoch).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
@@ -300,7 +300,7 @@ class FolderOwner:
 
 
 def check_token(folder: Path, token: str) -> None:
-    """Do what `FolderOwner.check` does, for the owner whose `token` this is."""
+    """Do what `FolderOwner.check` does, for the owner with this `token`."""
     epoch, identity, table = token.split("-", 2)
     owner = FolderOwner(folder, table=table)
     owner.epoch, owner._id = int(epoch), identity

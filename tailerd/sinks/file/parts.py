@@ -1,4 +1,4 @@
-"""One file of a delivery: written under a temporary name and made durable."""
+"""Write one file of a delivery, durably and under a temporary name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.sinks.resources import EncodeBatch
 
 
 class Part(Protocol):
-    """A file being written. Blocking; `OSError` and `pa.ArrowException` come through."""
+    """A file being written. Blocking; raises `OSError` and `pa.ArrowException`."""
 
     path: Path
 
@@ -32,12 +32,12 @@ class Part(Protocol):
         ...
 
     def discard(self) -> None:
-        """Close and remove the temporary file; what is published stays. Never raises `OSError`."""
+        """Close and remove the temporary file; published files stay. Never raises `OSError`."""
         ...
 
 
 class JsonLinesPart:
-    """JSON lines: bytes of the encoder one after the other."""
+    """A file of JSON lines: the concatenated output of the encoder."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class JsonLinesPart:
         self._file = open_temporary(temporary, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
-        """Return whether the file is still below its size."""
+        """Return whether the file is below its maximum size."""
         return self._written_bytes < self._max_bytes
 
     def add(self, batch: ChangeBatch) -> None:
@@ -73,7 +73,7 @@ class JsonLinesPart:
 
 
 class ParquetPart:
-    """Parquet with the three change columns; all rows of a file have one schema."""
+    """A Parquet file with the three change columns; all rows have the same schema."""
 
     def __init__(
         self, path: Path, temporary: Path, *, max_bytes: int, mode: int | None = None
@@ -86,7 +86,7 @@ class ParquetPart:
         self._file = open_temporary(temporary, mode)
 
     def fits(self, batch: ChangeBatch) -> bool:
-        """Return whether the file is below its size and of the batch's schema."""
+        """Return whether the file is below its maximum size and has the batch's schema."""
         is_same = self._schema is None or self._schema.equals(batch.rows.schema)
         return is_same and self._file.tell() < self._max_bytes
 
@@ -107,26 +107,26 @@ class ParquetPart:
 
     def discard(self) -> None:
         """Remove the temporary file."""
-        # Without closing: the footer of a file that goes away is not worth an error.
+        # Without closing the writer: writing the footer of a discarded file could fail.
         self._writer = None
         _forget(self._file, self._temporary)
 
 
 def open_temporary(path: Path, mode: int | None) -> BinaryIO:
-    """Open the file that becomes another one's when it is finished, empty.
+    """Create an empty temporary file, which is renamed when it is complete.
 
     Args:
-        mode: Its permissions; None for what the umask leaves.
+        mode: Its permissions; None uses the umask.
     """
     file = path.open("wb")
     if mode is not None:
-        # While there is nothing in it.
+        # Before anything is written to it.
         os.fchmod(file.fileno(), mode)
     return file
 
 
 def close_durably(file: BinaryIO) -> None:
-    """Close a file once its bytes are on disk; closing twice is closing once."""
+    """Close a file after its bytes are on disk; idempotent."""
     if file.closed:
         return
     file.flush()
@@ -135,9 +135,9 @@ def close_durably(file: BinaryIO) -> None:
 
 
 def _forget(file: BinaryIO, temporary: Path) -> None:
-    # A full disk refuses the last flush; the file is removed anyway.
+    # On a full disk the last flush fails; the file is removed anyway.
     with contextlib.suppress(OSError):
         file.close()
-    # What cannot be removed keeps its temporary name: `resume` removes it.
+    # A file that cannot be removed keeps its temporary name; `resume` removes it.
     with contextlib.suppress(OSError):
         temporary.unlink(missing_ok=True)

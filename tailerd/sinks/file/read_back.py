@@ -1,4 +1,4 @@
-"""What a file sink's folder holds, read again."""
+"""Read back the files in a file sink's folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CHUNK_BYTES = 1 << 20
 
 
 async def read_lines(folder: Path) -> AsyncGenerator[Sequence[bytes]]:
-    """Give the lines of all JSON-lines files of a folder, file by file in order of their names.
+    """Yield the lines of all JSON-lines files of a folder, in the order of the file names.
 
     Raises:
-        SinkError: The folder or a file cannot be read, or it holds Parquet.
+        SinkError: The folder or a file cannot be read, or there are Parquet files.
     """
     try:
         for path in await asyncio.to_thread(_files, folder):

@@ -1,14 +1,14 @@
-"""Changes as files in a folder: each row once, whatever crashes.
+"""Changes as files in a folder: each row exactly once, even after crashes.
 
 A delivery becomes `{version:020}-{phase}-{position:020}-{part:05}.jsonl`, named by its start, so
-that names sort in delivery order. A file appears whole under its name. Files at or after the saved
-offset were never covered by it: `resume` removes them and they are written again, so a reader sees
-each row once; a reader that looks between a crash and the restart may see rows that are replaced
-by the same rows. Where an operator set the offset back into the middle of a file, `resume` removes
-the rows behind it from that file. A small file `.tailerd.json` says which table the folder belongs
-to, and a folder `.tailerd` which process may write and what was published last (`file_owner.py`).
-A gap is a file `....gap.json`, named by what follows it; files of a table that was replaced are set
-aside in a folder `replaced-...`.
+that names sort in delivery order. A file appears atomically under its final name. Files at or after
+the saved offset are not covered by it: `resume` removes them and they are written again, so a
+reader sees each row once; between a crash and the restart, a reader may see rows that are later
+replaced by the same rows. If an operator set the offset back into the middle of a file, `resume`
+removes the rows after it from that file. The file `.tailerd.json` names the table of the folder,
+and the folder `.tailerd` records the owning process and the last delivery (`owner.py`). A gap is a
+file `....gap.json`, named by what follows it; files of a replaced table are moved to a folder
+`replaced-...`.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class FileSink:
 
     @property
     def max_in_flight(self) -> int:
-        """One: two deliveries at a time would not be faster on one disk."""
+        """One: concurrent deliveries would not be faster on one disk."""
         return 1
 
     @property
     def offsets(self) -> None:
-        """None: the daemon keeps them."""
+        """None: the daemon stores them."""
 
     async def healthcheck(self) -> None:
-        """Look whether the folder can be written or made; change nothing.
+        """Check whether the folder can be written or created; change nothing.
 
         Raises:
             SinkError: It cannot.
@@ -84,29 +84,29 @@ class FileSink:
         await asyncio.to_thread(self._probe)
 
     async def resume(self, offset: Offset) -> None:
-        """Remove what was written at or after `offset`, and what a crash left half written.
+        """Remove what was written at or after `offset`, and temporary files left by a crash.
 
-        The first call claims the folder: what another process writes there fails from now on.
+        The first call claims the folder: writes of other processes fail from now on.
 
         Raises:
-            ConfigError: The folder holds the changes of another table.
-            OffsetError: The first call's offset is not where the folder's last delivery can be.
-            SinkFencedError: Another process claimed the folder since.
+            ConfigError: The folder contains the changes of another table.
+            OffsetError: The first call's offset is inconsistent with the folder's last delivery.
+            SinkFencedError: Another process has claimed the folder since.
             SinkError: The folder cannot be written.
         """
         await asyncio.to_thread(self._resume, offset)
 
     async def check_first_start(self) -> None:
-        """Make sure that the folder has no changes yet.
+        """Check that the folder has no changes yet.
 
         Raises:
-            OffsetError: It has.
+            OffsetError: It has changes.
             SinkError: It cannot be read.
         """
         await asyncio.to_thread(self._check_first_start)
 
     async def accept(self, offset: Offset) -> None:
-        """Let the next start go on at `offset`.
+        """Allow the next start to resume at `offset`.
 
         Raises:
             SinkError: The folder cannot be written.
@@ -114,7 +114,7 @@ class FileSink:
         await in_thread(self._accept, offset)
 
     async def note_gap(self, gap: Gap) -> None:
-        """Write a record of the gap; set files of another history aside.
+        """Write a record of the gap; move files of another history aside.
 
         Raises:
             SinkError: The folder cannot be written.
@@ -122,11 +122,11 @@ class FileSink:
         await in_thread(self._note_gap, gap)
 
     async def write(self, delivery: Delivery) -> int:
-        """Write all rows and make them durable; return their number. No rows: no file.
+        """Write all rows durably; return their number. Without rows, no file is created.
 
         Raises:
-            SinkFencedError: Another process claimed the folder since.
-            SinkError: The disk is full, the folder is gone or may not be written.
+            SinkFencedError: Another process has claimed the folder since.
+            SinkError: The disk is full, or the folder is missing or not writable.
         """
         files = DeliveryFiles(self._place, delivery.start)
         try:
@@ -136,7 +136,7 @@ class FileSink:
             await in_thread(files.finish)
             await in_thread(self._publish, delivery.start, delivery.end, files.paths)
         except BaseException as error:
-            # Also when cancelled: what is left is only temporary files.
+            # Also when cancelled: only temporary files remain.
             await in_thread(files.discard)
             if isinstance(error, OSError | pa.ArrowException):
                 raise self._place.unwritable(error) from error
@@ -144,12 +144,12 @@ class FileSink:
         return files.rows
 
     async def write_remotely(self, delivery: RemoteDelivery) -> None:
-        """Have the files written elsewhere, and give them their names here.
+        """Have another process write the files, and rename them here.
 
-        What a failure leaves are temporary files, which the next owner of the folder removes.
+        A failure leaves temporary files, which the next owner of the folder removes.
 
         Raises:
-            TailerdError: As of `write`, or of who writes.
+            TailerdError: As `write`, or the error of the writing process.
         """
         try:
             await self._let_in(delivery.start, delivery.end)
@@ -163,26 +163,26 @@ class FileSink:
 
     async def _let_in(self, start: Offset, end: Offset) -> None:
         if end.table_id != start.table_id:
-            # Before the offset is saved: whoever has it, is let in.
+            # Before the offset is saved, so that a start with that offset is accepted.
             await in_thread(self._claim_too, end.table_id)
 
     @property
     def value_format(self) -> str:
-        """JSON lines are the records of the format `json`."""
+        """`json`: each line is a record of that format."""
         return "json"
 
     @property
     def has_decimal_numbers(self) -> bool:
-        """Decimals are texts."""
+        """False: decimals are strings."""
         return False
 
     @property
     def empty_is_null(self) -> bool:
-        """JSON tells them apart."""
+        """False: JSON distinguishes them."""
         return False
 
     def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
-        """Give the lines of all files.
+        """Yield the lines of all files.
 
         Raises:
             SinkError: They cannot be read.
@@ -223,7 +223,7 @@ class FileSink:
             if not (self._folder / _MARKER).exists():
                 self._write_marker([offset.table_id])
             kept: list[Path] = []
-            # The last first: what is left at any moment has no hole.
+            # The last first: the remaining files never have a gap.
             for path in sorted(self._folder.iterdir(), reverse=True):
                 if _is_at_or_after(path.name, offset):
                     self._owner.check()
@@ -236,15 +236,15 @@ class FileSink:
             raise self._place.unwritable(error) from error
 
     def _own(self, offset: Offset) -> None:
-        """Claim the folder for a pipeline that goes on at `offset`; later calls only check."""
+        """Claim the folder for a pipeline that resumes at `offset`; later calls only check."""
         epoch = self._owner.epoch
         if epoch == 0:
-            # Before the claim, which stops another owner: this one may be the one that is wrong.
+            # Before the claim, which stops another owner: this process may have the wrong state.
             self._owner.agree(offset, self._newest_file())
         self._owner.hold()
         if epoch == 0:
             self._owner.remove_unfinished()
-            # What was published until the claim counts too.
+            # Again, for files published until the claim.
             self._owner.agree(offset, self._newest_file())
             self._owner.settle_reset(offset)
 
@@ -261,7 +261,7 @@ class FileSink:
             raise self._place.unwritable(error) from error
 
     def _newest_file(self) -> Offset | None:
-        """Return where the newest file of changes begins; None where there is none."""
+        """Return the start offset of the newest file of changes; None if there is none."""
         if not self._folder.exists():
             return None
         names = [path.name for path in self._folder.iterdir() if not path.name.endswith(_GAP)]
@@ -279,17 +279,17 @@ class FileSink:
             if gap.is_other_history:
                 own = sorted(path for path in self._folder.iterdir() if _is_own(path.name))
                 marker = self._folder / _MARKER
-                # Last: until all is moved, the folder is the old table's.
+                # The marker last: until all is moved, the folder belongs to the old table.
                 set_aside(self._folder, [*own, *([marker] if marker.exists() else [])], gap)
             record = self._folder / f"{prefix(gap.end)}{_GAP}"
             write_gap_record(record, gap, self._owner, self._config.file_mode())
-            # Until the offset behind the gap is saved, a restart meets the gap again.
+            # Until the offset after the gap is saved, a restart encounters the gap again.
             self._owner.record(gap.start, gap.end)
         except OSError as error:
             raise self._place.unwritable(error) from error
 
     def _check_table(self, table_id: str) -> None:
-        """Make sure that the folder is this table's: its file names would mix with another's."""
+        """Check that the folder belongs to this table: file names of two tables would mix."""
         if not (self._folder / _MARKER).exists():
             return
         owners = self._owners()
@@ -301,14 +301,14 @@ class FileSink:
             )
 
     def _claim_too(self, table_id: str) -> None:
-        """Let the folder also be of the id that the table has since it was replaced."""
+        """Add the id that the table has since it was replaced to the folder's marker."""
         self._folder.mkdir(parents=True, exist_ok=True)
         owners = self._owners() if (self._folder / _MARKER).exists() else []
         if table_id not in owners:
             self._write_marker([*owners, table_id])
 
     def _owners(self) -> list[str]:
-        """Return the ids of the folder's table, one for each time it was replaced."""
+        """Return the ids of the folder's table: the first, and one for each replacement."""
         marker = self._folder / _MARKER
         try:
             fields = json.loads(marker.read_text())
@@ -339,14 +339,14 @@ def _is_at_or_after(name: str, offset: Offset) -> bool:
     if match is None:
         return False
     order = tuple(map(int, match.groups()[:3]))
-    # The record of a gap that ends at the offset tells what is missing before it.
+    # A gap's record that ends at the offset describes what is missing before it, so it stays.
     return order > offset.order or (order == offset.order and not name.endswith(_GAP))
 
 
 def _last_delivery(descending: list[Path]) -> list[Path]:
-    """Return the files of the delivery that may go on behind the offset: the last before it.
+    """Return the files of the last delivery before the offset, which may extend beyond it.
 
-    A snapshot's rows have one version, and a snapshot that has begun lies before the offset.
+    A snapshot's rows have one version, and a snapshot that has started is before the offset.
     """
     if not descending:
         return []
@@ -357,7 +357,7 @@ def _last_delivery(descending: list[Path]) -> list[Path]:
 
 
 def _cut_version(offset: Offset) -> int:
-    """Return the first version whose rows do not stay in files that begin before the offset."""
+    """Return the first version whose rows are removed from files that start before the offset."""
     is_inside = offset.phase is Phase.FOLLOW and offset.position > 0
-    # Inside a commit lies only where a delivery ended, and so a file.
+    # An offset inside a commit is always the end of a delivery, and so of a file.
     return offset.version + is_inside

@@ -1,4 +1,4 @@
-"""What was handed to the producer and is not acknowledged yet: back-pressure, and the wait."""
+"""Track what was passed to the producer and is not acknowledged yet: back-pressure and waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOK_AFTER_SECONDS = 2.0
 
 
 class AbandonedError(SinkError):
-    """Nobody waits for this delivery any more."""
+    """The delivery was abandoned while it was being sent."""
 
     code = "delivery_abandoned"
 
@@ -21,8 +21,8 @@ class AbandonedError(SinkError):
 class Acknowledgements:
     """Counts the bytes of one delivery in flight. Thread-safe; `reserve` and `wait` block.
 
-    A wait ends with an error when nothing was acknowledged for longer than the client itself
-    tries, so that no wait is without end.
+    A wait fails if nothing was acknowledged for longer than the client's own delivery timeout, so
+    no wait is unbounded.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Acknowledgements:
         explain: Callable[[Exception], Exception],
         look: Callable[[], Exception | None] = lambda: None,
     ) -> None:
-        """Begin a delivery.
+        """Start a delivery.
 
         Args:
-            max_bytes: Beyond it `reserve` waits; a single larger piece still goes.
-            timeout_seconds: After which the client gives up a piece.
-            explain: Makes our error of one that a piece failed with.
-            look: Asked every few seconds without progress for a reason to wait no longer.
+            max_bytes: Limit above which `reserve` waits; a single larger piece is allowed.
+            timeout_seconds: The client's delivery timeout for a piece.
+            explain: Maps the error of a failed piece to a tailerd error.
+            look: Called every few seconds without progress; returns an error that ends the wait.
         """
         self._max_bytes = max_bytes
         self._patience = timeout_seconds + _NO_PROGRESS_MARGIN_SECONDS
@@ -58,10 +58,10 @@ class Acknowledgements:
         return self._bytes
 
     def reserve(self, size_bytes: int) -> None:
-        """Count a piece before it is handed over, once there is room.
+        """Wait for room, then count a piece that is about to be passed to the producer.
 
         Raises:
-            TailerdError: An earlier piece failed, or nothing moves.
+            TailerdError: An earlier piece failed, or there is no progress.
         """
         with self._changed:
             failure = self._failure_before(
@@ -75,7 +75,7 @@ class Acknowledgements:
         self._raise(failure)
 
     def done(self, size_bytes: int, error: Exception | None) -> None:
-        """Note that a piece was acknowledged or failed; never blocks for long, never raises."""
+        """Record that a piece was acknowledged or failed; never blocks for long, never raises."""
         with self._changed:
             self._bytes -= size_bytes
             self._pieces -= 1
@@ -89,21 +89,21 @@ class Acknowledgements:
         """Return once every piece is acknowledged.
 
         Raises:
-            TailerdError: One failed, or nothing moves.
+            TailerdError: A piece failed, or there is no progress.
         """
         with self._changed:
             failure = self._failure_before(lambda: not self._pieces)
         self._raise(failure)
 
     def abandon(self) -> None:
-        """Let whoever waits, now or later, go with an error."""
+        """Make all current and later waits fail."""
         with self._changed:
             if self._error is None:
                 self._error = AbandonedError("The delivery was given up while it was being sent.")
             self._changed.notify_all()
 
     def _failure_before(self, is_reached: Callable[[], bool]) -> Exception | None:
-        """Wait; return why it is not reached."""
+        """Wait until the condition is reached; return the error if it cannot be."""
         while self._error is None and not is_reached():
             left = self._progress + self._patience - time.monotonic()
             if left <= 0:
@@ -119,7 +119,7 @@ class Acknowledgements:
         return self._error
 
     def _looked_at(self) -> Exception | None:
-        # Without the lock: looking asks the brokers, and the sender must go on meanwhile.
+        # Without the lock: `look` queries the brokers, and the sender must continue meanwhile.
         self._changed.release()
         try:
             return self._look()
@@ -128,6 +128,6 @@ class Acknowledgements:
             self._looked = time.monotonic()
 
     def _raise(self, failure: Exception | None) -> None:
-        # Outside the lock: explaining may ask the brokers, and the sender must go on meanwhile.
+        # Outside the lock: `explain` may query the brokers, and the sender must continue meanwhile.
         if failure is not None:
             raise self._explain(failure) from failure

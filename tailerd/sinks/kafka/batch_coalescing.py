@@ -1,4 +1,4 @@
-"""Small commits joined: a few full batches cost a tenth of many small ones. Pure."""
+"""Merge records of small commits: a few full batches cost a tenth of many small ones. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_HELD_BYTES = 8 * 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned:
-    """Records of one topic, with the version of the commit of each.
+    """Records of one topic, with their commit versions.
 
     Attributes:
         outgoing: The records.
-        versions: Of all records, or of each.
+        versions: One for all records, or one for each.
     """
 
     outgoing: ProduceRequest
@@ -36,13 +36,13 @@ class _Held:
 
 
 class BatchCoalescer:
-    """Holds back small pieces of each topic until they are worth sending; order stays."""
+    """Buffers small pieces of each topic until they are worth sending; preserves their order."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
 
     def add(self, piece: Versioned) -> Iterator[Versioned]:
-        """Take a piece; yield what is to be sent now."""
+        """Add a piece; yield the pieces to send now."""
         topic, size = piece.outgoing.topic, _size_bytes(piece.outgoing.records)
         held = self._held.get(topic)
         if held is not None and not _fits(held.pieces[-1].outgoing, piece.outgoing):
@@ -60,7 +60,7 @@ class BatchCoalescer:
             yield from self.rest()
 
     def rest(self) -> Iterator[Versioned]:
-        """Yield everything that is held back."""
+        """Yield all buffered pieces."""
         for topic in list(self._held):
             yield self._taken(topic)
 
@@ -77,7 +77,7 @@ def _fits(first: ProduceRequest, other: ProduceRequest) -> bool:
 
 
 def _have_alike_headers(first: Sequence[Header], other: Sequence[Header]) -> bool:
-    """Return whether headers can be joined: of one name and order, constants of one value."""
+    """Return whether headers can be merged: the same names in order, and equal constants."""
     if len(first) != len(other):
         return False
     for mine, others in zip(first, other, strict=True):
@@ -123,7 +123,7 @@ def _joined(pieces: Sequence[Versioned]) -> Versioned:
 def _of_each(
     values: Sequence[int | npt.NDArray[np.integer]], counts: Sequence[int]
 ) -> int | npt.NDArray[np.int64]:
-    """Return a number for each record, or one for all where they are alike."""
+    """Return a number for each record, or one for all if they are equal."""
     numbers = [value for value in values if isinstance(value, int)]
     if len(numbers) == len(values) and len(set(numbers)) == 1:
         return numbers[0]
@@ -138,7 +138,7 @@ def _of_each(
 
 
 def _concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
-    # Large values come with wide offsets.
+    # Arrays of large values have 64-bit offsets.
     kinds = {array.type for array in arrays}
     kind = kinds.pop() if len(kinds) == 1 else pa.large_binary()
     return pa.concat_arrays([array.cast(kind) for array in arrays])

@@ -1,9 +1,9 @@
-"""Finished record batches through kafka-python's sender.
+"""Send finished record batches through kafka-python's sender.
 
-`KafkaProducer.send` builds batches record by record in Python, which is most of its cost. Here the
-batch is finished already, and takes the place of the client's own builder in its accumulator;
-metadata, retries, idempotence, transactions, TLS and SASL stay the client's. The names used are
-private ones of one pinned release: a guard test names them all.
+`KafkaProducer.send` builds batches record by record in Python, which is most of its cost. Here a
+finished batch replaces the client's own builder in its accumulator; the client still handles
+metadata, retries, idempotence, transactions, TLS and SASL. This uses private names of one pinned
+release: a guard test lists them all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tailerd.sinks.kafka.record_batches.record_batch import (
 )
 
 _PIECE_BYTES = 8 * 1024**2
-"""What is laid out at once: large enough for full batches, small enough for flat memory."""
+"""Size of a piece that is encoded at once: large enough for full batches, but bounds memory."""
 
 
 class BatchProducer:
@@ -40,7 +40,7 @@ class BatchProducer:
     def send(
         self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
-        """Build batches piece by piece and hand them over."""
+        """Build batches piece by piece and pass them to the sender."""
         oversize: list[OversizeRecord] = []
         for start, piece in _pieces(outgoing):
             built = record_batches(
@@ -54,7 +54,7 @@ class BatchProducer:
             for batch in built.batches:
                 acknowledgements.reserve(batch.size_bytes)
                 self._enqueue(outgoing.topic, batch, acknowledgements)
-                # Now: the next batch may have to wait until this one is acknowledged.
+                # At once: the next batch may have to wait until this one is acknowledged.
                 self._producer._sender.wakeup()
             oversize += (
                 OversizeRecord(row=start + each.row, size_bytes=each.size_bytes)
@@ -63,7 +63,7 @@ class BatchProducer:
         return tuple(oversize)
 
     def _enqueue(self, topic: str, batch: RecordBatch, acknowledgements: Acknowledgements) -> None:
-        """Put a batch where the sender takes batches from, as `RecordAccumulator.append` does."""
+        """Put a batch into the accumulator's queue, as `RecordAccumulator.append` does."""
         place = TopicPartition(topic, batch.partition)
         transactions = self._producer._transaction_manager
         if transactions.is_transactional():
@@ -83,7 +83,7 @@ class BatchProducer:
 
 
 class FinishedRecords:
-    """A finished batch in the place of kafka-python's `MemoryRecordsBuilder`."""
+    """A finished batch that replaces kafka-python's `MemoryRecordsBuilder`."""
 
     __slots__ = ("_batch", "_buffer", "_count", "_size", "_state", "_transactional")
 
@@ -96,13 +96,13 @@ class FinishedRecords:
         self._transactional = False
 
     def append(self, *_: object) -> None:
-        """Take nothing more; None says so."""
+        """Accept no more records, which the client recognises by None."""
         return
 
     def set_producer_state(
         self, producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool
     ) -> None:
-        """Note who sends it, before `close`."""
+        """Set the producer id and epoch, before `close`."""
         if self._batch is None:
             raise IllegalStateError("the producer's state is written already")
         self._state = (producer_id, producer_epoch, base_sequence)
@@ -110,12 +110,12 @@ class FinishedRecords:
 
     @property
     def producer_id(self) -> int:
-        """Who sends it; -1 before that is known."""
+        """The producer id; -1 until it is set."""
         return self._state[0]
 
     @property
     def producer_epoch(self) -> int:
-        """Its epoch."""
+        """The producer's epoch."""
         return self._state[1]
 
     @property
@@ -124,7 +124,7 @@ class FinishedRecords:
         return self._state[2]
 
     def close(self) -> None:
-        """Write the header; again and again changes nothing, as retries need it."""
+        """Write the header; idempotent, because retries call it again."""
         if self._batch is not None:
             producer_id, epoch, sequence = self._state
             self._buffer = self._batch.finish(
@@ -136,7 +136,7 @@ class FinishedRecords:
             self._batch = None
 
     def is_full(self) -> bool:
-        """Note that it need not wait for more."""
+        """Return True: the batch does not wait for more records."""
         return True
 
     def next_offset(self) -> int:
@@ -148,7 +148,7 @@ class FinishedRecords:
         return self._size
 
     def compression_rate(self) -> float:
-        """Return 1: what compression saved is not the client's to measure."""
+        """Return 1: the client does not measure the compression."""
         return 1.0
 
     def buffer(self) -> memoryview:
@@ -159,11 +159,11 @@ class FinishedRecords:
 
 
 class _Watch:
-    """Tells acknowledgements when a batch is, also where the client splits it on the way.
+    """Notifies `Acknowledgements` when a batch is done, also if the client splits it.
 
-    It takes the place of the list of futures of the batch's records. The client splits a batch
-    that a broker finds too large, and binds each record's future to the smaller batch the record
-    went into; the batch before never ends then. So this waits for whichever batches there are.
+    It replaces the list of futures of the batch's records. The client splits a batch that a broker
+    rejects as too large, and rebinds each record's future to the record's new, smaller batch; the
+    future of the original batch then never completes. So this waits for all current batches.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class _Watch:
         return _Bound(self, self._original)
 
     def move(self, before: FutureProduceResult, after: FutureProduceResult) -> None:
-        """Wait for `after` instead of `before`; called by the thread that ends both."""
+        """Wait for `after` instead of `before`; called by the thread that completes both."""
         if after not in self._waiting:
             self._wait_for(after)
         self._waiting.discard(before)
@@ -202,7 +202,7 @@ class _Watch:
 
 
 class _Bound:
-    """Stands for one record's future while the client splits a batch."""
+    """Represents one record's future while the client splits a batch."""
 
     __slots__ = ("_future", "_watch")
 
@@ -211,20 +211,20 @@ class _Bound:
         self._future = future
 
     def rebind(self, future: FutureProduceResult, _index: int) -> None:
-        """Note into which batch the record went."""
+        """Record the batch that the record was moved to."""
         self._watch.move(self._future, future)
         self._future = future
 
 
 def _error_of(result: tuple[object, object, object]) -> Exception | None:
-    # The client completes a failed batch too, with a function that gives each record's error.
+    # The client also completes a failed batch, with a function that returns each record's error.
     errors = result[2]
     error = errors(0) if callable(errors) else None
     return error if isinstance(error, Exception) else None
 
 
 def _pieces(outgoing: ProduceRequest) -> Iterator[tuple[int, ProduceRequest]]:
-    """Yield the records in pieces of bounded size, each with the number of its first record."""
+    """Yield the records in pieces of bounded size, each with the index of its first record."""
     records = outgoing.records
     count = len(records)
     size = records.values.nbytes + (records.keys.nbytes if records.keys is not None else 0)

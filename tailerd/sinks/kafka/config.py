@@ -1,4 +1,4 @@
-"""The section of the Kafka sink; apart from the sink, so that checking it loads no client."""
+"""The section of the Kafka sink; separate from the sink, so that validation imports no client."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ class KafkaSinkConfig(SinkConfig):
     @field_validator("partition", mode="before")
     @classmethod
     def _is_a_partition(cls, value: object) -> object:
-        # The environment gives numbers as text.
+        # Environment variables contain numbers as text.
         if isinstance(value, str) and value.isdecimal():
             return int(value)
         is_column = isinstance(value, ColumnPartition) or (
@@ -349,8 +349,8 @@ class KafkaSinkConfig(SinkConfig):
     @field_validator("producer", mode="before")
     @classmethod
     def _are_options(cls, value: object, info: ValidationInfo) -> object:
-        # Before the types are looked at: what is wrong is said in the words of the options, and
-        # secrets are wrapped before anything could show them.
+        # Before type validation: errors use the options' own terms, and secrets are wrapped before
+        # anything could show them.
         if not isinstance(value, dict):
             return value
         return checked_options(value, info.data.get("delivery", "at-least-once"))
@@ -371,7 +371,7 @@ class KafkaSinkConfig(SinkConfig):
         return self
 
     def _schema_fault(self) -> str:
-        """Return what is wrong with how schemas are registered; empty where nothing is."""
+        """Return the error in the settings for schemas; empty if there is none."""
         registry = self.schema_registry
         if self.data_format not in FORMATS_WITH_SCHEMAS:
             return "envelope is for avro, protobuf and json_schema" if self.is_enveloped else ""
@@ -388,39 +388,39 @@ class KafkaSinkConfig(SinkConfig):
         return ""
 
     def place(self) -> str:
-        """Return the transactional id where one is given: two pipelines would fence each other."""
+        """Return the configured transactional id: two pipelines with it would fence each other."""
         if self.transactional_id is None:
             return ""
         return f"transactional_id {self.transactional_id} at {','.join(self.bootstrap_servers)}"
 
     def identity_place(self) -> str:
-        """Return the topic as it is configured; the cluster is known to its brokers."""
+        """Return the configured topic; only the brokers know the cluster's id."""
         return self.topic
 
     def offsets_place(self) -> str:
-        """Return the topic of offsets, where they are kept in Kafka."""
+        """Return the offsets topic, if offsets are stored in Kafka."""
         return f"the topic {self.offsets_topic}" if self.keeps_offsets else ""
 
     @property
     def has_event_ids(self) -> bool:
-        """Return whether records say their ids in a header."""
+        """Return whether records have their ids in a header."""
         return not self.is_exactly_once if self.event_ids is None else self.event_ids
 
     @property
     def data_format(self) -> str:
-        """Return the value format; of events that of their data."""
+        """Return the value format; for events, the format of their data."""
         return self.cloudevents.data if self.format == CLOUD_EVENTS else self.format
 
     @property
     def has_schemas(self) -> bool:
-        """Return whether the value format may have schemas in a registry that is configured."""
+        """Return whether a registry is configured and the value format may have schemas in it."""
         form = self.data_format
         is_known = form in VALUE_FORMATS and form not in FORMATS_WITH_SCHEMAS
         return self.schema_registry is not None and not is_known
 
     @property
     def is_structured(self) -> bool:
-        """Return whether values are events that hold the values of another format."""
+        """Return whether values are events that contain the values of another format."""
         return self.format == CLOUD_EVENTS and self.cloudevents.mode == "structured"
 
     @property
@@ -436,12 +436,12 @@ class KafkaSinkConfig(SinkConfig):
 
     @property
     def is_exactly_once(self) -> bool:
-        """Return whether rows and offset go into one transaction."""
+        """Return whether rows and offset are written in one transaction."""
         return self.delivery == "exactly-once"
 
     @property
     def keeps_offsets(self) -> bool:
-        """Return whether the offset is kept in Kafka."""
+        """Return whether the offset is stored in Kafka."""
         return self.is_exactly_once or self.offsets == "kafka"
 
     @property
@@ -465,15 +465,15 @@ class KafkaSinkConfig(SinkConfig):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """Return the columns whose values make the key of a record; empty without a key."""
+        """Return the columns of a record's key; empty without a key."""
         return tuple(self.key)
 
     @property
     def ordering_key(self) -> tuple[str, ...]:
-        """Return the columns by which a topic's or partition's readers tell rows apart.
+        """Return the columns that identify a row for readers of a topic or partition.
 
-        Empty without a key. Rows with one key may be several where the key is unique in each topic
-        only; and what an update moves is removed in one and written in the other.
+        Empty without a key. Several rows may have one key if it is unique only within a topic; and
+        an update that moves a row deletes it in one topic and writes it in the other.
         """
         return tuple(dict.fromkeys((*self.key, *self.routing_columns))) if self.key else ()
 
@@ -482,5 +482,5 @@ class KafkaSinkConfig(SinkConfig):
         return filled_text(text, dict.fromkeys(TABLE_NAMES, table))
 
     def guarantee(self) -> str:
-        """Return what `delivery` says."""
+        """Return the value of `delivery`."""
         return self.delivery

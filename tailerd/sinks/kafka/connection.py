@@ -16,19 +16,19 @@ from tailerd.sinks.kafka.diagnosis import refusal
 from tailerd.sinks.kafka.errors import kafka_calls
 from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
 
-# Its messages reach whoever configures logging, but never standard error by themselves: what goes
-# wrong is told once, as an error of ours.
+# Its messages appear only if logging is configured, never on standard error by default: failures
+# are reported once, as a tailerd error.
 logging.getLogger("kafka").addHandler(logging.NullHandler())
 
 _DEFAULTS = {
     "bootstrap_timeout_ms": 5_000,
-    # A stop must not wait for metadata that do not come.
+    # A stop must not wait long for metadata.
     "max_block_ms": 15_000,
     "metrics_enabled": False,
     "allow_auto_create_topics": False,
-    # What a first transaction waits while the one before is still being ended.
+    # Pause of a first transaction while the previous one is still being completed.
     "retry_backoff_ms": 20,
-    # As Kafka's own clients: a broker that is back is noticed within a second, not half a minute.
+    # As Kafka's own clients: a returning broker is detected within a second, not half a minute.
     "reconnect_backoff_max_ms": 1000,
 }
 DEFAULT_MAX_REQUEST_SIZE = 1024**2
@@ -37,7 +37,7 @@ DEFAULT_DELIVERY_TIMEOUT_MS = 60_000
 
 
 class Connection:
-    """Where the brokers are and how to reach them."""
+    """The brokers' addresses and the options to connect to them."""
 
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._servers = list(config.bootstrap_servers)
@@ -51,24 +51,24 @@ class Connection:
         return ",".join(self._servers)
 
     def number(self, name: str, default: int) -> int:
-        """Return an option that is a number, or what holds without it."""
+        """Return a numeric option, or its default."""
         value = self._options.get(name)
         return value if isinstance(value, int) else default
 
     @property
     def compression(self) -> str:
-        """Name of the compression, `none` without."""
+        """Name of the compression; `none` if there is none."""
         return str(self._options.get("compression_type") or "none")
 
     def producer(self, transactional_id: str | None) -> KafkaProducer:
-        """Open a producer; with an id it still has to be initialised.
+        """Open a producer; one with a transactional id still has to be initialised.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
         """
         options = {**_DEFAULTS, "delivery_timeout_ms": DEFAULT_DELIVERY_TIMEOUT_MS, **self._options}
         if self.is_finished_batches:
-            # Batches come compressed; the client would ask for libraries it does not need.
+            # Batches are already compressed; the client would require libraries it does not need.
             options["compression_type"] = None
         with self._opening():
             producer = KafkaProducer(
@@ -82,7 +82,7 @@ class Connection:
 
     @contextmanager
     def consumer(self, *, is_committed: bool = True) -> Iterator[KafkaConsumer]:
-        """Open a consumer, by default of committed records, that belongs to no group."""
+        """Open a consumer without a group, by default of committed records."""
         with self._opening():
             consumer = KafkaConsumer(
                 bootstrap_servers=self._servers,
@@ -101,7 +101,7 @@ class Connection:
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
-        """Open a client for topics."""
+        """Open an admin client."""
         with self._opening():
             client = KafkaAdminClient(bootstrap_servers=self._servers, **self._common())
         try:
@@ -110,7 +110,7 @@ class Connection:
             client.close()
 
     def calls(self, what: str) -> AbstractContextManager[None]:
-        """Map what kafka-python raises inside; `what` goes on after `Kafka at ADDRESS`."""
+        """Map errors of kafka-python inside the context; `what` follows `Kafka at ADDRESS`."""
         return kafka_calls(f"Kafka at {self.address} {what}", secrets=self.secrets)
 
     @contextmanager
@@ -132,9 +132,9 @@ class Connection:
 def _one_error(
     error: KafkaError, records: Sequence[tuple[int, str | None]] | None, message: str | None
 ) -> Callable[[int], KafkaError]:
-    """Return the error of each record of a refused batch: the batch's, with the first reason.
+    """Return the error of each record of a rejected batch: the batch's, with the first reason.
 
-    The client gives records at fault one kind of error, whatever it was, and the others none.
+    The client itself assigns faulty records one fixed kind of error, and the others none.
     """
     reason = next((text for _, text in records or () if text), message)
     told = type(error)(reason) if reason else error
@@ -142,27 +142,27 @@ def _one_error(
 
 
 def close_producer(producer: KafkaProducer, *, seconds: float, is_clean: bool) -> None:
-    """End a producer and its thread within about `seconds`; what is unsent is dropped.
+    """Close a producer and its thread within about `seconds`; unsent records are dropped.
 
     Args:
-        producer: Any; closing twice is closing once.
+        producer: Any; closing is idempotent.
         seconds: How long to wait for its thread.
-        is_clean: Whether everything was acknowledged, so that it may end in good order.
+        is_clean: Whether everything was acknowledged, so that it may close gracefully.
     """
     sender = producer._sender
     if not is_clean:
-        # Without this the client would first try to send what is left.
+        # Without this the client would first try to send the remaining records.
         sender.force_close()
         sender.join(seconds)
     with suppress(KafkaError):
-        # Nothing is lost by an error here: what counts was acknowledged before.
+        # An error here loses nothing: everything was acknowledged before.
         producer.close(timeout=seconds if is_clean else 0)
     if sender.is_alive():
         sender.force_close()
 
 
 def metadata_now(producer: KafkaProducer, *, seconds: float) -> ClusterMetadata | None:
-    """Return what brokers say now about the topics a producer writes; None where none answers."""
+    """Return the current metadata of a producer's topics; None if no broker answers."""
     metadata: ClusterMetadata = producer._metadata
     answered = threading.Event()
     metadata.request_update().add_both(lambda *_: answered.set())
@@ -170,5 +170,5 @@ def metadata_now(producer: KafkaProducer, *, seconds: float) -> ClusterMetadata 
 
 
 def has_metadata_of(producer: KafkaProducer, topic: str) -> bool:
-    """Return whether a producer knows a topic's partitions."""
+    """Return whether a producer has metadata of a topic's partitions."""
     return producer._metadata.partitions_for_topic(topic) is not None

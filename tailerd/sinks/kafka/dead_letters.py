@@ -1,4 +1,4 @@
-"""What becomes of records that are larger than their topic takes. Pure."""
+"""Dead letters for records that are larger than their topic accepts. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, Oversi
 from tailerd.sinks.topics.dead_letters import RefusedRecords
 
 _ROOM_BYTES = HEADER_BYTES + 1024
-"""What stands around key and value of a dead letter, headers included."""
+"""Overhead of a dead letter in addition to key and value, headers included."""
 
 
 def dead_letters_of(
@@ -27,18 +27,18 @@ def dead_letters_of(
     table: str,
     max_bytes_of: Callable[[str], int],
 ) -> ProduceRequest:
-    """Return what is written instead of records that are too large.
+    """Return the dead letters for records that are too large.
 
     Args:
-        piece: What was sent but for these.
-        oversize: They; at least one.
-        versions: For each the version of its commit.
-        config: Says whether anything is written instead.
+        piece: The request that contains them.
+        oversize: The records; at least one.
+        versions: The commit version of each of them.
+        config: Enables or disables dead letters.
         table: Name of the table.
-        max_bytes_of: The largest batch a topic takes.
+        max_bytes_of: Returns the largest batch that a topic accepts.
 
     Raises:
-        SinkRefusedError: The configuration wants no dead letters.
+        SinkRefusedError: The configuration does not enable dead letters.
     """
     topic = config.dead_letter_topic
     if config.on_oversize == "fail" or topic is None:
@@ -78,8 +78,8 @@ def _header(name: str, value: str | Sequence[int]) -> Header:
 
 
 def takes_more_now(topic: str) -> SinkError:
-    """Return the error for records that were too large for what was known of a topic before.
+    """Return the error for records that exceed a topic's previous limit but not its new one.
 
-    What came behind them is on its way, so that they cannot be sent now: all is tried again.
+    Later records are already in flight, so they cannot be sent now: the delivery is repeated.
     """
     return SinkError(f"The topic {topic} takes larger records since the delivery began.")

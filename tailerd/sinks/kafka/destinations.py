@@ -1,4 +1,4 @@
-"""The records of one table, and where they go: into its topic, or elsewhere by their schema."""
+"""The records of one table and their destination: its topic, or another one by schema."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _MOST_SCHEMAS = 8
 
 
 Placed = tuple[Destination, RecordFormat]
-"""Where records of one schema go, and what makes them."""
+"""The destination of records of one schema, and their format."""
 
 
 class TableDestinations:
-    """Makes the records of one table and says where they go."""
+    """Encodes the records of one table and chooses their destination."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class TableDestinations:
         options: FormatOptions,
         registry: Registry | None,
     ) -> None:
-        """Initialize; nothing is asked yet.
+        """Initialize; sends no request yet.
 
         Args:
             config: The sink's section.
             table: Configured name of the table.
-            options: What the value format is told.
-            registry: Has the schemas; None where none is configured.
+            options: The value format's options.
+            registry: The schema registry; None if none is configured.
         """
         self._config, self._table, self._options = config, table, options
         self._registry = registry
@@ -65,20 +65,20 @@ class TableDestinations:
     def records(
         self, batch: ChangeBatch, *, now_us: int | None = None
     ) -> tuple[Destination, Records]:
-        """Return the records of a batch; where its schema is new, the registry is asked first.
+        """Return the records of a batch; for a new schema, queries the registry first.
 
         Args:
             batch, now_us: As for `RecordFormat.records`.
 
         Raises:
-            IncompatibleSchemaError: The registry's rule forbids the schema, and that stops.
+            IncompatibleSchemaError: The registry's rule forbids the schema, and the policy is stop.
             TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
         """
         destination, records = self.prepared(batch.rows.schema)
         return destination, records.records(batch, now_us=now_us)
 
     def prepared(self, schema: pa.Schema) -> Placed:
-        """Return where rows with a schema go, and what makes their records.
+        """Return the destination and the format of rows with a schema.
 
         Raises:
             TailerdError: As `records`.
@@ -108,7 +108,7 @@ class TableDestinations:
             return self._into(Destination(is_dead_letter=True), schema, registry)
 
     def _in_newest(self, schema: pa.Schema, registry: Registry) -> Placed:
-        """Return the topic that has this schema, else the newest that allows it, else a new one."""
+        """Return the topic with this schema, else the newest that allows it, else a new one."""
         used = list(self._used(schema, registry))
         for destination in used:
             known = replace(self._subjects(destination, registry), may_register=False)
@@ -148,13 +148,13 @@ class TableDestinations:
 def topic_subjects(
     config: KafkaSinkConfig, table: str, destination: Destination, registry: Registry
 ) -> TopicSubjects:
-    """Return the schemas of what goes to a destination.
+    """Return the subjects of the schemas for a destination.
 
     Args:
         config: The sink's section, with a registry.
         table: Configured name of the table.
-        destination: Where records go.
-        registry: Is asked.
+        destination: The records' destination.
+        registry: The schema registry.
     """
     section = config.schema_registry
     template = TopicTemplate.parse(config.topic)
@@ -173,9 +173,9 @@ def topic_subjects(
 
 
 class TableSchemas:
-    """What a sink knows of the schemas of its table; kept while producers come and go.
+    """A sink's cache of its table's schemas; outlives producers.
 
-    The registry's client is loaded and made with the first rows.
+    The registry's client is imported and created with the first rows.
     """
 
     def __init__(self, config: KafkaSinkConfig, table: str) -> None:
@@ -185,7 +185,7 @@ class TableSchemas:
         self._destinations: TableDestinations | None = None
 
     def of_table(self, table_id: str) -> TableDestinations:
-        """Return what makes the records of the table while it has an id.
+        """Return the encoder of the table's records for a table id.
 
         Raises:
             ConfigError: Certificates for the registry cannot be read.
@@ -199,10 +199,10 @@ class TableSchemas:
         return self._destinations
 
     def check(self) -> None:
-        """Make sure that the registry answers, where one is configured.
+        """Check that the registry answers, if one is configured.
 
         Raises:
-            TailerdError: It does not, or lets this user not in.
+            TailerdError: It does not, or denies this user access.
         """
         client = self._client()
         if client is not None:
@@ -212,10 +212,10 @@ class TableSchemas:
             client.check(subjects.subject("value", name))
 
     def reader(self) -> ValueReader:
-        """Return what brings values that were delivered to JSON texts.
+        """Return a reader that decodes delivered values to JSON.
 
         Raises:
-            ConfigError: What reads them is not installed.
+            ConfigError: Its dependencies are not installed.
         """
         client = self._client()
         try:
@@ -225,7 +225,7 @@ class TableSchemas:
         return ValueReader(self._config, client)
 
     def close(self) -> None:
-        """Close connections to the registry; idempotent. What is needed later is opened again."""
+        """Close connections to the registry; idempotent. Later use reopens them."""
         registry, self._registry, self._destinations = self._registry, None, None
         if registry is not None:
             registry.close()
@@ -260,7 +260,7 @@ class _Probe:
         return ""
 
     def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-        """Look whether there is one; the ids mean nothing."""
+        """Check whether the subject has a schema; the returned ids have no meaning."""
         value = schemas[0]
         self.is_used = bool(self._subjects.earlier(value.part, value.name))
         return [0] * len(schemas)

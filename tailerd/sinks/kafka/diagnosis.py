@@ -1,8 +1,8 @@
-"""Why no broker can be reached. Blocking.
+"""Find out why no broker can be reached. Blocking.
 
-kafka-python says only that it could not: a wrong certificate or password looks to it as a broker
-that is not there, and it tries again until its time is over. So the first steps of a connection
-are made once more here, one after the other: address, TLS, and login by PLAIN or SCRAM.
+kafka-python treats a wrong certificate or password like an unavailable broker: it retries until it
+times out, and reports only that no broker is available. So the first steps of a connection are
+repeated here one by one: address, TLS, and authentication by PLAIN or SCRAM.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Options = Mapping[str, bool | int | float | str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What a broker said to a login.
+    """A broker's response to an authentication request.
 
     Attributes:
-        code: 0 where it goes on.
-        message: Its reason.
-        token: The mechanism's next bytes.
+        code: Error code; 0 if there is no error.
+        message: Reason of an error.
+        token: Input for the mechanism's next step.
     """
 
     code: int
@@ -45,11 +45,11 @@ class _Answer:
 
 
 def refusal(server: str, options: Options) -> TailerdError | None:
-    """Return why a broker refuses this client; None where it does not, or cannot be reached now.
+    """Return why a broker rejects this client; None if it does not, or cannot be reached.
 
     Args:
         server: host:port.
-        options: As the producer takes them.
+        options: The producer's options.
     """
     protocol = str(options.get("security_protocol") or "PLAINTEXT")
     address = parse_address(server)
@@ -61,7 +61,7 @@ def refusal(server: str, options: Options) -> TailerdError | None:
             with context.wrap_socket(plain, server_hostname=address.host) as secured:
                 return _login_refusal(secured, server, options) if "SASL" in protocol else None
     except ssl.SSLEOFError:
-        # A listener without TLS does this, and so does a broker that is being stopped: it may pass.
+        # A listener without TLS does this, and also a broker that is stopping: may be transient.
         return SinkError(
             f"Kafka at {server} ended the connection while TLS was agreed on.",
             remedy="Check whether the broker is restarting, and whether this port uses TLS.",
@@ -73,7 +73,7 @@ def refusal(server: str, options: Options) -> TailerdError | None:
             remedy=_TLS_HINT,
         )
     except (OSError, struct.error, ValueError):
-        # Not there now, or it speaks of something else: that may pass.
+        # Unreachable, or an unexpected response: may be transient.
         return None
 
 

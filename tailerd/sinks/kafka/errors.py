@@ -1,4 +1,4 @@
-"""Every error of kafka-python becomes one of ours, here and nowhere else."""
+"""Map every error of kafka-python to a tailerd error; the only place that does so."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _REFUSED: Mapping[str, str] = {
     "UnsupportedCodecError": "Choose another compression_type under `producer`.",
     "SecurityDisabledError": "The brokers have no authorizer.",
 }
-"""Errors that stay until somebody acts -> what to do."""
+"""Permanent errors -> remedy for the operator."""
 
 _FENCED = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 
@@ -72,21 +72,21 @@ _PASSING: Mapping[str, str] = {
     "NodeNotReadyError": "Check that the brokers are running and reachable.",
 }
 _DUMP = re.compile(r"\s*Request '\w+Request.*", re.DOTALL)
-"""A request and its answer as kafka-python prints them: pages of fields that help nobody."""
+"""A request and its response as kafka-python prints them: pages of irrelevant fields."""
 _SAID = re.compile(r"error_message=(['\"])(.+?)\1")
-"""What the broker says in such an answer."""
+"""The broker's message in such a response."""
 
 _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
 
 def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -> TailerdError:
-    """Return our error for one that kafka-python raised.
+    """Return the tailerd error for an error of kafka-python.
 
     Args:
-        error: What was raised, or what an acknowledgement failed with.
-        doing: What was tried: `Topic orders.changes could not be written`.
-        secrets: Texts that must not be shown, should a message repeat them.
+        error: The error that was raised, or with which an acknowledgement failed.
+        doing: What failed: `Topic orders.changes could not be written`.
+        secrets: Texts to remove from the message.
     """
     if isinstance(error, TailerdError):
         return error
@@ -116,10 +116,10 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
 
 @contextmanager
 def kafka_calls(doing: str, *, secrets: tuple[str, ...] = ()) -> Iterator[None]:
-    """Map what kafka-python raises inside.
+    """Map errors of kafka-python inside the context.
 
     Raises:
-        TailerdError: Instead of it.
+        TailerdError: The mapped error.
     """
     try:
         yield

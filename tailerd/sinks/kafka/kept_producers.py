@@ -1,8 +1,8 @@
-"""The producers of an engine's process, kept open between deliveries. Blocking.
+"""Producers of an engine's process, kept open between deliveries. Blocking.
 
-Opening one takes a tenth of a second, as long as a small delivery. Such a process serves one
-delivery at a time, of any table. A producer that failed, or whose delivery did not come to its end,
-is closed and never used again: what it still has must not come behind a repetition.
+Opening one takes a tenth of a second, as long as a small delivery. Such a process handles one
+delivery at a time, of any table. A producer that failed, or whose delivery did not complete, is
+closed and never reused: its buffered records must not be sent after the repeated delivery.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailerd.sinks.kafka.producer_options import revealed
 from tailerd.sinks.kafka.shared_transaction import prepare_to_join
 
 _MOST_OPEN = 4
-"""Of so many kinds a process keeps one; more than this is one too many."""
+"""Maximum number of idle producers, one per kind."""
 _CLOSE_SECONDS = 5.0
 _idle: dict[tuple[object, ...], KeptProducer] = {}
 
@@ -35,15 +35,15 @@ class KeptProducer:
     client: KafkaProducer
 
     def close(self) -> None:
-        """Drop what is not sent."""
+        """Close it and drop unsent records."""
         close_producer(self.client, seconds=_CLOSE_SECONDS, is_clean=False)
 
 
 def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
-    """Return an idle producer of this process, or open one; the caller has it for itself.
+    """Return an idle producer of this process, or open one; the caller has exclusive use.
 
     Args:
-        transactional_id: Of the transaction that it is to join; None for none.
+        transactional_id: Of the transaction to join; None for none.
 
     Raises:
         TailerdError: The brokers cannot be reached, or refuse.
@@ -53,7 +53,7 @@ def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> Kept
 
 
 def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: KeptProducer) -> None:
-    """Keep a producer for the next delivery; everything it was given is acknowledged."""
+    """Keep a producer for the next delivery; all its records must be acknowledged."""
     _idle[_likeness(config, transactional_id)] = opened
     while len(_idle) > _MOST_OPEN:
         _idle.pop(next(iter(_idle))).close()
@@ -71,5 +71,5 @@ def _opened(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProduc
 def _likeness(config: KafkaSinkConfig, transactional_id: str | None) -> tuple[object, ...]:
     options = tuple(sorted(revealed(config.producer).items()))
     servers = tuple(config.bootstrap_servers)
-    # One that joins transactions joins those of any id.
+    # A producer that joins transactions can join those of any id.
     return servers, options, config.batching, transactional_id is None

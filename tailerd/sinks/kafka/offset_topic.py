@@ -1,8 +1,8 @@
-"""The compacted topic of offsets, read: the newest committed record of a pipeline. Blocking.
+"""Read a pipeline's newest committed record from the compacted offsets topic. Blocking.
 
-All pipelines write to its first partition: a number of partitions that somebody changes must not
-move an offset to where nobody looks for it. So another pipeline's open transaction may hide our
-newest record for a while; a settled read waits for it.
+All pipelines write to its first partition, so that a changed number of partitions does not move an
+offset to a partition that is not read. Therefore another pipeline's open transaction may hide our
+newest record for a while; a settled read waits for it to end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _POLL_MS = 200
 
 
 def new_offset_topic(replication_factor: int | None) -> NewTopic:
-    """Return how the topic is made: small segments, so that compaction keeps it short."""
+    """Return the settings of the new topic: small segments, so that compaction keeps it small."""
     configs = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024**2)}
     return NewTopic(partitions=1, replication_factor=replication_factor, configs=configs)
 
 
 def check_offset_topic(facts: TopicFacts) -> None:
-    """Make sure that offsets stay.
+    """Check that the topic retains offsets.
 
     Raises:
         ConfigError: Kafka would delete them after a while.
@@ -50,7 +50,7 @@ def check_offset_topic(facts: TopicFacts) -> None:
 
 
 class OffsetTopic:
-    """Finds offsets."""
+    """Reads offsets from the topic."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
@@ -61,7 +61,7 @@ class OffsetTopic:
     def read(
         self, pipeline: PipelineIdentity, *, is_settled: bool, abandoned: threading.Event
     ) -> SavedOffset | None:
-        """Return what was committed last for a pipeline; None when nothing ever was.
+        """Return the last committed offset of a pipeline; None if there is none.
 
         Args:
             pipeline: Its identity.
@@ -69,7 +69,7 @@ class OffsetTopic:
             abandoned: Set by another thread to end the wait.
 
         Raises:
-            OffsetError: The record is damaged, or a newer release wrote it.
+            OffsetError: The record is damaged, or was written by a newer release.
             SinkError: The topic cannot be read, or others' transactions stay open.
         """
         value = self.read_value(pipeline.key, is_settled=is_settled, abandoned=abandoned)
@@ -82,10 +82,10 @@ class OffsetTopic:
         )
 
     def read_value(self, key: str, *, is_settled: bool, abandoned: threading.Event) -> bytes | None:
-        """Return the value committed last under a key; None when there is none.
+        """Return the last committed value of a key; None if there is none.
 
         Args:
-            key: Of the record.
+            key: The record's key.
             is_settled, abandoned: As for `read`.
 
         Raises:
@@ -119,7 +119,7 @@ class OffsetTopic:
     def _newest(
         self, consumer: KafkaConsumer, key: bytes, until: int, abandoned: threading.Event
     ) -> bytes | None:
-        """Look backward in growing windows: the newest record is near the end, unless idle long."""
+        """Search backward in growing windows: the newest record is usually near the end."""
         first = int(consumer.beginning_offsets([self._place])[self._place])
         window = _FIRST_WINDOW
         while until > first:
@@ -138,7 +138,7 @@ class OffsetTopic:
         until: int,
         abandoned: threading.Event,
     ) -> list[bytes | None]:
-        """Return the last value of a key in a window of offsets, if it has one."""
+        """Return the last value of a key in a window of offsets, if there is one."""
         consumer.seek(self._place, start)
         newest: list[bytes | None] = []
         heard = time.monotonic()

@@ -1,4 +1,4 @@
-"""Records on their way to one topic, and what both kinds of producers do with them."""
+"""A request to write records to one topic, and the protocol of both kinds of producers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ProduceRequest:
     """Records of one topic.
 
     Attributes:
-        topic: Where they go.
+        topic: Their destination.
         records: Keys and values, in the order in which they must be read.
-        partitions: Of all records, or of each.
-        timestamps_ms: Of all records, or of each; milliseconds since the epoch.
-        headers: Of every record, or with a value of each.
-        max_bytes: The largest batch the topic takes, header included, without compression.
+        partitions: One for all records, or one for each.
+        timestamps_ms: One for all records, or one for each; milliseconds since the epoch.
+        headers: With one value for all records, or a value for each.
+        max_bytes: The largest batch the topic accepts, header included, without compression.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class ProduceRequest:
     max_bytes: int
 
     def slice(self, start: int, length: int) -> ProduceRequest:
-        """Return `length` records from `start` on, with all that stands by record; no copy."""
+        """Return `length` records from `start` on, with their per-record values; no copy."""
         keys, end = self.records.keys, start + length
         partitions, times = self.partitions, self.timestamps_ms
         return replace(
@@ -52,7 +52,7 @@ class ProduceRequest:
 
 
 def control_record(record: ControlRecord, *, max_bytes: int) -> ProduceRequest:
-    """Return a control record as what producers send; `max_bytes` as of `ProduceRequest`."""
+    """Return the request for a control record; `max_bytes` as in `ProduceRequest`."""
     key, value = ([None if t is None else t.encode()] for t in (record.key, record.value))
     return ProduceRequest(
         topic=record.topic,
@@ -64,21 +64,21 @@ def control_record(record: ControlRecord, *, max_bytes: int) -> ProduceRequest:
 
 
 class Producer(Protocol):
-    """Hands records to kafka-python. Blocking; used by one thread at a time.
+    """Passes records to kafka-python. Blocking; used by one thread at a time.
 
     Records of one partition arrive in the order in which they were sent. Inside a transaction they
-    belong to it.
+    are part of it.
     """
 
     def send(
         self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
-        """Hand over all records but those that are too large, which are returned.
+        """Pass on all records except those that are too large, which are returned.
 
-        Returns when everything is handed over, waiting where too much is in flight;
-        `acknowledgements` hears of the rest.
+        Returns when everything is passed to the client; waits while too much is in flight.
+        `acknowledgements` is notified of acknowledgements and failures.
 
         Raises:
-            TailerdError: Records sent before have failed; some of these may be on their way.
+            TailerdError: Earlier records failed; some of these may be in flight.
         """
         ...

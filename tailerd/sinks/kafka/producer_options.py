@@ -1,7 +1,7 @@
-"""The options of kafka-python that a configuration may pass through, by their own names.
+"""The options of kafka-python that a configuration may pass through, under their own names.
 
-A table of names, so that checking a configuration loads no Kafka client; a test compares it with
-the installed one.
+They are listed here, so that validating a configuration does not load the Kafka client; a test
+compares the list with the installed client.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ ELSEWHERE: Mapping[str, str] = {
     "kafka_client": "it cannot be written in a file",
     "socks5_proxy": "it is deprecated; use `proxy_url`",
 }
-"""Names kafka-python knows and this sink does not pass through -> what to do instead."""
+"""Options of kafka-python that this sink does not pass through -> what to do instead."""
 
 SECRETS = frozenset({"sasl_plain_password", "ssl_password", "proxy_url"})
 
@@ -99,7 +99,7 @@ CONNECTION = frozenset(
         *(name for name in OPTIONS if name.startswith("ssl_") and name != "ssl_ciphers"),
     }
 )
-"""Options that say how to reach a broker: consumers and administration take them too."""
+"""Options of the connection to a broker, which consumers and admin clients also accept."""
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -117,7 +117,7 @@ def checked_options(
     """Return the options with values of the right types and secrets wrapped.
 
     Raises:
-        ValueError: A name is unknown, a value does not fit, or one contradicts the guarantee.
+        ValueError: A name is unknown, or a value is invalid or contradicts the guarantee.
     """
     checked = {str(name): _checked(str(name), value) for name, value in options.items()}
     if checked.get("enable_idempotence") is False:
@@ -138,7 +138,7 @@ def checked_options(
 
 
 def revealed(options: Mapping[str, OptionValue]) -> dict[str, bool | int | float | str | None]:
-    """Return the options as the client takes them, secrets in the clear."""
+    """Return the options for the client, with secrets in plain text."""
     plain = {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
         for name, value in options.items()

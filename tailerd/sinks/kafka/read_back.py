@@ -1,4 +1,4 @@
-"""The committed records of a pipeline's topics, from the first, to compare them with the table."""
+"""Read all committed records of a pipeline's topics, to compare them with the table."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SILENCE_SECONDS = 30.0
 
 
 def read_back_format(config: KafkaSinkConfig) -> str:
-    """Return the format of the values that `read_values` gives.
+    """Return the format of the values that `read_values` yields.
 
-    That is `json` or `debezium`; of a format that is not read back it is that format's name.
+    That is `json` or `debezium`; for a format that cannot be read back, its own name.
     """
     if config.data_format in _READ_BACK:
         return "debezium" if config.is_enveloped else "json"
@@ -35,9 +35,9 @@ def read_back_format(config: KafkaSinkConfig) -> str:
 async def read_values(
     connection: Connection, config: KafkaSinkConfig, table: str, schemas: TableSchemas
 ) -> AsyncGenerator[Sequence[bytes]]:
-    """Give the values of all records that are committed now, partition by partition.
+    """Yield the values of all records that are committed now, partition by partition.
 
-    Values of formats that are read back come as the JSON texts of `read_back_format`.
+    Values of formats that can be read back are decoded to the JSON of `read_back_format`.
 
     Args:
         connection: To the brokers.
@@ -46,15 +46,16 @@ async def read_values(
         schemas: The sink's, for values with registered schemas.
 
     Raises:
-        SinkRefusedError: The first records are gone.
-        SinkError: There is no such topic, it cannot be read, or has values of another format.
+        SinkRefusedError: The first records no longer exist.
+        SinkError: The topic does not exist, cannot be read, or has values of another format.
     """
     pieces = _pieces(connection, config, table, schemas)
     try:
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
     finally:
-        # A generator that a cancelled thread still runs is closed by nobody else.
+        # Nothing else closes the generator. `close` raises ValueError while a cancelled thread
+        # still runs it.
         with suppress(ValueError):
             await asyncio.to_thread(pieces.close)
 

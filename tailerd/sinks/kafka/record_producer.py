@@ -1,4 +1,4 @@
-"""One record at a time through `KafkaProducer.send`: slow, and nothing but its public interface."""
+"""Send single records through `KafkaProducer.send`: slow, but uses only its public interface."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
 
 _RECORD_OVERHEAD_BYTES = 21
-"""As the client itself reckons: what stands around key and value, at most."""
+"""The client's own upper bound of a record's size in addition to key and value."""
 
 
 class RecordProducer:
-    """A `Producer` of single records."""
+    """A `Producer` that sends single records."""
 
     def __init__(self, producer: KafkaProducer) -> None:
         self._producer = producer
@@ -26,7 +26,7 @@ class RecordProducer:
     def send(
         self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
-        """Send the records that fit, in their order."""
+        """Send the records that fit, in order."""
         records = outgoing.records
         sizes = _sizes(records, outgoing.headers)
         keys = None if records.keys is None else records.keys.to_pylist()
@@ -86,13 +86,13 @@ def _headers(headers: tuple[Header, ...], row: int) -> list[tuple[str, bytes]]:
         value = header.value
         if isinstance(value, pa.Array):
             value = value[row].as_py()
-        # The client has no headers without a value.
+        # The client does not support headers with a null value.
         found.append((header.name, value.encode() if isinstance(value, str) else value or b""))
     return found
 
 
 def _sizes(records: Records, headers: tuple[Header, ...]) -> np.ndarray:
-    """Return the size of a batch that would hold nothing but this record, reckoned high."""
+    """Return for each record an upper bound of the size of a batch with only that record."""
     sizes = np.full(len(records), HEADER_BYTES + _RECORD_OVERHEAD_BYTES, dtype=np.int64)
     for column in (records.keys, records.values):
         if column is not None:

@@ -1,4 +1,4 @@
-"""Values with registered schemas, and events, as the JSON texts that `verify` compares."""
+"""Decode values with registered schemas, and events, to the JSON that `verify` compares."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 _HEADER_BYTES = 5
 _MAGIC = 0
 _FIRST_MESSAGE = b"\0"
-"""The index of the message in its file."""
+"""The message index of a schema's first message."""
 
 
 class KnowsSchemas(Protocol):
-    """Gives the texts of schemas by their ids. Blocking."""
+    """Returns the texts of schemas by id. Blocking."""
 
     def text_of(self, schema_id: int) -> str:
-        """Return the text of a schema; `SinkError` where there is none, or nobody answers."""
+        """Return the text of a schema; `SinkError` if it is missing or the registry is down."""
         ...
 
 
 class ValueReader:
-    """Brings the values of a sink to JSON texts."""
+    """Decodes the values of a sink to JSON."""
 
     def __init__(self, config: KafkaSinkConfig, schemas: KnowsSchemas | None) -> None:
-        """Initialize; nothing is asked yet.
+        """Initialize; sends no request yet.
 
         Args:
             config: The sink's section.
-            schemas: Asked for what values were written with; None where no registry is configured.
+            schemas: Returns the schemas of values; None if no registry is configured.
         """
         self._schemas = schemas
         self._is_structured = config.is_structured
@@ -51,7 +51,7 @@ class ValueReader:
         """Return the JSON text of each value.
 
         Raises:
-            SinkError: One is not of this sink's format, or the registry does not answer.
+            SinkError: A value has another format, or the registry does not answer.
         """
         return [self._text(value) for value in values]
 

@@ -1,7 +1,8 @@
-"""A delivery's records, written by a process of an engine; the daemon's session ends it. Blocking.
+"""Write a delivery's records in a process of an engine; the daemon completes it. Blocking.
 
-Exactly once, the process joins the transaction that the daemon began, and the daemon commits it
-with the offset. At least once it has a producer of its own, and says when all is acknowledged.
+For exactly-once delivery, the process joins the daemon's transaction, and the daemon commits it
+with the offset. For at-least-once delivery, the process has its own producer, and returns when all
+records are acknowledged.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from tailerd.sinks.kafka.topics import TopicFacts, Topics
 
 _MOST_TABLES = 256
 _schemas: OrderedDict[bytes, TableSchemas] = OrderedDict()
-"""What this process knows of the schemas of tables, so that registries are not asked again."""
+"""Cached schemas of tables, so that registries are not queried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsWriter:
-    """Writes a delivery's rows where they are read. Picklable.
+    """Writes a delivery's rows in the process that reads them. Picklable.
 
     Attributes:
         config, pipeline: The sink's.
-        start, end: Of the delivery.
-        facts: Topics that the daemon knows.
-        transaction: Where records belong; None delivers at least once.
+        start, end: Offsets of the delivery.
+        facts: The daemon's topic metadata.
+        transaction: The transaction of the records; None for at-least-once delivery.
     """
 
     config: KafkaSinkConfig
@@ -46,10 +47,10 @@ class RecordsWriter:
     transaction: SharedTransaction | None
 
     def __call__(self, batches: Iterator[ChangeBatch]) -> WrittenRecords:
-        """Write all rows; everything is acknowledged when this returns.
+        """Write all rows; returns when they are acknowledged.
 
         Raises:
-            TailerdError: Some of them may be there; those of a transaction do not count.
+            TailerdError: Some rows may be written; those of a transaction are not committed.
         """
         identity = None if self.transaction is None else self.transaction.transactional_id
         opened = take_producer(self.config, identity)

@@ -1,4 +1,4 @@
-"""From the rows of a commit to records of topics and partitions. Pure but for a counter."""
+"""Route the rows of a commit to topics and partitions. Pure except for a counter."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _GENERATION = re.compile(r"\.v(?:[2-9]|[1-9]\d+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where records of one schema go.
+    """The destination of records of one schema.
 
     Attributes:
-        suffix: Of their topics' names: empty, `.v2`, `.v3`, ...
-        is_dead_letter: They go to the topic of dead letters instead.
+        suffix: Suffix of the topics' names: empty, `.v2`, `.v3`, ...
+        is_dead_letter: Whether they go to the dead-letter topic instead.
     """
 
     suffix: str = ""
@@ -50,10 +50,10 @@ class RoutedRecords:
     """Records of one commit and one topic.
 
     Attributes:
-        topic: Where they go.
-        records: They, in order.
-        headers: Of each of them: one value for all, or a column.
-        reason: Why they are dead letters, as an error's code; empty where they are none.
+        topic: Their destination.
+        records: The records, in order.
+        headers: Their headers, each with one value for all or a column of values.
+        reason: Error code if they are dead letters, otherwise empty.
     """
 
     topic: str
@@ -64,13 +64,13 @@ class RoutedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShape:
-    """What routing must know of a topic.
+    """The properties of a topic that routing needs.
 
     Attributes:
-        partitions: How many it has.
-        max_bytes: The largest batch it takes.
-        retention_ms: The age, by its timestamp, at which a record is deleted; None: at none.
-        ahead_ms: How far ahead of now a record may be dated; None: as far as it likes.
+        partitions: Number of partitions.
+        max_bytes: The largest batch it accepts.
+        retention_ms: Age, by its timestamp, at which a record is deleted; None: never.
+        ahead_ms: How far in the future a record's timestamp may be; None: no limit.
     """
 
     partitions: int
@@ -79,17 +79,17 @@ class TopicShape:
     ahead_ms: int | None = None
 
     def check_time(self, topic: str, time_ms: int, now_ms: int, *, version: int) -> None:
-        """Make sure that the topic takes and keeps a record of a time.
+        """Check that the topic accepts and retains a record with a timestamp.
 
         Args:
             topic: Its name.
             time_ms: The record's timestamp.
             now_ms: Milliseconds since the epoch.
-            version: Of the commit that the record is of.
+            version: Version of the record's commit.
 
         Raises:
-            SinkRefusedError: It would be deleted right away.
-            CommitAheadError: It is dated too far ahead.
+            SinkRefusedError: It would be deleted at once.
+            CommitAheadError: Its timestamp is too far in the future.
         """
         if self.retention_ms is not None and now_ms - time_ms > self.retention_ms:
             raise _too_old(version, time_ms, topic, self.retention_ms)
@@ -108,7 +108,7 @@ class Router:
         self._keyless = 0
 
     def fixed_topic(self) -> str | None:
-        """Return the one topic of the table; None where a column chooses."""
+        """Return the only topic of the table; None if a column chooses."""
         return self._topics.fixed_topic()
 
     def by_topic(
@@ -116,13 +116,13 @@ class Router:
     ) -> Iterator[RoutedRecords]:
         """Yield the records of each topic, in their order.
 
-        Dead letters keep key, value and headers, and say why they are there and where they were
-        to go.
+        Dead letters keep key, value and headers, and have headers with the reason and the intended
+        topic.
 
         Args:
             batch: The rows.
-            records: What a format made of them.
-            destination: Where records of their schema go.
+            records: The rows, encoded by a format.
+            destination: The destination for their schema.
 
         Raises:
             ConfigError, SinkRefusedError: As `route`.
@@ -154,16 +154,16 @@ class Router:
 
         Args:
             batch: The rows.
-            records: What a format made of them.
-            shape_of: Says what is known of a topic; may raise.
+            records: The rows, encoded by a format.
+            shape_of: Returns the properties of a topic; may raise.
             now_ms: Milliseconds since the epoch.
-            destination: Where records of their schema go.
+            destination: The destination for their schema.
 
         Raises:
-            ConfigError: A column is missing, has no texts for topics, or names no partition.
-            SinkRefusedError: A value is no part of a topic's name, or the topic would not keep
+            ConfigError: A column is missing, has no strings for topics, or no valid partition.
+            SinkRefusedError: A value is not valid in a topic's name, or the topic would not retain
                 rows as old as these.
-            CommitAheadError: The topic takes no rows dated so far ahead yet.
+            CommitAheadError: The rows' timestamp is too far in the future for the topic.
         """
         time_ms = batch.timestamp_us // 1000 if self._is_commit_time else now_ms
         for routed in self.by_topic(batch, records, destination):
@@ -181,17 +181,17 @@ class Router:
     def named_partitions(
         self, batch: ChangeBatch, routed: RoutedRecords, count: int = _MOST_PARTITIONS
     ) -> int | npt.NDArray[np.integer] | None:
-        """Return the partitions that the configuration or a column names; None: the key chooses.
+        """Return the partitions set by the configuration or a column; None: the key chooses.
 
-        Dead letters go to the first one.
+        Dead letters go to the first partition.
 
         Args:
             batch: The rows.
-            routed: Those of one topic.
-            count: How many partitions the topic has, for numbers in a column.
+            routed: The records of one topic.
+            count: The topic's number of partitions, for numbers in a column.
 
         Raises:
-            ConfigError: The column is missing, or names no partition.
+            ConfigError: The column is missing, or has no valid partition.
         """
         if routed.reason:
             return 0
@@ -232,7 +232,7 @@ class Router:
 
 
 def plain_topic(config: KafkaSinkConfig, topic: str) -> str:
-    """Return the configured topic of one that was made for rows of an incompatible schema."""
+    """Return the configured topic for one that was created for an incompatible schema."""
     registry = config.schema_registry
     if registry is None or registry.on_incompatible_schema != "new_topic":
         return topic
@@ -240,7 +240,7 @@ def plain_topic(config: KafkaSinkConfig, topic: str) -> str:
 
 
 def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> FormatOptions:
-    """Return what the value format of a sink is told of a table."""
+    """Return the options of a sink's value format for a table."""
     options = FormatOptions(
         name=config.topic_prefix,
         table=table,
@@ -276,7 +276,7 @@ def no_partition(partition: int, topic: str, count: int) -> ConfigError:
 
 
 def _too_old(version: int, time_ms: int, topic: str, retention_ms: int) -> SinkRefusedError:
-    """Return the error for rows of a commit that a topic would not keep."""
+    """Return the error for rows of a commit that a topic would not retain."""
     return SinkRefusedError(
         f"Version {version} is of {timestamp_text(time_ms * 1000)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
@@ -288,12 +288,12 @@ def _too_old(version: int, time_ms: int, topic: str, retention_ms: int) -> SinkR
 def too_far_ahead(
     version: int, time_ms: int, what: str, ahead_ms: int | None = None
 ) -> CommitAheadError:
-    """Return the error for rows of a commit that is dated further ahead than Kafka takes records.
+    """Return the error for rows of a commit whose time is too far in the future for Kafka.
 
     Args:
         version, time_ms: Of the commit.
-        what: Refuses them: `the topic orders`.
-        ahead_ms: How far ahead it takes them; None where only brokers know.
+        what: The subject of the message: `the topic orders`.
+        ahead_ms: The topic's limit; None if only the brokers know it.
     """
     limit, until = "so far", ""
     if ahead_ms is not None:

@@ -1,4 +1,4 @@
-"""Lets kafka-python's sender keep a request whose coordinator is gone."""
+"""Make kafka-python's sender keep a request whose coordinator is unavailable."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kafka.errors import KafkaError
 
 
 def keep_requests(producer: KafkaProducer, backoff_seconds: float) -> None:
-    """Let the producer try again what it cannot send because a coordinator is gone.
+    """Make the producer retry requests that fail because a coordinator is unavailable.
 
-    Its sender takes False from `await_ready` as "not yet", asks for the new coordinator and keeps
-    the request. But `await_ready` raises instead, and then the request is dropped: the transaction
-    hangs until its records expire, with the sender at full speed.
+    If `await_ready` returns False, the sender looks up the new coordinator and keeps the request.
+    But `await_ready` raises instead, and then the request is dropped: the transaction hangs until
+    its records expire, while the sender busy-loops.
     """
     client = producer._sender._client
     await_ready = client.await_ready

@@ -1,7 +1,7 @@
 """One open producer: deliveries through it, until it is closed or one of them fails. Blocking.
 
-After a failure it is closed, never used again: kafka-python's producer may be in a state from which
-it does not come back, and what it still has must not be sent behind a repeated delivery.
+After a failure it is closed and never reused: kafka-python's producer may be in an unrecoverable
+state, and its buffered records must not be sent after the repeated delivery.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _LOOK_EVERY_SECONDS = 2.0
 
 
 class Session:
-    """Sends the changes of one table; deliveries one after the other."""
+    """Sends the changes of one table, one delivery at a time."""
 
     def __init__(
         self,
@@ -84,14 +84,14 @@ class Session:
         client: KafkaProducer,
         transactions: Transactions | None = None,
     ) -> None:
-        """Take an open producer.
+        """Initialize with an open producer.
 
         Args:
             config: The sink's section.
-            pipeline: The one that writes.
+            pipeline: The pipeline that writes.
             connection, topics, schemas: The sink's.
             client: The producer.
-            transactions: Its own; None where it has none, or another process ends them.
+            transactions: The producer's; None if it has none, or if another process ends them.
         """
         self._config, self._pipeline = config, pipeline
         self._table = pipeline.table
@@ -103,7 +103,7 @@ class Session:
         self._delivery: Acknowledgements | None = None
         self._coalescer = BatchCoalescer()
         self._set_aside: Counter[tuple[str, str]] = Counter()
-        # Time and version of the commit of this delivery that is dated latest.
+        # Time and version of this delivery's commit with the latest time.
         self._latest = (0, 0)
         self._used, self._looked = set[str](), time.monotonic()
         self._client, self._transactions = client, transactions
@@ -126,11 +126,11 @@ class Session:
         schemas: TableSchemas,
         before: Claim | None = None,
     ) -> Self:
-        """Open a producer; for exactly-once, shut out others with its transactional id.
+        """Open a producer; for exactly-once, fence off others with its transactional id.
 
         Args:
-            config, pipeline, connection, topics, schemas: As above.
-            before: How this process held the transactional id in a session that failed.
+            config, pipeline, connection, topics, schemas: As in `__init__`.
+            before: This process's claim on the transactional id in a session that failed.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
@@ -158,20 +158,20 @@ class Session:
         )
 
     def prepare(self, table_id: str) -> None:
-        """Make sure that the topics are there, before the first delivery.
+        """Check or create the topics, before the first delivery.
 
         Raises:
-            TailerdError: One is not and shall not be made, or may not be written.
+            TailerdError: A topic is missing and may not be created, or may not be written.
         """
         self._topics.forget()
         wanted = wanted_topics(self._config, self._table)
         if self._topics.expected.keys() - wanted.keys():
-            # Those that a column chose are not asked for before there are rows for them.
+            # Topics chosen by a column are otherwise not checked before there are rows for them.
             self._topics.check_ids()
         found = self._topics.ensure(wanted)
         with self._connection.calls("does not describe its topics"):
             for topic in found:
-                # Asked now, not by the first delivery.
+                # Fetch metadata now, not in the first delivery.
                 self._client.partitions_for(topic)
                 self._used.add(topic)
         if self._config.keeps_offsets:
@@ -179,7 +179,7 @@ class Session:
         self.describe(table_id)
 
     def describe(self, table_id: str) -> None:
-        """Make records that say which table they are of."""
+        """Set the table id for which records are encoded."""
         config = self._config
         if config.transaction_topic is not None and self._markers is None:
             topic = config.topic_of(config.transaction_topic, self._table)
@@ -188,7 +188,7 @@ class Session:
         self._records = self._schemas.of_table(table_id)
 
     def begin(self) -> Acknowledgements:
-        """Begin a delivery; return what another thread may abandon it with."""
+        """Start a delivery; another thread may abandon it through the returned object."""
         self._coalescer = BatchCoalescer()
         self._set_aside.clear()
         self._latest = (0, 0)
@@ -202,9 +202,9 @@ class Session:
         return self._delivery
 
     def look(self) -> TailerdError | None:
-        """Return what happened to a topic, if it is not the one it was; short.
+        """Return an error if a topic was deleted or recreated; takes bounded time.
 
-        What brokers that cannot be reached would say is not known here.
+        Returns None if the brokers cannot be reached.
         """
         self._looked = time.monotonic()
         metadata = metadata_now(self._client, seconds=_LOOK_SECONDS)
@@ -223,14 +223,14 @@ class Session:
         return None
 
     def _check_topics(self) -> None:
-        """Make sure, every few seconds, that rows go into the topics they went into before."""
+        """Check, every few seconds, that the topics have not been deleted or recreated."""
         if time.monotonic() - self._looked > _LOOK_EVERY_SECONDS:
             failure = self.look()
             if failure is not None:
                 raise failure
 
     def send(self, start: Offset, batch: ChangeBatch) -> None:
-        """Hand over the rows of a batch; waits where too much is in flight.
+        """Pass the rows of a batch to the producer; waits while too much is in flight.
 
         Raises:
             TailerdError: A row cannot be delivered, or an earlier one failed.
@@ -238,13 +238,13 @@ class Session:
         if self._records is None:
             raise BugError("The Kafka sink was written to before it was resumed.")
         if start.table_id != self._table_id:
-            # REPLACE gave the table another one. The same as after a start over at this offset.
+            # REPLACE gave the table a new id. A restart at this offset does the same.
             self.describe(start.table_id)
         now_us = time.time_ns() // 1000
         destination, records = self._records.records(batch, now_us=now_us)
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
         self._topics.renew(MAX_AGE_SECONDS)
-        # Before a marker goes out: a commit that has to wait does not begin.
+        # Before a marker is sent: a commit that has to wait must not have a BEGIN yet.
         pieces = self._routed(batch, records, now_us // 1000, destination)
         if self._markers is not None:
             for marker in self._markers.rows(start, batch, len(records)):
@@ -254,7 +254,7 @@ class Session:
                 self._send(ready)
 
     def send_rest(self, end: Offset) -> None:
-        """Hand over what was held back of a delivery.
+        """Pass the delivery's buffered records to the producer.
 
         Raises:
             TailerdError: As `send`.
@@ -266,7 +266,7 @@ class Session:
                 self._send_marker(marker)
 
     def share(self) -> SharedTransaction | None:
-        """Begin a delivery that another process writes; return the transaction it joins, if any.
+        """Start a delivery that another process writes; return the transaction it joins, if any.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
@@ -275,15 +275,15 @@ class Session:
         if self._transactions is None:
             return None
         self._transactions.begin()
-        # What others wrote must be undone at once if it does not count: readers wait for its end.
+        # A failed delivery must be aborted at once, because readers wait for the transaction's end.
         lead(self._client)
         self._is_shared = True
         return self._transactions.shared()
 
     def take_over(self, written: WrittenRecords) -> None:
-        """Go on with a delivery behind the records that another process wrote.
+        """Continue a delivery after the records that another process wrote.
 
-        Everything of them is acknowledged.
+        All of them must be acknowledged.
         """
         self._topics.learn(written.facts)
         self._used.update(each.name for each in written.facts)
@@ -294,16 +294,16 @@ class Session:
             continue_from(self._client, written.sequences)
 
     def explained(self, error: TailerdError) -> TailerdError:
-        """Return why another process failed, telling a transaction out of time from a lost one."""
+        """Return why another process failed; distinguishes a timed-out transaction from fencing."""
         if isinstance(error, SinkFencedError):
             return self._explained(ProducerFencedError())
         return error
 
     def written(self, seconds: float) -> WrittenRecords:
-        """Wait until everything is acknowledged; return what the session that shared it needs.
+        """Wait until everything is acknowledged; return the result for the session that shared it.
 
         Raises:
-            TailerdError: Some of it is not.
+            TailerdError: A record was not acknowledged.
         """
         self._acknowledged()
         self._delivery = None
@@ -315,13 +315,13 @@ class Session:
         )
 
     def finish(self, saved: SavedOffset) -> None:
-        """End the delivery: everything acknowledged, the offset kept, the transaction committed.
+        """End the delivery: wait for acknowledgements, save the offset, commit the transaction.
 
         Raises:
-            TailerdError: Nothing of it counts, unless the saved offset says so.
+            TailerdError: The delivery does not count, unless the saved offset shows that it does.
         """
         if self._transactions is None:
-            # The offset must not be there before the rows are.
+            # The offset must not be visible before the rows are.
             self._acknowledged()
         self._check_topics()
         if self._config.keeps_offsets:
@@ -332,13 +332,13 @@ class Session:
         self._delivery = None
 
     def take_set_aside(self) -> list[tuple[str, str, int]]:
-        """Return for each dead-letter topic and reason how many records the last delivery had."""
+        """Return the last delivery's number of dead letters by topic and reason; reset it."""
         counts = [(*place, count) for place, count in self._set_aside.items()]
         self._set_aside.clear()
         return counts
 
     def keep(self, pipeline: PipelineIdentity, saved: SavedOffset) -> None:
-        """Hand over the record of an offset; `finish` or `flush` waits for it."""
+        """Send the record of an offset; `finish` or `flush` waits for it."""
         topic = self._config.offsets_topic
         found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
         check_offset_topic(found[topic])
@@ -353,21 +353,21 @@ class Session:
         )
 
     def tell(self, record: ControlRecord) -> None:
-        """Hand over a record of its own; `flush` waits for it."""
+        """Send a single control record; `flush` waits for it."""
         self._send_side(record)
 
     def flush(self) -> None:
-        """End a delivery of records that are no rows."""
+        """End a delivery of control records."""
         self._acknowledged()
         if self._transactions is not None and self._transactions.is_open:
             self._transactions.commit()
         self._delivery = None
 
     def close(self, *, is_clean: bool) -> Claim | None:
-        """End the producer; not clean: undo what is open and drop what is unsent.
+        """Close the producer; if not clean, abort the transaction and drop unsent records.
 
         Returns:
-            How it held its transactional id, for the next session of this process.
+            Its claim on the transactional id, for the next session of this process.
         """
         held = None if self._transactions is None else self._transactions.held
         if not is_clean and self._transactions is not None:
@@ -391,7 +391,7 @@ class Session:
         try:
             pieces = routed()
         except ConfigError:
-            # The topic may have partitions since that it had not.
+            # The topic may have got more partitions since.
             if not self._topics.renew():
                 raise
             pieces = routed()
@@ -444,7 +444,7 @@ class Session:
             self._transactions.check_time()
         try:
             if not has_metadata_of(self._client, piece.topic):
-                # Asking for what is gone would take as long as the client is patient.
+                # Waiting for metadata of a deleted topic would take the client's whole timeout.
                 self._looked = 0.0
                 self._check_topics()
             self._client.partitions_for(piece.topic)
@@ -458,7 +458,7 @@ class Session:
             self._delivery.wait()
 
     def _shape_of(self, topic: str) -> TopicShape:
-        # Also before `prepare`: the first offset is saved before the first delivery is prepared.
+        # Also called before `prepare`: the first offset is saved before it.
         wanted = wanted_topics(self._config, self._table)
         facts = self._topics.ensure({topic: wanted.get(topic, new_topic(self._config))})[topic]
         return TopicShape(
@@ -471,7 +471,7 @@ class Session:
     def _explained(self, error: Exception) -> TailerdError:
         time_ms, version = self._latest
         if isinstance(error, InvalidTimestampError) and time_ms > time.time_ns() // 1_000_000:
-            # This user may not see the topic's settings, or the brokers' clock is behind.
+            # This user may not see the topic's settings, or the brokers' clock is slow.
             return too_far_ahead(version, time_ms, f"Kafka at {self._connection.address}")
         doing = f"Rows of {self._table} were not delivered to Kafka at {self._connection.address}"
         if self._transactions is not None:
@@ -481,13 +481,13 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRecords:
-    """What a process wrote of a delivery that another one ends. Picklable.
+    """The part of a delivery that a process wrote and another one ends. Picklable.
 
     Attributes:
-        facts: What brokers said about topics there.
-        set_aside: Topic and reason -> records that are there instead.
-        sequences: Of a transaction: the partitions it wrote, each with its next number.
-        seconds: How long it took.
+        facts: Topic facts that the process fetched from the brokers.
+        set_aside: Topic and reason -> number of dead letters.
+        sequences: In a transaction: the partitions written, each with its next sequence number.
+        seconds: Duration of the writes.
     """
 
     seconds: float
@@ -497,14 +497,14 @@ class WrittenRecords:
 
 
 def transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str | None:
-    """Return the id of a pipeline's transactions; None where it has none."""
+    """Return the id of a pipeline's transactions; None if it has none."""
     if not config.is_exactly_once:
         return None
     return config.transactional_id or pipeline.transactional_id
 
 
 def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
-    """Return the topics a table needs whatever its rows are, each with how it is made."""
+    """Return the topics that a table needs whatever its rows are, with their creation settings."""
     new = new_topic(config)
     single = (
         None
@@ -532,7 +532,7 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
 
 
 def new_topic(config: KafkaSinkConfig) -> NewTopic | None:
-    """Return how topics that are not there are made; None where that is not wanted."""
+    """Return the creation settings of missing topics; None if they are not created."""
     create = config.create_topic
     if create is None:
         return None

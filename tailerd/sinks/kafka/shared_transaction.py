@@ -1,11 +1,11 @@
 """One transaction that several processes write into and one of them ends. Blocking.
 
-A transaction belongs to a transactional id, its producer id and its epoch, and to no connection:
-whoever has the three may add partitions and records to it. Brokers number the records of each
-partition, so a partition must have one writer at a time, and the next one goes on with its
-numbers. One process claims the id and ends the transaction (`transactions.py`); the others join.
+A transaction belongs to a transactional id, its producer id and its epoch, not to a connection: any
+process that knows the three may add partitions and records to it. Records of a partition have
+sequence numbers, so a partition must have one writer at a time, and the next writer continues its
+sequence. One process claims the id and ends the transaction (`transactions.py`); the others join.
 
-That takes the client's private `TransactionManager`; a guard test names what is used.
+This uses the client's private `TransactionManager`; a guard test lists the names used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionSt
 from tailerd.sinks.kafka.sender_requests import keep_requests
 
 Sequences = Mapping[tuple[str, int], int]
-"""Topic and partition -> number of the next record in it; 0 where there is none."""
+"""Topic and partition -> sequence number of its next record; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class SharedTransaction:
     """What a process needs to write into a transaction that another one ends. Picklable.
 
     Attributes:
-        transactional_id, producer_id, epoch: Whose it is.
-        sequences: How far each partition is.
+        transactional_id, producer_id, epoch: Identify the transaction.
+        sequences: The next sequence number of each partition.
     """
 
     transactional_id: str
@@ -38,17 +38,17 @@ class SharedTransaction:
 
 
 def prepare_to_join(producer: KafkaProducer, *, backoff_seconds: float) -> None:
-    """Let a producer that never claims its id take part in transactions.
+    """Configure a producer that never claims its id to join transactions.
 
-    A producer that is shut out must not let itself in again: it would shut out the process that
-    ends the transactions.
+    A fenced producer must not bump its epoch by itself: that would fence off the process that ends
+    the transactions.
     """
     producer._transaction_manager._supports_epoch_bump = lambda: False
     keep_requests(producer, backoff_seconds)
 
 
 def lead(producer: KafkaProducer) -> None:
-    """Let the end of the transaction this producer began reach brokers where only others wrote."""
+    """Make this producer's commit or abort reach the brokers even if only other processes wrote."""
     manager = producer._transaction_manager
     with manager._lock:
         manager._transaction_started = True
@@ -58,14 +58,14 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
     """Write into a transaction from now on. Nothing may be in flight.
 
     Args:
-        producer: One with a transactional id, whichever, that was not initialised.
+        producer: One with any transactional id, not initialised.
         transaction: Of any id.
     """
     manager = producer._transaction_manager
     with manager._lock:
         if manager.transactional_id != transaction.transactional_id:
             manager.transactional_id = transaction.transactional_id
-            # Each id has its own.
+            # Each id has its own coordinator.
             manager._transaction_coordinator = None
         manager.set_producer_id_and_epoch(
             ProducerIdAndEpoch(transaction.producer_id, transaction.epoch)
@@ -84,16 +84,16 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
 
 
 def continue_from(producer: KafkaProducer, sequences: Sequences) -> None:
-    """Number the next records of partitions behind those of other writers. Nothing is in flight."""
+    """Continue the partitions' sequence numbers of other writers. Nothing may be in flight."""
     manager = producer._transaction_manager
     for (topic, partition), sequence in sequences.items():
         manager.set_sequence_number(TopicPartition(topic, partition), sequence)
 
 
 def known_sequences(producer: KafkaProducer) -> dict[tuple[str, int], int]:
-    """Return how far each partition is that this producer, or whom it continued from, wrote.
+    """Return the next sequence number of each partition, also those continued from other writers.
 
-    Nothing is in flight.
+    Nothing may be in flight.
     """
     manager = producer._transaction_manager
     with manager._lock:

@@ -1,9 +1,9 @@
-"""The Kafka sink: the asynchronous side of a session that blocks.
+"""The Kafka sink: the asynchronous wrapper of a blocking session.
 
 At least once: rows, their acknowledgement, then the offset. Exactly once: rows and offset in one
-transaction per delivery, committed once all is acknowledged. Whatever ends a delivery early ends
-the session with it; the next delivery loop opens another, which shuts the old one out, and resumes
-from the offset that was committed.
+transaction per delivery, committed once all is acknowledged. A failed or cancelled delivery ends
+the session; the next delivery loop opens another, which fences off the old one, and resumes from
+the committed offset.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class KafkaSink:
         telemetry: Telemetry | None = None,
         daemon: str = DAEMON_NAME,
     ) -> None:
-        """Initialize; no broker is asked before it is used."""
+        """Initialize; connects to no broker before first use."""
         self._telemetry = telemetry or Telemetry()
         self._config = config
         self._table = table
         self._connection = Connection(config)
         self._daemon = daemon
-        # A heartbeat topic holds nothing that could be lost.
+        # Losing a heartbeat topic loses no data.
         heartbeats = config.topic_of(config.heartbeat_topic, table)
         self._topics = Topics(self._connection, untracked=[heartbeats])
         self._schemas = TableSchemas(config, table)
@@ -87,16 +87,16 @@ class KafkaSink:
 
     @property
     def offsets(self) -> OffsetStore | None:
-        """The topic of offsets, where the configuration keeps them in Kafka."""
+        """The offsets topic, if the configuration stores offsets in Kafka."""
         return self._offsets
 
     @property
     def key(self) -> Sequence[str]:
-        """The columns of a record's key and those that choose where it goes."""
+        """The columns of a record's key and those that choose its topic or partition."""
         return self._config.ordering_key
 
     async def cluster_id(self) -> str:
-        """Return the id of the cluster; asks once.
+        """Return the id of the cluster; cached.
 
         Raises:
             SinkError: The brokers cannot be reached.
@@ -110,14 +110,14 @@ class KafkaSink:
 
     @property
     def topics(self) -> Mapping[str, str]:
-        """The ids of the topics that are expected."""
+        """The expected topic ids."""
         return self._topics.ids
 
     async def watch(self) -> None:
-        """Look at the ids of the topics every few seconds, also where there is nothing to deliver.
+        """Check the topics' ids every few seconds, also when there is nothing to deliver.
 
         Raises:
-            TopicRecreatedError: One is gone, or was made again.
+            TopicRecreatedError: A topic was deleted or recreated.
         """
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
@@ -128,7 +128,7 @@ class KafkaSink:
                 raise failure
 
     async def healthcheck(self) -> None:
-        """Ask the brokers whether deliveries would succeed; make nothing.
+        """Check with the brokers whether deliveries would succeed; create nothing.
 
         Raises:
             TailerdError: They would not.
@@ -137,14 +137,14 @@ class KafkaSink:
             await self._worker.run(self._examine)
 
     async def fence(self) -> None:
-        """Open the producer; for exactly-once that shuts out earlier ones of the same pipeline.
+        """Open the producer; for exactly-once that fences off earlier ones of the pipeline.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
         """
         async with self._busy:
             if self._lost is not None and not self._lost.retryable:
-                # Shut out while idle: claiming the id again would shut out whoever has it now.
+                # Fenced while idle: claiming the id again would fence off its current owner.
                 raise self._lost
             self._lost = None
             try:
@@ -154,10 +154,10 @@ class KafkaSink:
                 raise
 
     async def resume(self, offset: Offset) -> None:
-        """Make sure that the topics are there.
+        """Check or create the topics.
 
         Raises:
-            TailerdError: One is not and shall not be made, or may not be written.
+            TailerdError: A topic is missing and may not be created, or may not be written.
         """
         async with self._busy:
             session = await self._open()
@@ -167,10 +167,10 @@ class KafkaSink:
             self._heart = asyncio.create_task(self._beat(self._config.heartbeat_interval))
 
     async def write(self, delivery: Delivery) -> int:
-        """Deliver all rows, and the offset where Kafka keeps it; return the number of rows.
+        """Deliver all rows, and the offset if it is stored in Kafka; return the number of rows.
 
         Raises:
-            TailerdError: The delivery does not count; it is written again after `resume`.
+            TailerdError: The delivery does not count; it is repeated after `resume`.
         """
         rows = 0
 
@@ -182,10 +182,10 @@ class KafkaSink:
         return rows
 
     async def write_remotely(self, delivery: RemoteDelivery) -> None:
-        """Have all rows delivered by another process, then keep the offset as `write` does.
+        """Have another process deliver all rows, then save the offset as `write` does.
 
         Raises:
-            TailerdError: As `write`, or of who reads.
+            TailerdError: As `write`, or the error of the reading process.
         """
         await self._delivered(lambda s: self._deliver_remotely(s, delivery), delivery.end)
 
@@ -193,14 +193,14 @@ class KafkaSink:
         async with self._busy:
             session = self._session
             if session is None:
-                # Without a new look at the offset nothing may be written.
+                # Nothing may be written before the offset is loaded again.
                 raise self._lost or SinkError(
                     f"The connection to Kafka at {self._connection.address} was lost."
                 )
             try:
                 await deliver(session)
             except BaseException as error:
-                # Also when cancelled: what is on its way must not come behind a repetition.
+                # Also when cancelled: records in flight must not follow the repeated delivery.
                 await self._drop()
                 await self._tell_problem(error)
                 raise
@@ -233,30 +233,30 @@ class KafkaSink:
 
     @property
     def value_format(self) -> str:
-        """`json` or `debezium`, which `read_back` gives of other formats too; else its name."""
+        """`json` or `debezium`, to which `read_back` also decodes other formats; else its name."""
         return read_back_format(self._config)
 
     @property
     def has_decimal_numbers(self) -> bool:
-        """As the configuration says."""
+        """Whether `decimals` is `number` in the configuration."""
         return self._config.decimals == "number"
 
     @property
     def empty_is_null(self) -> bool:
-        """Protobuf's `repeated` has no null."""
+        """True for Protobuf's `repeated`, which has no null."""
         config = self._config
         return config.data_format == "protobuf" and config.collections == "repeated"
 
     def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
-        """Give the committed values of the table's topics.
+        """Yield the committed values of the table's topics.
 
         Raises:
-            TailerdError: They cannot be read, or the first are gone.
+            TailerdError: They cannot be read, or the first records no longer exist.
         """
         return read_values(self._connection, self._config, self._table, self._schemas)
 
     async def aclose(self) -> None:
-        """End the producer within bounded time; what is not acknowledged is dropped. Idempotent."""
+        """Close the producer within bounded time; drops unacknowledged records. Idempotent."""
         if self._heart is not None:
             self._heart.cancel()
             with suppress(asyncio.CancelledError):
@@ -272,10 +272,10 @@ class KafkaSink:
     async def load_offset(
         self, pipeline: str, identity: PipelineIdentity | None = None
     ) -> SavedOffset | None:
-        """Return the offset committed last; of another identity, where one is given.
+        """Return the last committed offset of the pipeline, or of `identity` if given.
 
-        Once this process has shut out others, everything written before counts; a command that
-        only looks takes what is committed now.
+        Once this process has fenced off others, waits until earlier transactions end; a read-only
+        command returns what is committed now.
         """
         abandoned = threading.Event()
         topic = self._config.offsets_topic
@@ -294,7 +294,7 @@ class KafkaSink:
             return await self._worker.run(read, on_cancel=abandoned.set)
 
     async def save_offset(self, pipeline: str, saved: SavedOffset) -> None:
-        """Keep an offset that was not reached by a delivery."""
+        """Save an offset outside a delivery."""
         async with self._busy:
             was_open = self._session is not None
             session = await self._open()
@@ -303,7 +303,7 @@ class KafkaSink:
                 await self._in_delivery(session, lambda: session.keep(identity, saved))
             finally:
                 if not was_open:
-                    # A command that resets an offset, beside a pipeline that does not run.
+                    # Called by a command that resets an offset while the pipeline does not run.
                     await self._drop(is_clean=True)
 
     async def _deliver(self, session: Session, delivery: Delivery) -> int:
@@ -338,8 +338,8 @@ class KafkaSink:
         await self._worker.run(session.finish, delivery.saved, on_cancel=abandon)
 
     async def _tell_problem(self, error: BaseException) -> None:
-        """Raise an error that says why, where the client only says that its time is over."""
-        # A more telling kind of error needs no more words; nor does one without a timeout.
+        """Raise an error with the cause, if the client only reports a timeout."""
+        # More specific errors, and those without a timeout, already name their cause.
         if type(error) is not SinkError or not isinstance(error.__cause__, KafkaTimeoutError):
             return
         if problem := await self._worker.run(self._topics.problem):
@@ -362,7 +362,7 @@ class KafkaSink:
 
     async def _open(self) -> Session:
         if self._session is None:
-            # A claim that fails may have succeeded: how the id was held before says nothing then.
+            # A failed claim may have succeeded, so the earlier claim is not reused.
             before, self._claim = self._claim, None
             self._session = await self._worker.run(self._new_session, before)
         return self._session
@@ -379,7 +379,7 @@ class KafkaSink:
         )
 
     def _identity(self, pipeline: str) -> PipelineIdentity:
-        """Return who a pipeline is that writes here; blocking, as the cluster may be asked."""
+        """Return the identity of a pipeline that writes here; blocking, may query the cluster."""
         cluster = self._topics.cluster_id()
         return pipeline_identity(self._config, pipeline, daemon=self._daemon, cluster=cluster)
 
@@ -421,7 +421,7 @@ class KafkaSink:
                 try:
                     await self._tell(self._session, record)
                 except TailerdError as error:
-                    # The next delivery tells it.
+                    # The next delivery raises it.
                     self._lost = error
 
 
@@ -432,13 +432,13 @@ class KafkaOffsets:
         self._sink = sink
 
     async def load(self, pipeline: str) -> SavedOffset | None:
-        """Return what was last committed; looks without disturbing a running daemon."""
+        """Return the last committed offset; does not disturb a running daemon."""
         return await self._sink.load_offset(pipeline)
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
-        """Keep an offset durably."""
+        """Save an offset durably."""
         await self._sink.save_offset(pipeline, saved)
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
-        """Return what was last committed under another identity."""
+        """Return the last committed offset of another identity."""
         return await self._sink.load_offset(identity.table, identity)

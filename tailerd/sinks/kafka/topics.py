@@ -1,4 +1,4 @@
-"""Topics: are they there, what do they take, may they be written; made on request. Blocking."""
+"""Topics: existence, limits, ids and write access; creates them on request. Blocking."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _NOT_THERE = 3
 _NOT_ALLOWED = 29
 PROBLEM_HINT = "Bring brokers back, or lower min.insync.replicas of the topic."
 MAX_AGE_SECONDS = 300.0
-"""How long facts of a topic are used: as long as Kafka's own clients use theirs."""
+"""Maximum age of a topic's cached facts: the same as in Kafka's own clients."""
 _BROKER_DEFAULT_BYTES = 1_048_588
-"""`message.max.bytes` of a broker nobody configured, where the user may not ask for it."""
+"""Kafka's default of `message.max.bytes`, used if this user may not read the settings."""
 _MOST_IDS = 500
-"""Ids that go with each offset; of more topics, chosen by a column, the rest is not kept."""
+"""Maximum number of ids saved with each offset; further topics chosen by a column are not saved."""
 _CONFIRM_SECONDS = 0.5
 _NO_ID = str(UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What brokers say about a topic.
+    """What brokers report about a topic.
 
     Attributes:
         name: Its name.
         partitions: Number of partitions.
-        replicas: Copies of its first partition.
-        max_message_bytes: The largest batch it takes.
-        cleanup_policy: `delete`, `compact` or both; empty where this user may not see it.
-        min_insync_replicas: Copies that must have a record before it is acknowledged.
+        replicas: Replicas of its first partition.
+        max_message_bytes: The largest batch it accepts.
+        cleanup_policy: `delete`, `compact` or both; empty if this user may not see it.
+        min_insync_replicas: Replicas that must have a record before it is acknowledged.
         may_write: Whether this user may write it.
-        retention_ms: How old, by its own timestamp, a record may be before it is deleted; None
-            where none is, or where that is not known.
-        topic_id: Kafka's id of it: of one that was deleted and made again it is another; empty
-            where brokers are too old to have ids.
-        is_unlimited: Whether neither age nor size deletes records, where `delete` is its policy.
-        ahead_ms: How far ahead of the brokers' clock a record may be dated; None where that does
-            not matter, or is not known.
+        retention_ms: Age, by its own timestamp, at which a record is deleted; None if records are
+            not deleted, or if unknown.
+        topic_id: Kafka's topic id, which changes when a topic is recreated; empty if the brokers
+            are too old to have ids.
+        is_unlimited: Whether neither age nor size deletes records, if `delete` is its policy.
+        ahead_ms: How far ahead of the brokers' clock a record's timestamp may be; None if there is
+            no limit, or if unknown.
     """
 
     name: str
@@ -71,11 +71,11 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """How a topic is made.
+    """Creation settings of a topic.
 
     Attributes:
-        partitions, replication_factor: None takes what the brokers are set to.
-        configs: Kafka's own settings.
+        partitions, replication_factor: None uses the brokers' default.
+        configs: Kafka's topic settings.
     """
 
     partitions: int | None = None
@@ -84,14 +84,14 @@ class NewTopic:
 
 
 class Topics:
-    """What is known of topics on one cluster; asked once for each until told to forget."""
+    """Caches facts about topics on one cluster, each fetched once until `forget` or `renew`."""
 
     def __init__(self, connection: Connection, untracked: Iterable[str] = ()) -> None:
-        """Initialize; nothing is asked.
+        """Initialize; sends no request.
 
         Args:
             connection: To the cluster.
-            untracked: Topics whose loss is none, so that they may be made again.
+            untracked: Topics that may be recreated, because losing them loses no data.
         """
         self._connection = connection
         self._untracked = frozenset(untracked)
@@ -103,29 +103,29 @@ class Topics:
         self._max_request_size = connection.number("max_request_size", DEFAULT_MAX_REQUEST_SIZE)
 
     def forget(self) -> None:
-        """Ask again next time."""
+        """Clear the cache."""
         self._known.clear()
         self._asked.clear()
         self._looked_at.clear()
 
     @property
     def known(self) -> tuple[TopicFacts, ...]:
-        """What was found out, or learned, since the last `forget`."""
+        """All facts since the last `forget`, fetched or learned."""
         return tuple(self._known.values())
 
     @property
     def asked(self) -> tuple[TopicFacts, ...]:
-        """What brokers said here since the last `forget`; what was learned is not among it."""
+        """Facts fetched from the brokers since the last `forget`, without learned ones."""
         return tuple(self._known[name] for name in self._asked)
 
     def renew(self, max_age_seconds: float = 0.0) -> bool:
-        """Ask again about topics that were asked about too long ago: they change while in use.
+        """Fetch facts again that are older than `max_age_seconds`: topics change while in use.
 
         Returns:
-            Whether one is different now.
+            Whether any fact has changed.
 
         Raises:
-            TopicRecreatedError: One is gone, or was made again.
+            TopicRecreatedError: A topic was deleted or recreated.
             SinkError: The brokers cannot be reached, or refuse.
         """
         oldest = time.monotonic() - max_age_seconds
@@ -144,23 +144,23 @@ class Topics:
         return found != old
 
     def learn(self, facts: Iterable[TopicFacts]) -> None:
-        """Take what another process of ours found out, so that brokers are not asked again."""
+        """Add facts that another tailerd process fetched, so that they are not fetched again."""
         learned = tuple(facts)
         for each in learned:
             self._keep(each)
         self.expect({f.name: f.topic_id for f in learned if f.name not in self._expected})
 
     def expect(self, ids: Mapping[str, str]) -> None:
-        """Take these for the ids of topics, until one that differs is an error."""
+        """Set the expected ids of topics; a different id is an error."""
         self._expected |= {n: i for n, i in ids.items() if i and n not in self._untracked}
 
     @property
     def ids(self) -> dict[str, str]:
-        """The ids that topics are expected to have: what was told, and what was used since."""
+        """The expected topic ids, at most `_MOST_IDS`: those given, and those used since."""
         return dict(islice(self._expected.items(), _MOST_IDS))
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster; asks once.
+        """Return the id of the cluster; cached.
 
         Raises:
             SinkError: The brokers cannot be reached.
@@ -175,21 +175,21 @@ class Topics:
 
     @property
     def expected(self) -> Mapping[str, str]:
-        """All ids that topics are expected to have."""
+        """All expected topic ids."""
         return self._expected
 
     def check_ids(self) -> None:
-        """Make sure that the topics are those that are expected; asks the brokers.
+        """Check with the brokers that topics have their expected ids.
 
         Raises:
-            TopicRecreatedError: One is gone, or was made again.
+            TopicRecreatedError: A topic was deleted or recreated.
             SinkError: The brokers cannot be reached.
         """
         for error in self.changed().values():
             raise error
 
     def changed(self) -> dict[str, TopicRecreatedError]:
-        """Return the topics that are not those that are expected, and what to say of each.
+        """Return the topics that were deleted or recreated, each with its error.
 
         Raises:
             SinkError: The brokers cannot be reached.
@@ -211,15 +211,15 @@ class Topics:
                     found[str(each["name"])] = error
             if not gone or is_last:
                 return found | {name: self._deleted(name) for name in gone}
-            # A broker that starts may not know of it yet.
+            # A starting broker may not know the topic yet.
             time.sleep(_CONFIRM_SECONDS)
         return found
 
     def check_facts(self, name: str, facts: TopicFacts | None) -> None:
-        """Make sure that a topic is the one that is expected, if one is.
+        """Check that a topic has its expected id, if there is one.
 
         Raises:
-            TopicRecreatedError: It is gone, or was made again.
+            TopicRecreatedError: It was deleted or recreated.
         """
         if facts is not None:
             self._check_id(name, facts.topic_id)
@@ -243,15 +243,15 @@ class Topics:
         )
 
     def max_batch_bytes(self, facts: TopicFacts) -> int:
-        """Return the largest batch that both the topic and our requests take."""
+        """Return the largest batch that both the topic and our requests allow."""
         return min(facts.max_message_bytes, self._max_request_size)
 
     def look(self, names: Iterable[str]) -> dict[str, TopicFacts | None]:
-        """Ask the brokers about topics; None for one that is not there. Makes nothing.
+        """Fetch facts about topics; None for a missing one. Creates nothing.
 
         Raises:
-            SinkRefusedError: This user may not see one.
-            SinkError: The brokers cannot be reached, or cannot tell now.
+            SinkRefusedError: This user may not see a topic.
+            SinkError: The brokers cannot be reached, or cannot describe a topic now.
         """
         wanted = sorted(set(names))
         with (
@@ -261,14 +261,14 @@ class Topics:
             return self._look(admin, wanted)
 
     def ensure(self, names: Mapping[str, NewTopic | None]) -> dict[str, TopicFacts]:
-        """Return what is known of topics, making those that are not there.
+        """Return the facts about topics; creates missing ones.
 
         Args:
-            names: Topics, each with how to make it, None where that is not wanted.
+            names: Topics, each with its creation settings; None if it must exist.
 
         Raises:
-            SinkRefusedError: One is not there and shall not be made, or may not be written.
-            SinkError: The brokers cannot be reached, or cannot tell now.
+            SinkRefusedError: A topic is missing and may not be created, or may not be written.
+            SinkError: The brokers cannot be reached, or cannot describe a topic now.
         """
         unknown = {name: new for name, new in names.items() if name not in self._known}
         if unknown:
@@ -288,11 +288,11 @@ class Topics:
         return {name: self._known[name] for name in names}
 
     def try_creation(self, topics: Mapping[str, NewTopic]) -> None:
-        """Ask the brokers whether topics could be made as they should be; makes none.
+        """Check with the brokers whether topics could be created; creates none.
 
         Raises:
-            SinkRefusedError: One could not, such as with more copies than brokers.
-            SinkError: The brokers cannot be reached, or cannot tell now.
+            SinkRefusedError: A topic could not, for example with more replicas than brokers.
+            SinkError: The brokers cannot be reached, or cannot answer now.
         """
         for name, new in topics.items():
             with (
@@ -303,10 +303,10 @@ class Topics:
                 admin.create_topics({name: _request(new)}, validate_only=True)
 
     def problem(self) -> str:
-        """Return what keeps the topics in use from taking records; empty when nothing is seen.
+        """Return why the topics in use do not accept records; empty if no reason is found.
 
-        The client tries such errors again until its time is over and then says only that. Asks
-        the brokers; when they do not answer there is nothing to say.
+        The client retries such errors and then reports only a timeout. Queries the brokers; empty
+        if they do not answer.
         """
         if not self._known:
             return ""
@@ -339,7 +339,7 @@ class Topics:
             if code == 0 and topic["partitions"]:
                 found[name] = _facts(topic)
             elif code != _NOT_THERE:
-                # A leader being chosen, a broker that starts: the topic may well be there.
+                # A leader election or a starting broker: the topic may exist.
                 why = for_code(code).__name__ if code else "it has no partitions yet"
                 raise SinkError(
                     f"Kafka at {self._connection.address} cannot describe the topic {name} now:"
@@ -362,7 +362,7 @@ class Topics:
                 wait_for_metadata=True,
             )
         except TopicAlreadyExistsError:
-            # Another pipeline was faster.
+            # Another pipeline created it first.
             admin.wait_for_topics(list(missing))
 
     def _checked(self, name: str, facts: TopicFacts | None) -> TopicFacts:
@@ -373,7 +373,7 @@ class Topics:
 
 
 def topic_missing(name: str, address: str) -> SinkRefusedError:
-    """Return the error for a topic that is not there and shall not be made."""
+    """Return the error for a topic that is missing and may not be created."""
     return SinkRefusedError(
         f"The topic {name} is not there at {address}.",
         remedy="Create it, or set create_topic so that it is made.",
@@ -381,11 +381,11 @@ def topic_missing(name: str, address: str) -> SinkRefusedError:
 
 
 def check_writable(facts: TopicFacts, address: str) -> None:
-    """Make sure that a topic can be written.
+    """Check that a topic can be written.
 
     Raises:
-        SinkRefusedError: This user may not.
-        ConfigError: It never acknowledges.
+        SinkRefusedError: This user may not write to it.
+        ConfigError: It can never acknowledge a record.
     """
     if not facts.may_write:
         raise SinkRefusedError(
@@ -413,7 +413,7 @@ def _facts(topic: dict[str, object]) -> TopicFacts:
     partitions = topic["partitions"]
     assert isinstance(partitions, list)
     operations = topic.get("authorized_operations")
-    # Old brokers do not say what is allowed.
+    # Old brokers do not report permissions.
     may_write = not isinstance(operations, list) or not operations or "WRITE" in operations
     return TopicFacts(
         name=str(topic["name"]),
@@ -443,14 +443,14 @@ def _partition_problem(name: str, partition: Mapping[str, object], facts: TopicF
 
 
 def _settings(admin: KafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics; nothing of those this user may not see."""
+    """Return the settings of topics, without those that this user may not see."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         resource = ConfigResource(ConfigResourceType.TOPIC, name)
         try:
             answer = admin.describe_configs([resource], config_filter="all")
         except KafkaError:
-            # Seeing settings is a right of its own; without it Kafka's defaults are assumed.
+            # Reading settings is a separate right; without it Kafka's defaults are assumed.
             continue
         entries = answer.get("topic", {}).get(name, {})
         found[name] = {key: str(entry["value"]) for key, entry in entries.items()}
@@ -478,7 +478,7 @@ def _retention_ms(settings: Mapping[str, str]) -> int | None:
 
 
 def _ahead_ms(settings: Mapping[str, str]) -> int | None:
-    # Brokers before 4.0 have the second one too.
+    # Brokers before 4.0 also have the second one.
     names = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
     limits = [int(settings[name]) for name in names if name in settings]
     return min(limits, default=None) if _keeps_our_times(settings) else None

@@ -1,7 +1,7 @@
 """Transactions of one producer: rows and offset become visible together or not at all. Blocking.
 
-What kafka-python waits for without end is waited for here with one, which takes its private
-`TransactionManager`; a guard test names what is used.
+Waits that are unbounded in kafka-python are bounded here, which uses its private
+`TransactionManager`; a guard test lists the names used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailerd.sinks.kafka.shared_transaction import SharedTransaction, known_sequ
 _ABORT_SECONDS = 5.0
 _COMMIT_SECONDS = 30.0
 _USABLE = 0.8
-"""Part of the time limit that rows may take; the rest is for the commit."""
+"""Fraction of the time limit for rows; the rest is for the commit."""
 _HINT = (
     "The next attempt delivers half as much. To be spared such attempts, lower max_bytes_per_batch"
     " or max_files_per_batch of the table, or raise transaction_timeout_ms under `producer` (at"
@@ -36,12 +36,12 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """How a transactional id was held.
+    """A process's claim on a transactional id.
 
     Attributes:
-        producer_id, epoch: What the coordinator gave when the id was claimed.
-        is_overdue: Whether a transaction was open for longer than it may, so that the coordinator
-            may have ended it, which takes the epoch one on.
+        producer_id, epoch: Assigned by the coordinator when the id was claimed.
+        is_overdue: Whether a transaction exceeded its timeout, so that the coordinator may have
+            aborted it, which increments the epoch.
     """
 
     producer_id: int
@@ -49,7 +49,7 @@ class Claim:
     is_overdue: bool
 
     def still_holds(self, found: TransactionDescription) -> bool:
-        """Return whether nobody else claimed the id since; whoever does takes the epoch further."""
+        """Return whether no other process has claimed the id since, which increments the epoch."""
         if found.producer_id != self.producer_id:
             return False
         is_ended = found.state in (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT)
@@ -58,7 +58,7 @@ class Claim:
 
 
 class Transactions:
-    """One transaction after the other."""
+    """A producer's transactions, one at a time."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Transactions:
         transactional_id: str,
         connection: Connection,
     ) -> None:
-        """Initialize; nothing is claimed.
+        """Initialize; claims nothing yet.
 
         Args:
-            producer: Has the id.
-            transactional_id, connection: Its.
+            producer: A producer with the transactional id.
+            transactional_id, connection: The producer's.
         """
         self._producer = producer
         self._id = transactional_id
@@ -79,19 +79,19 @@ class Transactions:
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._limit_seconds = limit_ms / 1000
         self._began: float | None = None
-        # A producer that is shut out must not let itself in again, as the client would in its own
-        # thread: it would shut out whoever has the id now.
+        # A fenced producer must not bump its epoch, as the client would in its own thread: that
+        # would fence off the current owner of the id.
         producer._transaction_manager._supports_epoch_bump = lambda: False
         keep_requests(producer, connection.number("retry_backoff_ms", 20) / 1000)
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has begun and not ended."""
+        """Whether a transaction is open."""
         return self._began is not None
 
     @property
     def held(self) -> Claim:
-        """How this producer holds the id."""
+        """This producer's claim on the id."""
         own = self._producer._transaction_manager.producer_id_and_epoch
         return Claim(
             producer_id=own.producer_id,
@@ -100,7 +100,7 @@ class Transactions:
         )
 
     def shared(self) -> SharedTransaction:
-        """Return what another process needs to write into the transaction that is open."""
+        """Return what another process needs to write into the open transaction."""
         held = self.held
         return SharedTransaction(
             transactional_id=self._id,
@@ -110,15 +110,15 @@ class Transactions:
         )
 
     def claim(self, before: Claim | None) -> None:
-        """Shut out earlier producers of this id and end what they left open.
+        """Fence off earlier producers of this id and end their open transactions.
 
         Args:
-            before: How this process held the id before a failure whose reason may have been that
-                another took it over: then that one must not be shut out in turn.
+            before: This process's claim before a failure that may have been caused by another
+                process's claim: that process must not be fenced off in turn.
 
         Raises:
-            SinkFencedError: Another process has the id since.
-            TailerdError: Refused, or the brokers do not answer.
+            SinkFencedError: Another process has claimed the id since.
+            TailerdError: The claim was refused, or the brokers do not answer.
         """
         if before is not None:
             found = self._described()
@@ -135,10 +135,10 @@ class Transactions:
             self._began = time.monotonic()
 
     def check_time(self) -> None:
-        """Make sure that there is time left to commit.
+        """Check that there is time left to commit.
 
         Raises:
-            SinkTooSlowError: There is not; it says what to change.
+            SinkTooSlowError: There is not; its remedy names the settings to change.
         """
         if self._age_seconds() > self._limit_seconds * _USABLE:
             raise SinkTooSlowError(
@@ -148,7 +148,7 @@ class Transactions:
             )
 
     def take_over(self, seconds: float) -> None:
-        """Count the time of a transaction that another process wrote for so many seconds."""
+        """Set the age of a transaction into which another process wrote for `seconds`."""
         if self._began is not None:
             self._began = time.monotonic() - seconds
 
@@ -157,7 +157,7 @@ class Transactions:
 
         Raises:
             SinkFencedError: Another process took over.
-            SinkError: Whether it is committed may be unknown; the saved offset says.
+            SinkError: Whether it is committed may be unknown; the saved offset shows it.
         """
         self.check_time()
         manager = self._producer._transaction_manager
@@ -171,10 +171,10 @@ class Transactions:
         self._began = None
 
     def abort(self) -> None:
-        """Undo everything since `begin`, as far as the brokers can be reached.
+        """Abort the transaction, if the brokers can be reached.
 
-        What cannot be undone here is undone when the id is claimed next, or when its time is over;
-        until then readers of committed records do not see it.
+        Otherwise it is aborted when the id is claimed next, or when it times out; until then
+        read-committed consumers do not see its records.
         """
         if self._began is None:
             return
@@ -185,11 +185,11 @@ class Transactions:
             self._producer._sender.wakeup()
             result.wait(timeout_ms=_ABORT_SECONDS * 1000)
         except KafkaError:
-            # The producer is of no use any more, which the caller knows: it closes it.
+            # The producer is unusable now; the caller closes it.
             return
 
     def explained(self, error: Exception, doing: str) -> TailerdError:
-        """Return our error, telling a transaction that ran out of time from one taken over."""
+        """Return the mapped error; distinguishes a timed-out transaction from a fenced one."""
         ours = mapped(error, doing, secrets=self._connection.secrets)
         if not isinstance(ours, SinkFencedError) or self._age_seconds() < self._limit_seconds:
             return ours
@@ -206,38 +206,39 @@ class Transactions:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def _described(self) -> TransactionDescription | None:
-        """Ask the coordinator about the id; None where it does not say."""
+        """Return the coordinator's description of the id; None if unavailable."""
         try:
             with self._connection.admin() as admin:
                 return admin.describe_transactions([self._id])[self._id]
         except (KafkaError, TailerdError):
-            # Unknown, not to be seen by this user, or out of reach: what needs it says so itself.
+            # Unknown, not permitted or unreachable: the operation itself reports that.
             return None
 
 
 def claim_again(connection: Connection, transactional_id: str, held: Claim) -> Claim | None:
-    """Shut out other processes that wrote into a transaction, when its own producer is closed.
+    """Fence off other processes that wrote into a transaction, after its own producer is closed.
 
-    They end later than the delivery fails. An end of the transaction alone would let one that joins
-    it behind that open another, with the same epoch, which nobody would end in time.
+    They may still be running when the delivery fails. After a mere abort, a process that joins late
+    could open another transaction with the same epoch, which would stay open until its timeout.
 
     Returns:
-        How this process holds the id now; None where that is not known.
+        This process's new claim on the id; None if unknown.
     """
     try:
         client = connection.producer(transactional_id)
     except TailerdError:
-        # The next claim, or the brokers when the time is over, does it.
+        # The next claim fences them off, or the brokers after the timeout.
         return held
     try:
         again = Transactions(client, transactional_id=transactional_id, connection=connection)
         again.claim(held)
         return again.held
     except SinkFencedError:
-        # Another process has the id, and has undone it. Who claims next with `held` hears that.
+        # Another process has claimed the id and aborted the transaction. The next `claim(held)`
+        # raises that.
         return held
     except TailerdError:
-        # It may have succeeded, and then the epoch is another one.
+        # It may have succeeded, and then the epoch is different.
         return None
     finally:
         close_producer(client, seconds=_ABORT_SECONDS, is_clean=False)

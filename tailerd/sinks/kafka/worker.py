@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """One thread of its own: waits for brokers must not take the threads of others."""
+    """A dedicated thread: waits for brokers must not occupy shared threads."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"kafka-{name}")
@@ -22,12 +22,12 @@ class Worker:
         *arguments: object,
         on_cancel: Callable[[], None] | None = None,
     ) -> Result:
-        """Run a blocking step; when cancelled, wait for it before passing that on.
+        """Run a blocking step; on cancellation, wait for its end before raising.
 
         Args:
             function: The step; it ends by itself in bounded time.
-            arguments: Of it.
-            on_cancel: Called at once when the step is no longer wanted, to let it end sooner.
+            arguments: Its arguments.
+            on_cancel: Called immediately on cancellation, so that the step can end sooner.
         """
         loop = asyncio.get_running_loop()
         step = asyncio.ensure_future(loop.run_in_executor(self._pool, function, *arguments))
@@ -40,5 +40,5 @@ class Worker:
             raise
 
     def close(self) -> None:
-        """Let the thread end once it has nothing to do; idempotent."""
+        """End the thread once its steps are complete, without waiting; idempotent."""
         self._pool.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""Any Structured Streaming sink by name: the Spark engine writes it, this is only its section."""
+"""The configuration of a Structured Streaming sink, which the Spark engine writes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class StreamSinkConfig(SinkConfig):
     )
 
     def place(self) -> str:
-        """Return the path it writes to: two queries must not write to one."""
+        """Return the output path: two queries must not write to the same one."""
         path = self.options.get("path", "")
         return path if "://" in path or not path else str(Path(path).absolute())
 
     def guarantee(self) -> str:
-        """Return that Spark decides it with the format."""
+        """Return that the guarantee depends on Spark's format."""
         return f"as Spark's format {self.format} gives it"

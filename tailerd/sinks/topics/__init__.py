@@ -1,1 +1,1 @@
-"""What sinks into topics have in common: names, routing, control records, dead letters. Pure."""
+"""Shared by sinks that write topics: names, routing, control records, dead letters. Pure."""

@@ -1,4 +1,4 @@
-"""Records that are no rows: BEGIN and END of commits, gaps, heartbeats, and saved offsets."""
+"""Records without rows: BEGIN and END of commits, gaps, heartbeats, and saved offsets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRecord:
-    """One record that is no row.
+    """One record that does not contain a row.
 
     Attributes:
-        topic, partition: Where it goes.
-        key, value: None for none.
+        topic, partition: Its destination.
+        key, value: None if absent.
         timestamp_ms: Milliseconds since the epoch.
     """
 
@@ -30,10 +30,10 @@ class ControlRecord:
 
 @dataclass(slots=True)
 class CommitMarkers:
-    """BEGIN and END around each commit with rows, in the shape of Debezium's transaction topic.
+    """BEGIN and END around each commit with rows, in the format of Debezium's transaction topic.
 
-    Snapshots have none. Of a commit that comes in several deliveries, the first begins it and the
-    last ends it; END says how many records it had only where one delivery had them all.
+    Snapshots have none. For a commit in several deliveries, the first sends BEGIN and the last
+    sends END; END has the number of records only if one delivery had all of them.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class CommitMarkers:
     _id: str = field(default="")
 
     def rows(self, start: Offset, batch: ChangeBatch, num_records: int) -> list[ControlRecord]:
-        """Note rows that go out; return the markers that go before them."""
+        """Count rows that are sent; return the markers to send before them."""
         if batch.change_source is ChangeSourceKind.SNAPSHOT or not batch.num_rows:
             return []
         markers: list[ControlRecord] = []
@@ -60,7 +60,7 @@ class CommitMarkers:
         return markers
 
     def end(self, end: Offset) -> list[ControlRecord]:
-        """Note that the delivery ends; return what ends the last commit, if it ends with it."""
+        """End the delivery; return the last commit's END, if the commit ends with the delivery."""
         is_cut = (
             self._open is not None and end.phase is Phase.FOLLOW and end.version == self._open[0]
         )
@@ -97,7 +97,7 @@ class CommitMarkers:
 
 
 def gap_record(gap: Gap, *, topic: str, now_ms: int) -> ControlRecord:
-    """Return what tells readers of the transaction topic that commits are missing."""
+    """Return the record that informs readers of the transaction topic about missing commits."""
     identity = f"{gap.start.table_id}:gap:{gap.start.version}"
     value = {
         "status": "GAP",
@@ -117,7 +117,7 @@ def gap_record(gap: Gap, *, topic: str, now_ms: int) -> ControlRecord:
 
 
 def heartbeat(*, topic: str, table: str, version: int, now_ms: int) -> ControlRecord:
-    """Return what says that a pipeline lives; `version` is the next one it waits for."""
+    """Return a pipeline's heartbeat record; `version` is the next one it waits for."""
     return ControlRecord(
         topic=topic,
         key=json.dumps({"table": table}),

@@ -1,4 +1,4 @@
-"""What is written instead of records that are too large for their topic. Pure."""
+"""Build dead letters for records that are too large for their topic. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TOO_LARGE = "record_too_large"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRecords:
-    """Records of one table and topic that the topic does not take.
+    """Records of one table that are too large for their topic.
 
     Attributes:
-        table, topic: Whose they are, and where they were to go.
-        limit_bytes: What the topic takes.
-        records: They, in order.
-        versions: For each the version of its commit.
-        sizes_bytes: For each its size in the topic's own measure.
+        table, topic: Source and destination of the records.
+        limit_bytes: The topic's limit.
+        records: The records, in order.
+        versions: Commit version of each record.
+        sizes_bytes: Size of each record, as compared with the topic's limit.
     """
 
     table: str
@@ -33,13 +33,13 @@ class RefusedRecords:
     sizes_bytes: Sequence[int]
 
     def letters(self, max_bytes: int, room_bytes: int) -> Records:
-        """Return the key of each, and its value where the topic of dead letters takes it.
+        """Return the key of each record, and its value if it fits the dead-letter topic.
 
-        A key that alone is too large cannot be written anywhere, so it is left out.
+        A key that is too large by itself is left out.
 
         Args:
-            max_bytes: The most that the topic of dead letters takes.
-            room_bytes: What stands around key and value of a dead letter, headers included.
+            max_bytes: Limit of the dead-letter topic.
+            room_bytes: Size of a dead letter in addition to key and value, including headers.
         """
         keys, values = self.records.keys, self.records.values
         sizes = pa.array(self.sizes_bytes, pa.int64())
@@ -52,7 +52,7 @@ class RefusedRecords:
         return Records(keys=kept_keys, values=_kept(values, fits))
 
     def reasons(self) -> dict[str, str | Sequence[int]]:
-        """Return headers that say why, and where the row is found: one for all, or of each."""
+        """Return headers with the reason and the row's origin: one for all, or one per record."""
         return {
             "tailerd.reason": TOO_LARGE,
             "tailerd.table": self.table,

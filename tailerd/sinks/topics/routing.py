@@ -1,4 +1,4 @@
-"""Which topic each record of a table goes to, and with which headers. Pure."""
+"""Choose the topic and headers of each record of a table. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.records.json_text import timestamp_text
 from tailerd.sinks.topics.templates import TABLE_NAMES, TopicTemplate, filled_text
 
 _MOST_TOPICS = 1000
-"""Of one batch: a column with more values is no choice of topics."""
+"""Maximum for one batch: a column with more values is not meant to choose topics."""
 
 
 class TopicRouter:
@@ -25,16 +25,16 @@ class TopicRouter:
         """Initialize.
 
         Args:
-            template: Names the topic.
+            template: Template of the topic's name.
             table: The configured name of the table.
-            headers: Of every record, by name; texts may have `HEADER_PLACEHOLDERS`.
+            headers: Headers of every record, by name; may contain `HEADER_PLACEHOLDERS`.
         """
         self._table = table
         self._template = template
         self._headers = dict(headers)
 
     def fixed_topic(self) -> str | None:
-        """Return the one topic of the table; None where a column chooses."""
+        """Return the only topic of the table; None if a column chooses the topic."""
         return None if self._template.column else self._template.topic(self._table)
 
     def headers_of(self, batch: ChangeBatch) -> dict[str, str]:
@@ -53,8 +53,8 @@ class TopicRouter:
         """Yield each topic with its records, in their order.
 
         Raises:
-            ConfigError: The column is missing, or has no texts.
-            SinkRefusedError: A value is no part of a topic's name.
+            ConfigError: The column is missing, or cannot be converted to text.
+            SinkRefusedError: A value is null, or not valid in a topic's name.
         """
         if self._template.column is None:
             yield self._template.topic(self._table), records
@@ -89,7 +89,7 @@ class TopicRouter:
 
 
 def column_of(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
-    """Return a column that chooses the `topic`, or another thing, of each row.
+    """Return the column that chooses each row's topic or partition; `chooses` is for the error.
 
     Raises:
         ConfigError: The table has no such column.
@@ -107,7 +107,7 @@ def _texts(values: pa.Array, name: str) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowException:
-        # What Arrow says may hold values.
+        # Arrow's message may contain values.
         is_bytes = pa.types.is_binary(values.type)
         why = "it has bytes that are no text" if is_bytes else f"its type is {values.type}"
         raise ConfigError(

@@ -21,8 +21,8 @@ class TopicTemplate:
     """The name of a topic, fixed or chosen by the value of one column.
 
     Attributes:
-        text: The template, as it was configured.
-        column: The column whose value chooses the topic; None where the table alone does.
+        text: The template, as configured.
+        column: The column whose value chooses the topic; None if only the table does.
     """
 
     text: str
@@ -33,7 +33,7 @@ class TopicTemplate:
         """Read a template.
 
         Raises:
-            ValueError: A placeholder is unknown, or the name cannot be a topic's.
+            ValueError: A placeholder is unknown, or the name is not valid for a topic.
         """
         column: str | None = None
         for placeholder in _PLACEHOLDER.findall(text):
@@ -52,19 +52,19 @@ class TopicTemplate:
         """Return the name for a table and a value of the column.
 
         Raises:
-            ValueError: With this value it is no topic's name.
+            ValueError: The result is not a valid topic name.
         """
         filled = filled_text(self.text, dict.fromkeys(TABLE_NAMES, table))
         if self.column is not None and value is not None:
             filled = filled.replace(f"{{{_COLUMN}{self.column}}}", value)
             if not is_topic_name(filled):
-                # Errors are shown where rows are not.
+                # Without the value: errors are shown in places where rows must not be.
                 raise ValueError(f"with it {self.text!r} is no name of a topic: {_ALLOWED}")
         check_topic_name(filled)
         return filled
 
     def gives(self, table: str, topic: str) -> bool:
-        """Return whether a table's rows may be in a topic of this name."""
+        """Return whether this template can produce `topic` for a table."""
         filled = re.escape(filled_text(self.text, dict.fromkeys(TABLE_NAMES, table)))
         if self.column is not None:
             filled = filled.replace(re.escape(f"{{{_COLUMN}{self.column}}}"), ".+")
@@ -72,18 +72,18 @@ class TopicTemplate:
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka has topics of this name."""
+    """Return whether Kafka allows topics of this name."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def check_topic_name(name: str) -> None:
-    """Raise `ValueError` when Kafka has no topics of this name."""
+    """Raise `ValueError` if Kafka does not allow topics of this name."""
     if not is_topic_name(name):
         raise ValueError(f"{name[:80]!r} is no name of a topic: {_ALLOWED}")
 
 
 def check_placeholders(text: str, names: tuple[str, ...]) -> None:
-    """Raise `ValueError` when a text has a placeholder that is not among `names`."""
+    """Raise `ValueError` if a text has a placeholder that is not in `names`."""
     for placeholder in _PLACEHOLDER.findall(text):
         if placeholder not in names:
             raise ValueError(
@@ -92,5 +92,5 @@ def check_placeholders(text: str, names: tuple[str, ...]) -> None:
 
 
 def filled_text(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with those of its placeholders replaced that have a value."""
+    """Return a text with its placeholders replaced; those without a value stay."""
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)

@@ -1,4 +1,4 @@
-"""Files of a bucket deleted with one request, and what of it failed with another."""
+"""Delete files of a bucket with one request; a retry requests only those that failed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class Caller(Protocol):
-    """Does work with a bucket's client."""
+    """Runs requests with a bucket's client."""
 
     async def call(self, request: Request, work: Callable[[S3Client], Awaitable[T]]) -> T:
-        """Do it until it succeeds or cannot."""
+        """Run `work`, with retries."""
         ...
 
 
 async def delete_batch(store: Caller, paths: Sequence[str]) -> None:
-    """Delete files of one bucket; on the thread of connections.
+    """Delete files of one bucket with one request; runs on the I/O thread.
 
-    What a server could not do at the moment is asked for again, that alone. Where it knows no
-    such request, files are deleted one after the other.
+    A retry requests only the files that failed. If the server does not implement the request, files
+    are deleted one by one.
 
     Raises:
-        StorageError: Some are still there.
+        StorageError: Some files still exist.
     """
     bucket = paths[0].partition("/")[0]
     left = [path.partition("/")[2] for path in paths]
@@ -64,7 +64,7 @@ async def _delete_singly(client: S3Client, bucket: str, keys: Sequence[str]) -> 
 
 
 def _failure(failed: Sequence[dict[str, str]]) -> ClientError:
-    """Return the answer to the whole request that what failed of it amounts to."""
+    """Return one error for the files that failed, with the code of a permanent failure if any."""
     lasting = [each for each in failed if each.get("Code") not in BUSY_CODES]
     first = (lasting or failed)[0]
     code = first.get("Code", "")

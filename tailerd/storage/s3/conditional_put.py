@@ -1,4 +1,4 @@
-"""Whose conditional put it was: what tells it after an answer was lost."""
+"""Identify the writer of a conditional put after its response was lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tailerd.storage.s3.connection import S3Client
 from tailerd.storage.s3.failures import MISSING_CODES, VENDOR_ERRORS, code_of
 
 PUT_TOKEN = "tailerd-put"
-"""Metadata that tells whose conditional put it was, where the answer was lost."""
+"""Metadata key of the token that identifies the writer of a conditional put."""
 
 
 def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
-    """Return what tells whether the file at `path` is the one that was put with `token`.
+    """Return a function that checks whether the file at `path` was put with `token`.
 
-    A file that is not there any more is not: it was somebody's who has deleted it.
+    False for a missing file: another writer created it and has deleted it since.
     """
     bucket, _, key = path.partition("/")
 

@@ -1,4 +1,4 @@
-"""One account's client: its connections, and requests that are tried again within reason."""
+"""One account's client: its connections, and its requests with bounded retries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tailerd.storage.s3.signing import Keys
 
 T = TypeVar("T")
 
-# What its loggers warn of comes as an error too, and is told once.
+# Whatever these loggers report is also raised as an error and logged once there.
 for _name in ("botocore", "aiobotocore"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
@@ -53,11 +53,11 @@ _CLOSE_SECONDS = 1.0
 
 
 class S3Client(Protocol):
-    """What is used of the vendor's client, by the names of S3's operations."""
+    """The parts of the vendor's client that are used, named after S3's operations."""
 
     @property
     def quick(self) -> QuickGets:
-        """GETs of buckets that the client has asked before."""
+        """Fast GETs for buckets that the client has already used."""
         ...
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[dict[str, object]]]:
@@ -67,14 +67,14 @@ class S3Client(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for, as far as failures need to know it.
+    """A request, as far as errors describe it.
 
     Attributes:
-        doing: What it needs a right for: `list`, `get`, `put`, `delete`, `list uploads` or
+        doing: The right it needs: `list`, `get`, `put`, `delete`, `list uploads` or
             `abort an upload`.
         path: `bucket/key`.
-        is_ours: Asked where a condition is refused: tells whether an earlier attempt, whose answer
-            was lost, was what fulfilled it.
+        is_ours: Called when the condition fails: returns whether an earlier attempt, whose response
+            was lost, had succeeded.
     """
 
     doing: str
@@ -83,7 +83,7 @@ class Request:
 
 
 class Connection:
-    """Lives on the thread of connections; made and used only there."""
+    """One account's connection; created and used only on the I/O thread."""
 
     def __init__(self, account: S3Account, thread: IoThread) -> None:
         """Connect with the first request."""
@@ -98,13 +98,13 @@ class Connection:
         thread.at_end(self.close)
 
     async def call(self, request: Request, work: Callable[[S3Client], Awaitable[T]]) -> T | None:
-        """Do `work` until it succeeds, cannot succeed, or has been tried often enough.
+        """Call `work` until it succeeds, fails permanently, or has used up its attempts.
 
         Returns:
-            What `work` returned; None where an attempt fulfilled its condition unheard.
+            What `work` returned; None where an earlier attempt succeeded but its response was lost.
 
         Raises:
-            StorageError: As `map_failure` says.
+            StorageError: As mapped by `map_failure`.
         """
         has_renewed, attempt = False, 0
         while True:
@@ -116,7 +116,7 @@ class Connection:
             except StorageError:
                 raise
             except UnicodeEncodeError as error:
-                # A log can name files so: their names are bytes, which a disk may have.
+                # A log can contain such names: on a local disk, file names are arbitrary bytes.
                 shown = request.path.encode("utf-8", "backslashreplace").decode()
                 raise FileMissingError(
                     f"s3://{shown} does not exist: names in buckets are UTF-8."
@@ -125,8 +125,8 @@ class Connection:
                 if isinstance(error, RuntimeError) and not are_stale(error):
                     raise
                 if is_refused_condition(error) and request.is_ours:
-                    # Also after the first attempt: below, a connection that breaks is tried again
-                    # without a word.
+                    # Also on the first attempt: the layer below silently retries broken
+                    # connections.
                     asked = Request(doing="get", path=request.path)
                     if await self.call(asked, request.is_ours):
                         return None
@@ -149,17 +149,17 @@ class Connection:
         return may_pass(error) and attempt + 1 < self._account.attempts and self._budget.take()
 
     def _may_renew(self, error: Exception) -> bool:
-        # The answer to a HEAD has no body that could say that the credentials have expired.
+        # The response to a HEAD has no body, so it cannot report expired credentials.
         is_mute = code_of(error) in ("400", "403") and status_of(error) in (400, 403)
         return has_expired(error) or (
             is_mute and time.monotonic() - self._opened_at > _REFRESH_SECONDS
         )
 
     async def _renew(self, used: S3Client | None) -> None:
-        """Forget the client, so that the next looks for credentials again."""
+        """Drop the client, so that the next one resolves credentials again."""
         if self._client is used:
             stack, self._stack, self._client = self._stack, AsyncExitStack(), None
-            # Requests of others are under way on it.
+            # Other requests are still in flight on it.
             task = asyncio.get_running_loop().create_task(_close_later(stack, self._account))
             self._stack.callback(task.cancel)
 
@@ -205,13 +205,13 @@ class Connection:
         return client
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close open connections."""
         self._client = None
         await self._stack.aclose()
 
 
 class _Client:
-    """The vendor's client, and what is quicker than it."""
+    """The vendor's client, together with the faster GETs."""
 
     def __init__(self, vendors: AioBaseClient, quick: QuickGets) -> None:
         self.quick = quick
@@ -222,7 +222,7 @@ class _Client:
 
 
 def _keys_of(account: S3Account, session: AioSession) -> Callable[[], Awaitable[Keys | None]]:
-    """Return what tells the credentials that the session's client signs with."""
+    """Return a function that returns the credentials with which the session's client signs."""
 
     async def keys() -> Keys | None:
         if account.access_key_id:
@@ -241,14 +241,14 @@ def _keys_of(account: S3Account, session: AioSession) -> Callable[[], Awaitable[
 
 
 def _trust(session: AioSession) -> ssl.SSLContext:
-    """Return who is trusted on encrypted connections: whom the session's client trusts."""
+    """Return the TLS context, with the certificate authorities of the session's client."""
     bundle = session.get_config_variable("ca_bundle")
     return ssl.create_default_context(cafile=get_cert_path(bundle or True))
 
 
 @functools.cache
 def service_models() -> object:
-    """Return what knows S3's operations; a megabyte of JSON, parsed once for all clients."""
+    """Return the loader of S3's operations; a megabyte of JSON, parsed once for all clients."""
     return AioSession().get_component("data_loader")
 
 
@@ -274,11 +274,11 @@ def _client_config(account: S3Account) -> AioConfig:
         connect_timeout=account.connect_timeout_seconds,
         read_timeout=account.read_timeout_seconds,
         max_pool_connections=account.max_connections,
-        # Tried again here, where a body that breaks off counts too.
+        # Retries happen in `Connection`, where a truncated body counts too.
         retries={"total_max_attempts": 1},
         s3={"addressing_style": "path" if is_path_style else "auto"},
         signature_version=UNSIGNED if account.is_anonymous else None,
-        # Checksums beyond TCP's and TLS's cost as much CPU as all the rest of a small request.
+        # Checksums beyond TCP's and TLS's cost as much CPU as the rest of a small request.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         parameter_validation=False,

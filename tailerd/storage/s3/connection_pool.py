@@ -1,7 +1,7 @@
-"""GETs over HTTP/1.1 whose bodies are received where they stay, instead of piece by piece.
+"""GETs over HTTP/1.1 whose bodies are received into their final memory, without copies.
 
-Only what S3 answers to a GET is understood: a length, then that many bytes. Everything else is
-`NotUnderstoodError`, and the caller asks in the ordinary way.
+Only S3's usual response to a GET is supported: a length, then that many bytes. Everything else
+raises `NotUnderstoodError`, and the caller uses the SDK instead.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tailerd.storage.s3.hedging import Hedge, Progress
 
 _HEAD_BYTES = 16 * 1024
 _IDLE_SECONDS = 10.0
-"""What was not used for so long is not used again: somebody between may have forgotten it."""
+"""A connection idle for longer is not reused: a middlebox may have dropped it."""
 _POOLED_BYTES = 64 * 1024
 _NO_BODY = frozenset({204, 304})
 
 
 def memory_of(length: int) -> memoryview:
-    """Return memory for a body; large pieces are used again, the system's fresh pages are slow."""
+    """Return memory for a body; large buffers are pooled, because fresh pages are slow."""
     if length < _POOLED_BYTES:
         return memoryview(bytearray(length))
     return memoryview(pa.allocate_buffer(length)).cast("B")
 
 
 class NotUnderstoodError(Exception):
-    """The server answered in a way that is not spoken here; never seen outside this package."""
+    """The server sent a response that is not supported here; never leaves this package."""
 
 
 class ConnectionEndedError(OSError):
-    """The server ended the connection before the whole answer came.
+    """The server closed the connection before the response was complete.
 
     Attributes:
-        is_unanswered: Not a byte of the answer had come.
+        is_unanswered: No byte of the response had arrived.
     """
 
     def __init__(self, said: str, *, is_unanswered: bool) -> None:
@@ -48,11 +48,11 @@ class ConnectionEndedError(OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server answered.
+    """A server's response.
 
     Attributes:
         headers: By lower-case name.
-        body: Of its own memory.
+        body: In its own memory.
     """
 
     status: int
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Where connections go; `tls` is how they are encrypted, None for plain ones."""
+    """The target of connections; `tls` is None for unencrypted ones."""
 
     name: str
     port: int
@@ -70,7 +70,7 @@ class Host:
 
 
 class HttpConnectionPool:
-    """Connections to one host, kept for the next request; used on one loop."""
+    """Persistent connections to one host; used on one event loop."""
 
     def __init__(
         self,
@@ -95,20 +95,20 @@ class HttpConnectionPool:
         self._is_closed = False
 
     async def get(self, head: bytes, into: memoryview | None = None) -> Answer:
-        """Send a request and return its answer.
+        """Send a request and return its response.
 
         Args:
-            into: Where a body goes that is just as long; others get memory of their own.
+            into: Memory for a body of exactly this length; other bodies get their own.
 
         Raises:
-            NotUnderstoodError: The answer is of another kind.
+            NotUnderstoodError: The response is not supported.
             OSError, TimeoutError: The connection failed.
         """
         if self._hedge is None:
             return await self._once(head, into, None)
         return await self._hedge.ask(
             lambda progress: self._once(head, into, progress),
-            # Two may not receive into the same memory.
+            # Two requests may not receive into the same memory.
             lambda: self._once(head, None, None),
         )
 
@@ -120,13 +120,13 @@ class HttpConnectionPool:
             try:
                 return await self._ask(kept, head, into, progress)
             except ConnectionEndedError as error:
-                # Ended while it was idle, which is nobody's failure.
+                # Closed by the server while it was idle, which is not a failure.
                 if not error.is_unanswered:
                     raise
         return await self._ask(await self._connect(), head, into, progress)
 
     def close(self) -> None:
-        """Close what is idle, and what is busy once it no longer is."""
+        """Close idle connections at once, and busy ones after their request."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
@@ -237,7 +237,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.progress.has_begun = True
         self._filled += nbytes
         if self._waiting is None:
-            # Nothing was asked for.
+            # Data without a request.
             self.close()
             return
         try:
@@ -252,7 +252,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._finish()
 
     def _read_head(self) -> bool:
-        """Begin the body when the whole head is there; tell whether it is."""
+        """Start the body once the head is complete; return whether it is."""
         found = bytes(self._head[: self._filled])
         end = found.find(b"\r\n\r\n")
         if end < 0:

@@ -1,4 +1,4 @@
-"""What S3 and its client call a failure, and what it is called here. Ends all vendor errors."""
+"""Maps failures of S3 and its client to tailerd's errors; no vendor error passes this module."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WRONG_KEYS = frozenset(
     {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"}
 ) | {"XAdminUserNotFound"}
 _GIVE_CREDENTIALS = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
-"""Operations of other services that the client asks for credentials."""
+"""Operations of other services that the client calls to get credentials."""
 _SKEWED = frozenset({"RequestTimeTooSkewed"})
 BUSY_CODES = frozenset(
     {
@@ -66,7 +66,7 @@ _RIGHTS = {
     "list uploads": "s3:ListBucketMultipartUploads",
     "abort an upload": "s3:AbortMultipartUpload",
 }
-"""Of what is done."""
+"""IAM actions by operation."""
 _LASTING = (
     NoCredentialsError,
     PartialCredentialsError,
@@ -80,12 +80,12 @@ _LASTING = (
 
 
 def code_of(error: Exception) -> str:
-    """Return S3's own word for an error; empty where the server did not answer with one."""
+    """Return S3's error code; empty where the server did not send one."""
     return str(_answer(error).get("Code", ""))
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status of an error's answer; 0 without an answer."""
+    """Return the HTTP status of an error's response; 0 without a response."""
     if not isinstance(error, ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
@@ -96,7 +96,7 @@ def _answer(error: Exception) -> Mapping[str, object]:
 
 
 def may_pass(error: Exception) -> bool:
-    """Return whether the same request may succeed in a moment."""
+    """Return whether the error is transient: the same request may succeed if repeated."""
     if isinstance(error, ClientError):
         status = status_of(error)
         return code_of(error) in BUSY_CODES or status == 429 or (status >= 500 and status != 501)
@@ -109,30 +109,30 @@ def has_expired(error: Exception) -> bool:
 
 
 def are_stale(error: Exception) -> bool:
-    """Return whether what gives credentials gave some that have expired."""
+    """Return whether the credential provider returned expired credentials."""
     return isinstance(error, RuntimeError) and "credentials are still expired" in str(error)
 
 
 def is_beyond_the_end(error: Exception) -> bool:
-    """Return whether a range was asked for behind the end of a file that exists."""
+    """Return whether the requested range starts after the end of an existing file."""
     return code_of(error) == "InvalidRange" or status_of(error) == 416
 
 
 def is_unknown_operation(error: Exception) -> bool:
-    """Return whether the server does not know such a request."""
+    """Return whether the server does not implement such a request."""
     return code_of(error) in ("NotImplemented", "MethodNotAllowed") or status_of(error) == 501
 
 
 def is_refused_condition(error: Exception) -> bool:
-    """Return whether the condition of a request was not met."""
+    """Return whether the request's condition failed."""
     return status_of(error) == 412 or code_of(error) == "PreconditionFailed"
 
 
 def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -> StorageError:
-    """Return the storage error that says what happened.
+    """Return the storage error for a failed request.
 
     Args:
-        doing: What was done, as in `Request`.
+        doing: The operation, as in `Request`.
         path: `bucket/key`.
     """
     place = f"s3://{path}"
@@ -183,7 +183,7 @@ def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageE
 
 
 def is_about_credentials(error: Exception) -> bool:
-    """Return whether the bucket was not even asked, for want of credentials."""
+    """Return whether the request was not sent because there were no credentials."""
     if isinstance(error, ClientError):
         return error.operation_name in _GIVE_CREDENTIALS
     return are_stale(error) or isinstance(
@@ -232,7 +232,7 @@ def _without_credentials(place: str, error: Exception) -> AccessDeniedError:
 
 
 def _said(error: Exception) -> str:
-    """Return the error in one line, without what a server may quote of a signed request."""
+    """Return the error on one line, without parts of a signed request that a server may quote."""
     if isinstance(error, ClientError):
         code, message = code_of(error), str(_answer(error).get("Message", ""))
         return f"{code} ({message.strip().rstrip('.')[:300]})" if message else code

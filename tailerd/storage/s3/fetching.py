@@ -1,4 +1,4 @@
-"""One GET of an object: by the quick way where it is known, by the vendor's client elsewhere."""
+"""GET an object: with `quick_gets` if it has learned the bucket, else with the vendor's client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailerd.storage.s3.quick_gets import noting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One answer: what the file is, the bytes asked for, and which very file they are of."""
+    """The response to a GET: the file's metadata, the requested bytes and the file's etag."""
 
     meta: FileMeta
     body: bytes | memoryview
@@ -28,13 +28,13 @@ class Fetched:
 async def get_object(
     client: S3Client, path: str, span: str = "", etag: str = "", into: memoryview | None = None
 ) -> Fetched:
-    """Get a file, or the range `span` of it; with an etag only that very file.
+    """Get a file, or the range `span` of it; with an etag, only if the file still has it.
 
-    The body is `into` where that is just as long and the way is quick.
+    The body is `into` if that has the body's length and the vendor's client is not used.
 
     Raises:
         ClientError, OSError, and others of `VENDOR_ERRORS`.
-        StorageError: The server knows no ranges.
+        StorageError: The server does not support ranges.
     """
     bucket, _, key = path.partition("/")
     quick = await client.quick.get(bucket, key, span=span, etag=etag, into=into)
@@ -67,7 +67,7 @@ async def get_object(
 
 
 def identity_of(etag: str) -> int:
-    """Return what `FileMeta.identity` has of a file with this etag; some servers do not quote."""
+    """Return `FileMeta.identity` for an etag, which some servers do not quote."""
     return hash(etag.strip('"')) if etag else 0
 
 
@@ -97,5 +97,6 @@ def _whole_size(content_range: str, size: int) -> int:
 
 def ms_of(time: datetime) -> int:
     """Return milliseconds since the epoch, of whole seconds."""
-    # Some servers list milliseconds and answer with seconds: only these can be compared.
+    # Some servers list files with milliseconds but return seconds for a GET, so only seconds are
+    # comparable.
     return int(time.timestamp()) * 1000

@@ -1,4 +1,4 @@
-"""A second request beside one that is slow: nearly all of them are quick, and a few never are."""
+"""Hedged requests: a second, concurrent request when the first is slow."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 _BURST = 200.0
 _COST = 40.0
-"""One request in twenty, in the long run: where all are slow, asking twice makes it worse. One
-that may not be asked again gives back two, for its refusal and its success."""
+"""One request in twenty in the long run, because hedging a server that is slow overall makes it
+slower. A request whose hedge is denied gives back two units: for the denial and for its success."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Whether any byte of an answer has come."""
+    """Whether any byte of a response has arrived."""
 
     has_begun: bool = False
 
 
 class Hedge:
-    """Asks again where not a byte came in time; the answer that is whole first counts.
+    """Sends a second request if the first gets no byte in time; the first complete answer wins.
 
     Args:
-        after_seconds: How long the first request has.
+        after_seconds: How long to wait for the first byte.
     """
 
     def __init__(self, after_seconds: float) -> None:
@@ -40,10 +40,10 @@ class Hedge:
         first: Callable[[Progress], Coroutine[None, None, T]],
         second: Callable[[], Coroutine[None, None, T]],
     ) -> T:
-        """Return the answer of one of two requests; the other is given up.
+        """Return the answer of one of two requests; the other is cancelled.
 
         Raises:
-            Exception: Of the first, where there was no second one or that failed too.
+            Exception: The first request's error, if there was no second one or it failed too.
         """
         progress = Progress()
         asked = [asyncio.create_task(first(progress))]
@@ -55,7 +55,7 @@ class Hedge:
         finally:
             for each in asked:
                 each.cancel()
-            # An error of the one that is given up is nobody's.
+            # Errors of the cancelled request are ignored.
             await asyncio.gather(*asked, return_exceptions=True)
         self._budget.give()
         return found

@@ -1,7 +1,7 @@
-"""A loop in a thread of its own: connections outlive the loops that ask, and threads ask too.
+"""Run an event loop in its own thread, which owns the connections of the whole process.
 
-Commands run one loop after another, Spark's executors none, and worker threads read data files; all
-of them share the connections that live here.
+Commands run one event loop after another, Spark executors have none, and worker threads read data
+files; all of them share the connections of this loop.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CLOSE_SECONDS = 2.0
 
 
 class IoThread:
-    """One loop that runs until the process ends."""
+    """An event loop that runs until the process ends."""
 
     def __init__(self) -> None:
         """Start the thread."""
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._closers: list[Callable[[], Awaitable[None]]] = []
-        # A daemon: a read that hangs must not keep the process alive.
+        # A daemon thread: a hanging read must not keep the process alive.
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tailerd-s3", daemon=True
         )
@@ -37,24 +37,24 @@ class IoThread:
         atexit.register(self._end)
 
     def submit(self, work: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
-        """Begin work on the loop."""
+        """Start work on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[object, object, T]) -> T:
-        """Do work on the loop and wait for it, blocking."""
+        """Run work on the loop and wait for its result, blocking."""
         return self.submit(work).result()
 
     async def run(self, work: Coroutine[object, object, T]) -> T:
-        """Do work on the loop while the caller's own goes on; cancelled with the caller."""
+        """Run work on the loop without blocking the caller's loop; cancelled with the caller."""
         return await asyncio.wrap_future(self.submit(work))
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Let `close` run on the loop before the process ends."""
+        """Register `close` to run on the loop before the process ends."""
         self._closers.append(close)
 
     def _end(self) -> None:
         if os.getpid() != self._process:
-            # A fork has the loop and not its thread.
+            # A forked process has the loop, but not its thread.
             return
         try:
             self.submit(self._close_all()).result(_CLOSE_SECONDS)
@@ -73,7 +73,7 @@ _thread: tuple[int, IoThread] | None = None
 
 
 def io_thread() -> IoThread:
-    """Return this process's thread; it starts with the first use, in a forked process again."""
+    """Return this process's I/O thread, started on first use; a forked process starts its own."""
     global _thread
     with _lock:
         if _thread is None or _thread[0] != os.getpid():
@@ -82,7 +82,7 @@ def io_thread() -> IoThread:
 
 
 def _forget_lock() -> None:
-    # A fork while another thread holds it would leave it locked for ever.
+    # A fork while another thread holds the lock would leave it locked permanently.
     global _lock
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Files that are uploaded while they are written: in parts, which nobody sees before the last."""
+"""Files that are uploaded in parts while they are written; invisible until the upload completes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from tailerd.storage.s3.store import S3Store
 
 PART_BYTES = 8 * 1024 * 1024
-"""S3 takes ten thousand parts of five mebibytes at least: this is enough for 80 GB."""
+"""S3 allows ten thousand parts of at least 5 MiB: this is enough for 80 GB."""
 PARTS_AT_ONCE = 3
 
 
 class MultipartOutput(Output):
-    """One file: below a part's size a single put, else an upload in parts.
+    """One file: a single put if smaller than a part, else a multipart upload.
 
-    What a writer that dies leaves is not to be seen and costs money: `abort_old_uploads` ends it.
-    So it does with what is left where aborting fails: why a writer gave up counts, not that.
+    The upload of a dead writer is invisible but costs money: `abort_old_uploads` aborts it. It also
+    aborts those that `discard` could not: an error of aborting must not hide the original one.
     """
 
     def __init__(self, store: S3Store, path: str) -> None:
-        """Begin a file; nothing is asked of the server yet."""
+        """Start a file; no request is sent yet."""
         self._store = store
         self._path = path
         self._bucket, _, self._key = path.partition("/")
@@ -44,11 +44,11 @@ class MultipartOutput(Output):
         self._upload = ""
         self._parts: list[Future[dict[str, object]]] = []
         self._is_over = False
-        # A writer may still be at work in its thread when the file is given up.
+        # A writer may still be running in its thread when the file is discarded.
         self._ending = threading.Lock()
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Take the next piece; waits where parts are uploaded more slowly than written."""
+        """Append the next chunk; blocks while `PARTS_AT_ONCE` parts are being uploaded."""
         size = memoryview(data).nbytes
         if self._is_over:
             return size
@@ -71,7 +71,7 @@ class MultipartOutput(Output):
                 self._parts.append(io_thread().submit(self._put_part(self._named, number, part)))
 
     def _is_begun(self) -> bool:
-        """Begin the upload; False where the file was given up meanwhile."""
+        """Start the upload; return False if the file was discarded meanwhile."""
         upload = io_thread().call(self._begin())
         with self._ending:
             if not self._is_over:
@@ -98,11 +98,11 @@ class MultipartOutput(Output):
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
     async def finish(self, *, if_absent: bool = False) -> None:
-        """Let the file appear, whole.
+        """Make the complete file visible.
 
         Raises:
-            FileExistsAlreadyError: With `if_absent`, somebody else was first.
-            StorageError: A part, or the end, was not taken; nothing appeared.
+            FileExistsAlreadyError: With `if_absent`, another writer was first.
+            StorageError: A part, or the completion, failed; the file does not appear.
         """
         self._is_over = True
         if not self._upload:
@@ -132,7 +132,7 @@ class MultipartOutput(Output):
                 ),
             )
         except FileMissingError as error:
-            # The upload is gone: it was completed and the answer lost, or somebody aborted it.
+            # The upload does not exist: it was completed and the response lost, or it was aborted.
             if not await self._store.call(Request(doing="get", path=self._path), is_ours):
                 raise self._aborted() from error
 
@@ -140,7 +140,7 @@ class MultipartOutput(Output):
         return StorageError(f"The upload of s3://{self._path} was aborted by another process.")
 
     async def _check_absent(self) -> None:
-        # Servers exist that know the condition for a put and not yet for the end of an upload.
+        # Some servers support the condition for a put but not for completing an upload.
         if await self._store.is_there(self._path):
             raise FileExistsAlreadyError(f"s3://{self._path} exists already.")
 
@@ -173,7 +173,7 @@ class MultipartOutput(Output):
 
 
 async def abort_upload(store: S3Store, path: str, upload: str) -> None:
-    """Abort an upload; one that is not there is aborted already."""
+    """Abort an upload; succeeds if it does not exist."""
     bucket, _, key = path.partition("/")
 
     async def work(client: S3Client) -> None:
@@ -186,11 +186,11 @@ async def abort_upload(store: S3Store, path: str, upload: str) -> None:
 
 
 async def abort_old_uploads(store: S3Store, folder: str, before_ms: int) -> int:
-    """Abort uploads into a folder that began before a time, in ms since the epoch; count them.
+    """Abort uploads into a folder started before a time, in ms since the epoch; return their count.
 
     Raises:
         AccessDeniedError: Uploads may not be listed, or not be aborted.
-        StorageError: As all requests.
+        StorageError: A request failed.
     """
     bucket, _, key = folder.partition("/")
     asked: dict[str, object] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
@@ -202,7 +202,7 @@ async def abort_old_uploads(store: S3Store, folder: str, before_ms: int) -> int:
         except ClientError as error:
             if not is_unknown_operation(error):
                 raise
-            # A server that cannot list them is asked in vain, and has ways of its own.
+            # A server that cannot list uploads cleans them up in its own way.
             return {}
 
     while True:

@@ -1,4 +1,4 @@
-"""Which URLs mean buckets, and the one store of all of them."""
+"""Resolve bucket URLs to the store that serves all buckets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class S3Places:
     """Serves `s3:`, `s3a:` and `s3n:`; a `storage.base.StoreProvider`.
 
-    URLs are taken literally, as all tools of S3 do; paths begin with the bucket.
+    URLs are used literally, as other S3 tools do; paths start with the bucket.
     """
 
     name: ClassVar[str] = "s3"
@@ -25,18 +25,18 @@ class S3Places:
 
     @classmethod
     def settings_of(cls, config: StorageConfig | None) -> S3Settings:
-        """Return the settings in the section `storage`; None: what the environment says."""
+        """Return the settings of the section `storage`; for None, those of the environment."""
         if config is None:
             return S3Settings(default=S3Account.of_environment())
         return S3Settings.of_config(config)
 
     def __init__(self, settings: S3Settings) -> None:
-        """Take the settings; the client is loaded with the first place."""
+        """Initialize; the client is loaded when the first URL is resolved."""
         self._settings = settings
         self._store: S3Store | None = None
 
     def reconfigure(self, settings: S3Settings) -> None:
-        """Use other settings for requests that begin from now on."""
+        """Use other settings for requests from now on."""
         self._settings = settings
         if self._store is not None:
             self._store.settings = settings
@@ -45,11 +45,11 @@ class S3Places:
         """Return the store and `bucket/key`.
 
         Raises:
-            ConfigError: There is no bucket, or there are credentials in the URL.
+            ConfigError: The URL has no bucket, or contains credentials.
         """
         if "@" in host or (":" in host and "@" in path):
-            # Not repeated: it would be shown and logged wherever the table is. Half of Amazon's
-            # secrets have a slash.
+            # The URL is not in the message: it would be shown and logged. Half of Amazon's secrets
+            # contain a slash, so the `@` may be in the path.
             raise ConfigError(
                 "A URL of a bucket has no room for credentials, and here is one with an @.",
                 remedy="Write s3://bucket/path; credentials come from `storage` or the"
@@ -58,7 +58,7 @@ class S3Places:
         if not host:
             raise ConfigError(f"{url} names no bucket.", remedy="Write s3://bucket/path.")
         if self._store is None:
-            # Loads the client, which local tables do without.
+            # Loads the client, which local tables do not need.
             from tailerd.storage.s3.store import S3Store
 
             self._store = S3Store(self._settings)

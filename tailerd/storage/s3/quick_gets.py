@@ -1,8 +1,8 @@
-"""GETs without the vendor's client, a quarter of its work; how, is learned from its own requests.
+"""GETs without the vendor's client, at a quarter of its CPU cost.
 
-The first GET of a bucket is the client's. Where it went and how it was signed is what the next
-ones repeat, with another key. What the client does in a special way (proxies of the environment,
-other signatures, access points, redirects) is not learned, and it keeps doing that itself.
+The client sends the first GET to a bucket. Later ones repeat its host and signature with another
+key. Special cases (proxies of the environment, other signatures, access points, redirects) are not
+learned; the client continues to handle them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ELSEWHERE = frozenset(
         "IllegalLocationConstraintException",
     }
 )
-"""Answers that say where to ask instead: the client knows what to do."""
+"""Responses that redirect elsewhere: the client handles them."""
 _CODE = re.compile(rb"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]{0,1000})</Message>")
 
 
 class SentRequest(Protocol):
-    """What is used of a request that the client made."""
+    """The parts of the client's request that are used."""
 
     url: str
     headers: dict[str, bytes | str]
@@ -46,7 +46,7 @@ _sent: ContextVar[list[SentRequest] | None] = ContextVar("sent", default=None)
 
 
 def note_sent(request: SentRequest, **_: object) -> None:
-    """Note a request that the client is about to send; its event `before-send.s3.GetObject`."""
+    """Record a request that the client is about to send; handles `before-send.s3.GetObject`."""
     noted = _sent.get()
     if noted is not None:
         noted.append(request)
@@ -54,7 +54,7 @@ def note_sent(request: SentRequest, **_: object) -> None:
 
 @contextmanager
 def noting() -> Iterator[list[SentRequest]]:
-    """Note which requests the client sends for what is done inside."""
+    """Record the requests that the client sends inside the context."""
     noted: list[SentRequest] = []
     token = _sent.set(noted)
     try:
@@ -65,7 +65,7 @@ def noting() -> Iterator[list[SentRequest]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """How one bucket is asked: the path before the key, and what goes with every request."""
+    """How to request one bucket: the path before the key, and the fields of every request."""
 
     wire: HttpConnectionPool
     prefix: str
@@ -75,11 +75,11 @@ class _Way:
 
 
 class QuickGets:
-    """The ways to the buckets of one client.
+    """The learned request parameters of one client's buckets.
 
     Args:
-        keys: The credentials of this moment; renewed by whoever gave this.
-        trust: Makes the context for encrypted connections.
+        keys: Returns the current credentials; renews them if needed.
+        trust: Creates the TLS context.
     """
 
     def __init__(
@@ -103,15 +103,15 @@ class QuickGets:
         etag: str = "",
         into: memoryview | None = None,
     ) -> Answer | None:
-        """Return the answer to a GET; None where the client has to ask.
+        """Return the response to a GET; None where the client has to send it.
 
         Args:
             span: The header `Range`.
-            etag: Only of this very file.
-            into: Where a body goes that is just as long.
+            etag: If set, the file must have this ETag.
+            into: Memory for a body of exactly this length.
 
         Raises:
-            ClientError: The server said no, as the client would say it.
+            ClientError: The server returned an error, in the client's form.
             OSError, TimeoutError: The connection failed.
         """
         way = self._ways.get(bucket)
@@ -135,7 +135,7 @@ class QuickGets:
         except NotUnderstoodError:
             self._forget(bucket)
             return None
-        # All of a file is its end too.
+        # A suffix range that covers the file may be answered with the whole file.
         if answer.status == (206 if span else 200) or (answer.status == 200 and span[6:7] == "-"):
             return answer
         self._check_refusal(bucket, answer)
@@ -155,13 +155,13 @@ class QuickGets:
         )
 
     def _forget(self, bucket: str) -> None:
-        # Several may be on the way at once.
+        # Several requests may be in flight.
         self._ways.pop(bucket, None)
 
     async def learn(self, bucket: str, key: str, sent: list[SentRequest]) -> None:
-        """Learn the way to a bucket from what the client sent, with success, for one of its keys.
+        """Learn how to request a bucket from the client's successful request for one of its keys.
 
-        What it is not sure of, it does not learn.
+        Learns nothing if any part of the request is unexpected.
         """
         if bucket in self._ways or not sent:
             return
@@ -210,7 +210,7 @@ class QuickGets:
         return found
 
     async def close(self) -> None:
-        """Close the connections that are idle."""
+        """Close idle connections."""
         self._ways.clear()
         for wire in self._wires.values():
             wire.close()

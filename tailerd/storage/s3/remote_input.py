@@ -1,4 +1,4 @@
-"""A file of a bucket for random reading, blocking, with few requests."""
+"""Random access to a file of a bucket, blocking, with few requests."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from tailerd.storage.s3.store import S3Store
 
 TAIL_BYTES = 2 * 1024 * 1024
-"""Read when the file is opened: all of a small file, or the footer. About what a server sends in
-the time that another request would take."""
+"""Read on opening: all of a small file, or the footer. Transferring it takes about as long as one
+more request would."""
 AHEAD_BYTES = 256 * 1024
-"""Read at least."""
+"""Minimum size of a read."""
 PART_BYTES = 8 * 1024 * 1024
-"""Larger reads are split into parts of about this, which are fetched side by side."""
+"""Larger reads are split into parts of about this size, which are fetched concurrently."""
 PARTS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
-    """Bytes from `start` on, here or on their way."""
+    """A range of the file that is in memory or being fetched."""
 
     start: int
     length: int
@@ -45,15 +45,15 @@ class _Block:
 
 
 class RemoteInput(RemoteFile):
-    """Used by one thread at a time.
+    """An open file; used by one thread at a time.
 
     Raises:
-        FileMissingError: There is none.
-        StorageError: It cannot be read, or another took its place meanwhile.
+        FileMissingError: The file does not exist.
+        StorageError: It cannot be read, or was replaced since it was opened.
     """
 
     def __init__(self, store: S3Store, path: str, opening: Future[Fetched] | None = None) -> None:
-        """Open a file: its end is read at once, if `opening` does not do so already."""
+        """Open a file and read its end, unless `opening` already does."""
         self._store = store
         self._path = path
         found = (opening or _begin_opening(store, path)).result()
@@ -66,33 +66,33 @@ class RemoteInput(RemoteFile):
         self._expected: list[_Block] = []
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def size(self) -> int:
-        """Return the file's length; pyarrow asks."""
+        """Return the file's length; called by pyarrow."""
         return self._size
 
     def tell(self) -> int:
-        """Return the place of the next byte."""
+        """Return the position of the next byte."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place in the file."""
+        """Set the position; return it."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes, fewer at the end; without a size, all that are left."""
+        """Return `size` bytes, fewer at the end; without a size, all remaining bytes."""
         return bytes(self.read_buffer(size))
 
     def read_buffer(self, size: int = -1) -> memoryview:
-        """Return what `read` does, without a copy; pyarrow prefers it."""
+        """Return what `read` returns, without a copy; pyarrow prefers this method."""
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         start = self._position
@@ -107,17 +107,17 @@ class RemoteInput(RemoteFile):
         return found
 
     def readall(self) -> bytes:
-        """Return all that is left."""
+        """Return all remaining bytes."""
         return self.read(-1)
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill a buffer; return how many bytes came."""
+        """Fill a buffer; return the number of bytes read."""
         found = self.read_buffer(len(buffer))
         buffer[: len(found)] = found
         return len(found)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Begin to fetch ranges (start, length) that are read soon; forget the others."""
+        """Start to fetch ranges (start, length) that will be read soon; cancel all others."""
         within = [(start, min(length, self._size - start)) for start, length in ranges]
         known = {(block.start, block.length): block for block in self._expected}
         self._forget([block for key, block in known.items() if key not in within])
@@ -144,12 +144,12 @@ class RemoteInput(RemoteFile):
         length = min(max(wanted, AHEAD_BYTES), self._size - start)
         body = io_thread().call(self._ranges(start, length))
         if wanted <= AHEAD_BYTES:
-            # Columns are read once: kept, they would only take memory.
+            # Larger reads are column chunks, which are read once and need no caching.
             self._last = _here(start, body)
         return body[:wanted]
 
     async def _ranges(self, start: int, length: int) -> memoryview:
-        """Fetch a range into one piece of memory; what the file's end has is not asked for."""
+        """Fetch a range into one buffer; bytes in the file's cached end are not requested."""
         whole = memory_of(length)
         end = start + length
         if start < self._tail.start < end:
@@ -180,20 +180,20 @@ class RemoteInput(RemoteFile):
 
 
 class PendingRemoteInput:
-    """A file whose end is on its way."""
+    """A file whose end is being fetched."""
 
     def __init__(self, store: S3Store, path: str) -> None:
-        """Ask for it."""
+        """Start to fetch the file's end."""
         self._store = store
         self._path = path
         self._opening = _begin_opening(store, path)
 
     def open(self) -> BinaryIO:
-        """Wait for it."""
+        """Wait until the end is fetched; return the open file."""
         return cast(BinaryIO, RemoteInput(self._store, self._path, self._opening))
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Cancel the opening."""
         self._opening.cancel()
 
 

@@ -1,4 +1,4 @@
-"""How often a server is asked again: one that is not well must not be asked many times as much."""
+"""A retry budget: retries must not multiply the load on a failing server."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ _GAIN = 1.0
 
 
 class RetryBudget:
-    """Requests that may still be repeated; each repetition costs, each success gives one back.
+    """Limits retries: each retry takes `cost` units, each success gives one back.
 
-    Used up, failures are final at once.
+    When the budget is used up, failures are final.
     """
 
     def __init__(self, size: float, *, cost: float) -> None:
-        """Begin with a full budget."""
+        """Start with a full budget."""
         self._size = self._left = size
         self._cost = cost
 
     def take(self) -> bool:
-        """Take one repetition; tell whether there was one."""
+        """Take one retry; return whether one was available."""
         if self._left < self._cost:
-            # Grows back a little, so that a server that is well again is noticed.
+            # Grows back a little, so that a recovered server is noticed.
             self.give()
             return False
         self._left -= self._cost
         return True
 
     def give(self) -> None:
-        """Note a success."""
+        """Record a success."""
         self._left = min(self._size, self._left + _GAIN)

@@ -1,4 +1,4 @@
-"""Where buckets are and who asks for them, as values."""
+"""Endpoints and accounts of buckets, as values."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from tailerd.config.storage import BucketConfig, StorageConfig
 
 SKIP_SIGNATURE = "AWS_SKIP_SIGNATURE"
-"""Of the environment, as other Delta clients have it: ask without credentials."""
+"""Environment variable, as in other Delta clients: send unsigned requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Account:
-    """How one bucket, or every one without an entry of its own, is reached. Picklable.
+    """The connection settings of one bucket, or of all without their own entry. Picklable.
 
-    What is empty is left to the SDK: `AWS_*` of the environment, profiles, web identity and the
-    machine's own role.
+    Empty fields are left to the SDK: `AWS_*` of the environment, profiles, web identity and the
+    machine's role.
 
     Attributes:
-        path_style: Whether the bucket is in the URL's path; None where there is an endpoint, and
-            AWS's own form elsewhere.
+        path_style: Whether the bucket is in the URL's path; None means yes with an endpoint, and
+            AWS's own form otherwise.
         is_anonymous: Requests are not signed.
-        attempts: Of each request, with the first.
-        hedge_seconds: How long a GET has until its first byte before it is asked again beside;
-            None for ever.
+        attempts: Per request, including the first.
+        hedge_seconds: Wait for a GET's first byte before a second, concurrent request; None for no
+            second request.
     """
 
     endpoint: str = ""
@@ -48,7 +48,7 @@ class S3Account:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> S3Account:
-        """Return what commands use that have no configuration file."""
+        """Return the account for commands without a configuration file."""
         values = os.environ if environment is None else environment
         return cls(is_anonymous=values.get(SKIP_SIGNATURE, "").lower() in ("1", "true", "yes"))
 
@@ -58,19 +58,19 @@ class S3Settings:
     """The account of every bucket.
 
     Attributes:
-        buckets: (bucket, account) of those that differ.
+        buckets: (bucket, account) of those that differ from `default`.
     """
 
     default: S3Account = field(default_factory=S3Account)
     buckets: tuple[tuple[str, S3Account], ...] = ()
 
     def account_of(self, bucket: str) -> S3Account:
-        """Return how a bucket is reached."""
+        """Return a bucket's account."""
         return next((account for name, account in self.buckets if name == bucket), self.default)
 
     @classmethod
     def of_config(cls, config: StorageConfig) -> S3Settings:
-        """Return what a configuration's section says."""
+        """Return the settings of a configuration section."""
         default = replace(
             _account(S3Account.of_environment(), config),
             connect_timeout_seconds=config.connect_timeout,
@@ -84,7 +84,7 @@ class S3Settings:
 
 
 def _account(base: S3Account, config: BucketConfig) -> S3Account:
-    """Return `base` with what a section sets; half of somebody else's credentials is none."""
+    """Return `base` with a section's settings; credentials are replaced together, never in part."""
     if config.anonymous or config.profile or config.access_key_id:
         base = replace(
             base,

@@ -1,7 +1,7 @@
-"""The signature that S3 asks of a GET: version 4, all of it in headers.
+"""Sign GET requests to S3 with Signature Version 4, in headers only.
 
-As in the AWS documentation, "Signature Version 4". The vendor's signer does the same in ten times
-the time; a test holds the two against each other.
+As in the AWS documentation, "Signature Version 4". The vendor's signer takes ten times as long; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Credentials of one moment."""
+    """Credentials as currently valid."""
 
     access: str
     secret: str = field(repr=False)
@@ -27,12 +27,12 @@ class Keys:
 
 
 def quoted(key: str) -> str:
-    """Return a key as it stands in a URL's path."""
+    """Return a key as quoted in a URL's path."""
     return quote(key, safe="/~")
 
 
 class Signer:
-    """Signs GETs for one region and service; keeps the day's key."""
+    """Signs GETs for one region and service; caches the day's signing key."""
 
     def __init__(self, region: str, service: str = "s3") -> None:
         self._region = region
@@ -43,12 +43,12 @@ class Signer:
     def sign(
         self, path: str, headers: Mapping[str, str], keys: Keys, seconds: float | None = None
     ) -> dict[str, str]:
-        """Return `headers`, lower-case names, with those of the signature.
+        """Return `headers` and those of the signature, all with lower-case names.
 
         Args:
-            path: As it is sent, quoted, without a query.
-            headers: All that are to be signed, `host` among them.
-            seconds: Of the signature, since the epoch; now.
+            path: As sent: quoted, without a query.
+            headers: All headers to sign, including `host`.
+            seconds: Time of the signature, since the epoch; None is now.
         """
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
         signed = {**headers, "x-amz-content-sha256": NO_BODY, "x-amz-date": at}
@@ -78,7 +78,7 @@ class Signer:
 
 
 def scope_of(authorization: str) -> tuple[str, str, str] | None:
-    """Return access key, region and service of a signature; None where it is of another kind."""
+    """Return access key, region and service of a signature; None for any other kind."""
     kind, _, rest = authorization.partition(" Credential=")
     parts = rest.partition(",")[0].rsplit("/", 4)
     if kind != _ALGORITHM or len(parts) != 5 or parts[4] != "aws4_request":

@@ -44,8 +44,8 @@ def split(path: str) -> tuple[str, str]:
 class S3Store:
     """Buckets as folders: paths are `bucket/key`, taken literally.
 
-    Times are whole seconds, as S3 keeps them. Requests are done on a thread of their own, so the
-    store may be used from any loop, and from threads without one.
+    Times are whole seconds, as in S3. Requests run on a dedicated thread, so the store may be used
+    from any event loop, and from threads without one.
     """
 
     scheme: str = "s3"
@@ -56,23 +56,23 @@ class S3Store:
         """Connect with the first request.
 
         Args:
-            settings: By default what the environment says.
+            settings: By default those of the environment.
         """
         self.settings = settings or S3Settings(default=S3Account.of_environment())
-        # Both are used on the thread of connections alone.
+        # Both are used only on the I/O thread.
         self._connections: dict[tuple[int, S3Account], Connection] = {}
         self._is_conditional_put_honoured: dict[tuple[S3Account, str], bool] = {}
 
     def __reduce__(self) -> tuple[type[S3Store], tuple[S3Settings]]:
-        """Pickle the settings alone: the other process connects for itself."""
+        """Pickle only the settings: the other process opens its own connections."""
         return type(self), (self.settings,)
 
     def url_of(self, path: str) -> str:
-        """Return the `s3:` URL, taken literally."""
+        """Return the `s3:` URL, without escapes."""
         return f"s3://{path}"
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
-        """List as `ObjectStore.list_from` says, a page of a thousand names at a time."""
+        """List as `ObjectStore.list_from`, in pages of a thousand names."""
         bucket, key = split(folder.rstrip("/"))
         prefix = f"{key}/" if key else ""
         asked: dict[str, object] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
@@ -83,7 +83,7 @@ class S3Store:
             found = cast(list[dict[str, Any]], answer.get("Contents", []))
             for entry in found:
                 name = str(entry["Key"])
-                # A key that ends with a slash stands for a folder somebody made by hand.
+                # A key that ends with a slash is a folder marker, not a file.
                 if not name.endswith("/") and name > prefix + start_after:
                     yield FileMeta(
                         f"{bucket}/{name}",
@@ -99,7 +99,7 @@ class S3Store:
     async def list_folders(
         self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
     ) -> AsyncIterator[str]:
-        """List as `ListsFolders.list_folders` says; files beside the folders come along unseen."""
+        """List as `ListsFolders.list_folders`; pages also contain files, which are skipped."""
         bucket, key = split(folder.rstrip("/"))
         prefix = f"{key}/" if key else ""
         asked: dict[str, object] = {"Bucket": bucket, "Delimiter": "/"}
@@ -122,7 +122,7 @@ class S3Store:
     async def fetch(
         self, path: str, start: int = 0, length: int | None = None
     ) -> tuple[FileMeta, bytes]:
-        """Return bytes as `get` does, and what `head` tells, in one request."""
+        """Return what `head` and `get` return, in one request."""
         if length == 0:
             return await self.head(path), b""
         found = await io_thread().run(self.fetch_here(path, start, length))
@@ -136,12 +136,12 @@ class S3Store:
         etag: str = "",
         into: memoryview | None = None,
     ) -> Fetched:
-        """Do what `fetch` does, on the thread of connections.
+        """Do what `fetch` does, on the I/O thread.
 
         Args:
-            start: Counted from the end where it is negative, and `length` is left out.
-            etag: Only of this very file.
-            into: Where the body goes, if that is possible; then it is the answer's body.
+            start: If negative, counted from the end; then `length` must be None.
+            etag: If set, the file must have this ETag.
+            into: Memory for the body, if usable; then it is the result's body.
         """
         span = _range(start, length) if start or length is not None else ""
 
@@ -159,7 +159,7 @@ class S3Store:
             raise StorageError(f"s3://{path} was replaced while it was read.") from error
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return whole files in the order asked for, fetched side by side."""
+        """Return whole files in the requested order, fetched concurrently."""
         return await io_thread().run(self._get_many(paths)) if paths else []
 
     async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
@@ -176,7 +176,7 @@ class S3Store:
         return await self._ask("get", path, lambda client: _head(client, path))
 
     async def is_there(self, path: str) -> bool:
-        """Return whether there is such a file; on the thread of connections."""
+        """Return whether a file exists; called on the I/O thread."""
         try:
             await self.call(Request(doing="get", path=path), lambda client: _head(client, path))
         except FileMissingError:
@@ -184,10 +184,10 @@ class S3Store:
         return True
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
-        """Write a file; `if_absent` lets exactly one racing writer win.
+        """Write a file; with `if_absent` exactly one concurrent writer succeeds.
 
         Raises:
-            ConditionalPutUnsupportedError: This server could not promise that.
+            ConditionalPutUnsupportedError: This server cannot guarantee that.
         """
         await io_thread().run(self._put(path, data, if_absent))
 
@@ -206,9 +206,9 @@ class S3Store:
         await self.call(request, lambda client: client.put_object(**asked))
 
     async def check_conditional_put(self, folder: str) -> None:
-        """Make sure, once a bucket, that the server refuses what `if_absent` says it must.
+        """Check, once per bucket, that the server honours the condition of `if_absent`.
 
-        There are servers that do not know the condition and overwrite without a word.
+        Some servers ignore the condition and overwrite silently.
 
         Raises:
             ConditionalPutUnsupportedError: It does not.
@@ -217,8 +217,9 @@ class S3Store:
         key = (self._account(bucket), bucket)
         known = self._is_conditional_put_honoured.get(key)
         if known is None:
-            # The usual name, so that one file at most stays where nobody may delete it. Another
-            # process may delete it meanwhile, but not one whose name only this one knows.
+            # First the fixed name, so that at most one file stays where deleting is denied. Another
+            # process may delete it meanwhile, so the second probe has a name that only this process
+            # knows.
             known = await self._is_conditional(f"{folder}/{PROBE}") or await self._is_conditional(
                 f"{folder}/{PROBE}-{secrets.token_hex(8)}"
             )
@@ -235,7 +236,7 @@ class S3Store:
         try:
             await self._put_unchecked(probe, b"", if_absent=True)
         except FileExistsAlreadyError:
-            # Somebody's who is asking too, or could not delete it.
+            # Left by a process that is probing too, or that could not delete it.
             return True
         except ConditionalPutUnsupportedError:
             return False
@@ -248,16 +249,16 @@ class S3Store:
         else:
             return False
         finally:
-            # What the server does is known, whether or not this user may delete.
+            # The result is known, whether or not this user may delete.
             with suppress(StorageError):
                 await self._delete([probe])
 
     async def delete(self, path: str) -> None:
-        """Delete a file; one that does not exist is deleted already."""
+        """Delete a file; succeeds if it does not exist."""
         await io_thread().run(self._delete([path]))
 
     async def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete as `DeletesMany.delete_many` says."""
+        """Delete as `DeletesMany.delete_many`."""
         await io_thread().run(self._delete(list(paths)))
 
     async def _delete(self, paths: list[str]) -> None:
@@ -275,40 +276,40 @@ class S3Store:
             await self.call(request, lambda client: client.delete_object(Bucket=bucket, Key=key))
 
     def open_input(self, path: str) -> BinaryIO:
-        """Open a file for random reading, blocking: one request, with which a small one is read."""
+        """Open a file for random reading, blocking: one request, which reads a small file whole."""
         _require_key(path)
         return cast(BinaryIO, RemoteInput(self, path))
 
     def begin_input(self, path: str) -> PendingInput:
-        """Begin what `open_input` does: its request is under way at once."""
+        """Start what `open_input` does: its request is sent at once."""
         _require_key(path)
         return PendingRemoteInput(self, path)
 
     def open_output(self, path: str) -> Output:
-        """Begin a file that is written piece by piece, blocking."""
+        """Start a file that is written in chunks, blocking."""
         return MultipartOutput(self, path)
 
     async def sweep(self, folder: str, before_ms: int) -> int:
-        """Abort uploads that dead writers left; return how many."""
+        """Abort uploads that dead writers left; return the number."""
         return await io_thread().run(abort_old_uploads(self, folder, before_ms))
 
     async def _ask(self, doing: str, path: str, work: Callable[[S3Client], Awaitable[T]]) -> T:
         return await io_thread().run(self.call(Request(doing=doing, path=path), work))
 
     async def call(self, request: Request, work: Callable[[S3Client], Awaitable[T]]) -> T:
-        """Do work with the client of a path's bucket, on the thread of connections."""
+        """Call `work` with the client of a path's bucket, on the I/O thread."""
         bucket, _ = split(request.path)
         if not bucket:
             raise StorageError(f"s3://{request.path} names no bucket.")
         connection = self._connection(self._account(bucket))
-        # None only where a condition was fulfilled unheard, and nobody uses that answer.
+        # None only where a conditional write's response was lost, and no caller uses that one.
         return cast(T, await connection.call(request, work))
 
     def _account(self, bucket: str) -> S3Account:
         return self.settings.account_of(bucket)
 
     def _connection(self, account: S3Account) -> Connection:
-        # A forked process has another thread, and needs connections of its own.
+        # A forked process has another thread, and needs its own connections.
         thread = io_thread()
         found = self._connections.get((id(thread), account))
         if found is None:

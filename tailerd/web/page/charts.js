@@ -1,4 +1,4 @@
-// Pictures of numbers, drawn from values; each has the same in words for who cannot see it.
+// Charts, drawn from values; each has a text alternative for screen readers.
 
 import { el, setAttr, setText, svg } from "./dom.js";
 import { NONE, moment, shortTime, time, zoneShift } from "./format.js";

@@ -1,5 +1,5 @@
-// The changes themselves: live rows, one commit, and the history of one key. Before and after stand
-// side by side, with the cells that an update changed marked.
+// Change rows: live, of one commit, and the history of one key. Before and after are side by side,
+// with the cells that an update changed marked.
 
 import { empty, figures, note } from "./cards.js";
 import { el, setAttr, setText } from "./dom.js";
@@ -171,7 +171,7 @@ export class ChangesTab {
       this.followed = newest;
       if (this.isLive && !this.isPaused) this.drawLive(this.read, found[0].masked, "The changes of the newest commits, read from the table");
     } catch (error) {
-      // Somebody else looks: the next second will do.
+      // Another query is running: retry in a second.
       if (error.status !== 503 && this.isLive) this.failed(error);
     }
     this.isReading = false;
@@ -185,7 +185,7 @@ export class ChangesTab {
     this.replace(changes.length ? changesTable(changes, "Newest changes, newest first", (what) => this.go(what)) : empty(NOTHING));
   }
 
-  // Keeps where somebody had scrolled to, and what has the focus.
+  // Keeps the scroll position and the focus.
   replace(...nodes) {
     const before = this.body.querySelector(".scroll");
     const [top, left] = before ? [before.scrollTop, before.scrollLeft] : [0, 0];

@@ -191,7 +191,7 @@ export class FleetPage {
     this.isClosed = true;
   }
 
-  // What is chosen stands in the address, so that it can be sent to somebody.
+  // The selection is in the address, so that a link to it can be shared.
   change(what) {
     Object.assign(this.at, what);
     const { q, state, sort, group, range } = this.at;

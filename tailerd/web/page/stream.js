@@ -1,5 +1,5 @@
-// What the daemon is asked: events as they come, a table's page, and changes. The token, where one
-// is needed, stays in this module's memory and is gone with the page.
+// Requests to the daemon: the event stream, a table's page, and changes. The token, if one is
+// needed, is kept in this module's memory only, until the page is closed.
 
 let token = "";
 

@@ -1,7 +1,8 @@
-"""The file list of a snapshot in a bucket, for a daemon without a disk that lasts.
+"""The file list of a snapshot in a bucket, for a daemon without a persistent disk.
 
-It is made on the machine's own disk, as everywhere, and copied: each file to `<version>.<name>`,
-the manifest last, so that a list is there whole or not at all. Whoever goes on copies it back.
+It is written to the local disk as usual, then uploaded: each file to `<version>.<name>`, the
+manifest last, so that a list is either complete or absent. A process that resumes the snapshot
+downloads it.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class BucketSpool:
     """The spool of one pipeline, below a folder of an object store that it may empty.
 
     Args:
-        store, folder: Where it lasts.
-        scratch: Folder of this machine where it is worked with.
-        check_held: Raises where another process has taken the state over: what is there now may be
-            its list.
+        store, folder: The durable place.
+        scratch: Local working folder.
+        check_held: Raises if another process has taken over the state: the list in the bucket may
+            then be that process's.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class BucketSpool:
         self._may_exist = True
 
     async def find(self, table_id: str, version: int) -> SpooledFiles | None:
-        """Return what was spooled of this snapshot; None when it was not, or is not whole.
+        """Return the spooled list of this snapshot; None if there is none, or it is incomplete.
 
         Raises:
-            StorageError: The bucket cannot be read, or this machine's disk not be written.
+            StorageError: The bucket cannot be read, or the local disk cannot be written.
         """
         with suppress(OffsetError):
             found = await self._spool.find(table_id, version)
@@ -78,17 +79,17 @@ class BucketSpool:
             if found is not None:
                 await _read_through(found)
         except OffsetError:
-            # Somebody was removing it, or wrote another over it. Whoever asks makes it again.
+            # Another process removed or overwrote it meanwhile. The caller writes it again.
             await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
             return None
         return found
 
     async def write(self, table_id: str, files: SnapshotFiles) -> SpooledFiles:
-        """Spool a snapshot durably, in place of what was there.
+        """Spool a snapshot durably, replacing any previous one.
 
         Raises:
-            StateInUseError: Another process has taken the state over.
-            StorageError: The bucket or this machine's disk cannot be written.
+            StateInUseError: Another process has taken over the state.
+            StorageError: The bucket or the local disk cannot be written.
             TableError: The log cannot be read.
         """
         self._may_exist = True
@@ -104,7 +105,7 @@ class BucketSpool:
         return found
 
     async def find_plan(self, name: str) -> bytes | None:
-        """Return what `write_plan` wrote; None where there is nothing.
+        """Return what `write_plan` wrote; None if there is nothing.
 
         Raises:
             StorageError: The bucket cannot be read.
@@ -115,10 +116,10 @@ class BucketSpool:
             return None
 
     async def write_plan(self, name: str, body: bytes) -> None:
-        """Keep one file beside the list, until everything is removed.
+        """Store one file alongside the list, until everything is removed.
 
         Raises:
-            StateInUseError: Another process has taken the state over.
+            StateInUseError: Another process has taken over the state.
             StorageError: The bucket cannot be written.
         """
         self._may_exist = True
@@ -129,8 +130,8 @@ class BucketSpool:
         """Remove everything, the manifest first.
 
         Raises:
-            StateInUseError: Another process has taken the state over.
-            StorageError: The bucket cannot be listed, or nothing be deleted there.
+            StateInUseError: Another process has taken over the state.
+            StorageError: The bucket cannot be listed, or files cannot be deleted.
         """
         await self._spool.remove()
         if not self._may_exist:
@@ -139,7 +140,7 @@ class BucketSpool:
         manifests = [path for path in paths if path.endswith(f".{MANIFEST}")]
         others = [path for path in paths if not path.endswith(f".{MANIFEST}")]
         for some in (*_pieces(manifests), *_pieces(others)):
-            # As late as can be: a process that sleeps after this look deletes one piece at most.
+            # As late as possible: a process that stalls after this check deletes one chunk at most.
             await self._check_held()
             await _all(self._store.delete(path) for path in some)
         self._may_exist = False
@@ -149,7 +150,7 @@ class BucketSpool:
         await self._store.put(f"{self._folder}/{version}.{path.name}", body)
 
     async def _fetch(self, version: int) -> bool:
-        """Copy a list from the bucket; False where there is none that is whole."""
+        """Download a list from the bucket; return False if there is no complete one."""
         prefix = f"{version}."
         names = [
             file.name.removeprefix(prefix)
@@ -166,11 +167,11 @@ class BucketSpool:
                 bodies = await self._store.get_many(paths)
                 for name, body in zip(some, bodies, strict=True):
                     await asyncio.to_thread((coming / name).write_bytes, body)
-            # What is there may be of a table that was here before.
+            # The folder may be from a previous table.
             await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
             await asyncio.to_thread(coming.rename, self._scratch / str(version))
         except FileMissingError:
-            # Removed since it was listed.
+            # Removed after it was listed.
             await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
             return False
         except OSError as error:
@@ -183,7 +184,7 @@ class BucketSpool:
 
 
 async def _read_through(files: SpooledFiles) -> None:
-    """Read a list once, so that what is missing is found before anything was delivered of it.
+    """Read a list once, so that missing parts are detected before any of it is delivered.
 
     Raises:
         OffsetError: It is damaged.
@@ -202,7 +203,7 @@ def _pieces(names: Sequence[str]) -> list[Sequence[str]]:
 
 
 async def _all(steps: Iterable[Coroutine[object, object, None]]) -> None:
-    """Do steps side by side; the first error is raised as it came, and ends the others."""
+    """Run coroutines concurrently; the first error is raised unwrapped and cancels the others."""
     tasks = [asyncio.ensure_future(step) for step in steps]
     try:
         await asyncio.gather(*tasks)

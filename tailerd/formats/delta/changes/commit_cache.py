@@ -34,7 +34,7 @@ GROUP_COMMITS = 512
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A commit that was read: its file then, its bytes and a hash of them; None where unknown."""
+    """A commit that was read: its file at that time, its size and content hash; None if unknown."""
 
     file: LogFile
     size_bytes: int | None
@@ -44,16 +44,16 @@ class _Read:
 class CommitCache:
     """Looks up commits by version, with the states and times around them.
 
-    Memory is bounded: bodies and lines above `WINDOW_BYTES` in all are dropped and fetched again
-    when they are needed again.
+    Memory is bounded: bodies and lines above `WINDOW_BYTES` in total are dropped and fetched again
+    on demand.
 
     Args:
         reader: The table's log.
-        mode: Which changes are asked for.
+        mode: Which changes are requested.
 
     Attributes:
-        newest: The newest commit's file that was seen, as it was seen first.
-        absent: The version after the head, as of the last look; not asked for again until
+        newest: File of the newest commit seen, as first seen.
+        absent: The version after the head, as of the last listing; not requested again until
             `forget_absence`.
     """
 
@@ -71,7 +71,7 @@ class CommitCache:
         self.absent: int | None = None
 
     async def commit(self, version: int) -> CommitBody | None:
-        """Return a commit, or None when there is none of that version yet.
+        """Return a commit; None if the version does not exist yet.
 
         Raises:
             TornCommitError, CorruptLogError: It is damaged.
@@ -99,7 +99,7 @@ class CommitCache:
         return found
 
     async def look_around(self, version: int) -> LogListing:
-        """List the log around a version: times behind it, and what may be fetched at once ahead."""
+        """List the log around a version: for times before it, and commits to fetch after it."""
         listing = await self.reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
         await self._learn_times(listing.commits)
         if version - 1 in listing.commits:
@@ -108,20 +108,20 @@ class CommitCache:
         end = version
         while end in self._listed or end in self._found:
             end += 1
-        # A listing with a hole says nothing certain.
+        # A listing with a gap proves nothing.
         self.absent = end if end > (listing.head_version or 0) else None
         return listing
 
     def forget_absence(self) -> None:
-        """Let the version after the head be asked for again."""
+        """Allow the version after the head to be requested again."""
         self.absent = None
 
     async def _learn_times(self, commits: Mapping[int, LogFile]) -> None:
-        """Learn the times of listed commits; a version keeps the time it was first seen with."""
+        """Record the times of listed commits; a version keeps its first recorded time."""
         first = min(commits, default=0)
         times = monotonic_file_times(commits)
         if first and first not in self._file_times and _are_raised(times, commits):
-            # The log was copied, or clocks jumped: only its beginning tells where times start.
+            # The log was copied, or clocks jumped: times must be computed from its beginning.
             commits = (await self.reader.list_log()).commits
         last = -1
         for version in sorted(commits):
@@ -130,25 +130,25 @@ class CommitCache:
             last = self._file_times[version]
 
     def note_newest(self, file: LogFile) -> None:
-        """Remember the newest commit's file as it was seen first."""
+        """Record the newest commit's file as first seen."""
         if self.newest is None or file.version > self.newest.version:
             self.newest = file
             size = file.size_bytes if file == self.reader.finished else None
             self._read.setdefault(file.version, _Read(file, size, None))
 
     def changed_since_read(self, commits: Mapping[int, LogFile]) -> list[LogFile]:
-        """Return listed commits whose files are others than those that were read, ascending."""
+        """Return listed commits whose files differ from those that were read, ascending."""
         found = ((commits.get(version), self._read[version]) for version in sorted(self._read))
         return [now for now, read in found if now is not None and now != read.file]
 
     async def require_same_content(self, file: LogFile) -> None:
-        """Make sure that a commit says what it said when it was read: who copies a log, may.
+        """Make sure that a commit has the content that was read; its file may differ in a copy.
 
         Raises:
-            CommitChangedError: It does not.
+            CommitChangedError: Its content changed.
         """
         read = self._read.get(file.version)
-        # Another look: what was listed may be older than what was read meanwhile.
+        # Request the file again: the listing may be older than the last read.
         now = None if read is None else await self.reader.commit_file(file.version)
         if read is None or now is None:
             return
@@ -169,7 +169,7 @@ class CommitCache:
             self.newest = now
 
     async def _fetch_listed(self, version: int) -> None:
-        """Fetch a run of listed commits in one go; a large one comes alone."""
+        """Fetch a run of listed commits in one request; a large one is fetched alone."""
         group, size = [self._listed.pop(version)], 0
         size = group[0].size_bytes
         while size < GROUP_BYTES and len(group) < GROUP_COMMITS:
@@ -185,7 +185,7 @@ class CommitCache:
             is_newest = group[-1].version + 1 not in self._listed
             bodies = await self.reader.read_commits(group, is_newest=is_newest)
         except TornCommitError:
-            # Only the newest can be torn, and alone it is given time.
+            # Only the newest can be torn; read alone, it is given time to be completed.
             bodies = [await self.reader.read_commit(file) for file in group]
         for found in bodies:
             self._keep(found.file.version, found)
@@ -213,7 +213,7 @@ class CommitCache:
                 del table[old]
 
     async def plan(self, version: int) -> CommitPlan | None:
-        """Return how the rows of a commit are read; None when there is no such commit yet.
+        """Return how the rows of a commit are read; None if the commit does not exist yet.
 
         Raises:
             TableError: The commit cannot be read correctly.
@@ -230,7 +230,7 @@ class CommitCache:
         return plan
 
     async def states(self, commit: Commit) -> tuple[TableState, TableState]:
-        """Return protocol and metadata without and with a commit.
+        """Return protocol and metadata before and after a commit.
 
         Raises:
             MissingVersionError: The version before can no longer be rebuilt and is needed.
@@ -254,16 +254,16 @@ class CommitCache:
     async def _states_without_before(
         self, commit: Commit, error: TableError
     ) -> tuple[TableState, TableState]:
-        """Return the states of the oldest version that can be rebuilt, where they are certain."""
+        """Return the states of the oldest version that can be rebuilt, if they are certain."""
         if commit.metadata is not None and commit.data_removed.files:
-            # Its removed rows have a schema that nobody knows any more.
+            # The schema of its removed rows is no longer known.
             raise error
         snapshot, _ = await self.reader.open_listed(commit.version, with_files=False)
         self.timeline.restart(commit.version, snapshot.state)
         return snapshot.state, snapshot.state
 
     async def state_at(self, version: int) -> TableState | None:
-        """Return protocol and metadata of a version; None where they can no longer be told."""
+        """Return protocol and metadata of a version; None if they can no longer be determined."""
         if self.timeline.knows(version):
             return self.timeline.at(version)
         if version == 0 and (0 in self._listed or 0 in self._found):
@@ -288,7 +288,7 @@ class CommitCache:
         return await self.file_time_ms(found.file)
 
     async def file_time_ms(self, file: LogFile) -> int:
-        """Return a commit file's time, made to grow from version to version."""
+        """Return a commit file's time, adjusted to increase from version to version."""
         version = file.version
         if version not in self._file_times:
             before = self._file_times.get(version - 1)

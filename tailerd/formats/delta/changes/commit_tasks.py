@@ -1,4 +1,4 @@
-"""Tasks of commits: how far one step may go, and what it reads."""
+"""Plans the tasks of commits: how far one step may go, and what it reads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tailerd.formats.delta.protocol.rewritten_files import exact_task
 from tailerd.rows.groups import FileBounds
 
 GROUP_TASKS = 10_000
-"""Tasks of one commit come in groups of at most this many, so that memory stays bounded."""
+"""Maximum number of tasks per group of one commit, so that memory stays bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchemaStep:
-    """A `formats.base.SchemaStep` with the schema as the log has it."""
+    """A `formats.base.SchemaStep` with the schema as in the log."""
 
     offset: Offset
     version: Version
@@ -40,7 +40,7 @@ class TableSchemaStep:
 
 @dataclass(slots=True)
 class _Marks:
-    """Places in a large commit where reading can be taken up: task position, pass and byte."""
+    """Places in a large commit at which reading can resume: task position, pass and byte."""
 
     places: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, 0)])
 
@@ -50,7 +50,7 @@ class _Marks:
         return self.places[end - 1]
 
     def note(self, position: int, number: int, byte: int) -> None:
-        """Remember a place, if it is further than the last."""
+        """Record a place, if it is after the last."""
         if (position, number, byte) > self.places[-1]:
             self.places.append((position, number, byte))
 
@@ -61,7 +61,7 @@ class CommitTasks:
     Args:
         window: Looks up commits.
         paths: Resolves the files they name.
-        key: Columns by which deletes and inserts become updates; empty: they do not.
+        key: Key columns by which deletes and inserts are paired to updates; empty: no pairing.
     """
 
     def __init__(self, window: CommitCache, paths: DataPaths, key: Sequence[str] = ()) -> None:
@@ -81,14 +81,14 @@ class CommitTasks:
     async def furthest(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return how far one step from `start` may go.
 
-        Case A: a commit fits what is left of the limit: it is admitted whole.
+        Case A: a commit fits the rest of the limit: it is admitted whole.
         Case B: it does not fit, and something was admitted before: the step ends before it.
         Case C: it does not fit, is first, and must stay whole: it is admitted alone.
         Case D: it does not fit, is first, and may be split: as many of its tasks as fit.
 
         Raises:
-            TableError: A commit cannot be read correctly. One behind a commit that can be is
-                left for the next step.
+            TableError: The first commit cannot be read correctly. At a later one the step ends
+                before it.
         """
         end, files, size = start, limit.max_files, limit.max_bytes
         while (plan := await self._plan(end, is_first=end is start)) is not None:
@@ -121,7 +121,7 @@ class CommitTasks:
                 size += task.size_bytes
                 if files > 1 and (files > limit.max_files or size > limit.max_bytes):
                     if len(admitted) == files - 1:
-                        # The step that follows is asked for just these.
+                        # The next `groups` call requests exactly these.
                         self._split_tasks = start, admitted
                     return _inside(start, position, plan)
                 if files <= GROUP_TASKS:
@@ -132,7 +132,7 @@ class CommitTasks:
     async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
         """Yield the tasks of [start, end).
 
-        A group whose end equals its start belongs to one delivery with the group behind it.
+        A group whose end equals its start belongs to one delivery with the group after it.
 
         Raises:
             TableError: A commit cannot be read correctly.
@@ -165,9 +165,9 @@ class CommitTasks:
             at = after
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[TableSchemaStep]:
-        """Yield a step for the first rows of [start, end), and for each change of schema after.
+        """Yield a step for the first rows of [start, end), and for each schema change after that.
 
-        Commits without rows give none. Ends early at a version that is not there.
+        Commits without rows yield none. Ends early at a version that does not exist.
 
         Raises:
             TableError: A commit cannot be read correctly.
@@ -227,7 +227,7 @@ class CommitTasks:
         self, found: CommitBody, plan: CommitPlan, planner: TaskPlanner, position: int
     ) -> AsyncIterator[list[ChangeTask]]:
         """Yield a task for each file."""
-        # A commit that must stay whole is never taken up in its middle.
+        # Reading never resumes in the middle of a commit that must stay whole.
         marks = _Marks()
         if found.body is None and not plan.is_whole:
             marks = self._marks.setdefault(plan.version, marks)
@@ -250,7 +250,7 @@ def compared(
     plan: CommitPlan,
     key: Sequence[str],
 ) -> list[ChangeTask]:
-    """Return the one task that compares the rows of all; themselves where one side has none."""
+    """Return one task that compares the rows of all; the tasks themselves if a side has none."""
     is_one_sided = len({task.change_type for task in tasks}) < 2
     if is_one_sided and plan.before == plan.after:
         return tasks
@@ -260,12 +260,12 @@ def compared(
 
 
 def _behind(at: Offset, plan: CommitPlan) -> Offset:
-    """Return the offset behind a commit: `CREATE OR REPLACE TABLE` gives the table another id."""
+    """Return the offset after a commit; `CREATE OR REPLACE TABLE` changes the table's id."""
     return replace(at.after_version(VERSIONS), table_id=plan.table_id)
 
 
 def _inside(at: Offset, position: int, plan: CommitPlan) -> Offset:
-    """Return an offset in the commit at `at`; its first task still belongs to the table before."""
+    """Return an offset in the commit at `at`; before its first task it has the previous id."""
     return replace(at.at(position), table_id=plan.table_id) if position else at.at(0)
 
 

@@ -1,4 +1,4 @@
-"""Which rows of a file count, from its deletion vectors.
+"""Selects rows of a file by its deletion vectors.
 
 Protocol: PROTOCOL.md#deletion-vectors
 """
@@ -36,17 +36,17 @@ def select_rows(
     num_rows: int,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> RowSelection | None:
-    """Load the deletion vectors of a filter; None when every row counts.
+    """Load the deletion vectors of a filter; None if every row is selected.
 
     Args:
         open_file: Opens a file of vectors.
         num_rows: Rows of the file.
-        memory_bytes: What reading may take.
+        memory_bytes: Memory for reading.
 
     Raises:
         TooLargeError: A vector does not fit the memory.
-        InvalidDeletionVectorError: A vector is damaged, or names rows the file does not have.
-        MissingDataFileError: A vector's file is gone.
+        InvalidDeletionVectorError: A vector is damaged, or has rows beyond the end of the file.
+        MissingDataFileError: A vector's file is missing.
     """
     if rows.include is None and rows.exclude is None:
         return None
@@ -59,9 +59,9 @@ def select_rows(
 
 
 def selects_nothing(rows: RowFilter, open_file: OpenFile, memory_bytes: int) -> bool:
-    """Return whether a filter names the rows it includes and excludes all of them.
+    """Return whether a filter has a vector of included rows and excludes all of them.
 
-    So with a vector that only grew: nothing is given back.
+    This is the case for a vector that only grew: no row is restored.
 
     Raises:
         TailerdError: As `select_rows`.
@@ -96,8 +96,8 @@ def _load(
 
 
 def _read_frame(source: BinaryIO, vector: DeletionVector, memory_bytes: int) -> bytes:
-    """Read a vector with its frame; what the file does not have is not asked for."""
-    # Without an offset the vector is the first one, behind the file's version byte.
+    """Read a vector with its frame, without reading beyond the end of the file."""
+    # Without an offset the vector is the first one, after the file's version byte.
     start = 1 if vector.offset is None else vector.offset
     check_place(vector, source.seek(0, 2))
     if vector.size_bytes > largest_piece_bytes(memory_bytes):
@@ -109,7 +109,7 @@ def _read_frame(source: BinaryIO, vector: DeletionVector, memory_bytes: int) -> 
 
 
 def missing_data_file(url: str) -> MissingDataFileError:
-    """Return the error for a file that the log names and nobody finds."""
+    """Return the error for a file that the log references and that does not exist."""
     return MissingDataFileError(
         f"The file {url} is named by the log and does not exist, most likely because VACUUM"
         " removed it: files of past versions are kept for delta.deletedFileRetentionDuration"

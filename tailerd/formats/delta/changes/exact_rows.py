@@ -28,14 +28,14 @@ from tailerd.rows.groups import FilesToCompare
 ROW_ID = "_metadata.row_id"
 ROW_COMMIT_VERSION = "_metadata.row_commit_version"
 _ROW_IDS = (ROW_ID, ROW_COMMIT_VERSION)
-"""Columns as Spark names them; rows of a table that has one of its own are compared by value."""
+"""Spark's column names; a table with a column of such a name is compared by value."""
 
 
 class ExactCommit:
     """The `ComparedCommit` of a task from `exact_task`.
 
     Args:
-        memory_bytes: What a deletion vector must fit.
+        memory_bytes: Maximum memory for a deletion vector.
         files: Opens vectors.
     """
 
@@ -52,21 +52,21 @@ class ExactCommit:
 
     @property
     def key(self) -> Sequence[str]:
-        """Columns whose values make a deleted and an inserted row one update; empty for none."""
+        """Key columns by which a delete and an insert are paired to an update; empty for none."""
         return self._payload.key or self.row_ids[:1]
 
     @property
     def row_ids(self) -> Sequence[str]:
-        """Columns that are equal where a row was carried over, the row's id first."""
+        """Columns that are equal exactly if a row was carried over, the row id first."""
         return _ROW_IDS if self._has_row_ids else ()
 
     @property
     def prefix(self) -> str:
-        """What tells the places of net rows from those of the version's own commit."""
+        """Distinguishes the places of net rows from those of the version's own commit."""
         return self._payload.prefix
 
     def numbers(self, side: Side) -> Sequence[int]:
-        """Return the positions that the tasks of a side's files would have."""
+        """Return the task positions of a side's files."""
         payload = self._payload
         return payload.removed_tasks if side is Side.REMOVED else payload.added_tasks
 
@@ -77,10 +77,10 @@ class ExactCommit:
         return pa.schema(fields)
 
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
-        """Return how a file is read: all rows that its vectors let through.
+        """Return how to read a file: all rows that its vectors select.
 
         Raises:
-            TableError: An old writer left its partition values out.
+            TableError: An old writer omitted its partition values.
         """
         file = self._file(side, number)
         scan = scan_of(
@@ -96,12 +96,12 @@ class ExactCommit:
         return replace(scan, fields=(*scan.fields, *(ids[name] for name in wanted)))
 
     def selects_nothing(self, side: Side, number: int) -> bool:
-        """Return whether the vectors of a file leave no row of it."""
+        """Return whether the vectors of a file select no row."""
         rows = self._file(side, number).rows
         return selects_nothing(rows, self._files.open_beside, self._memory_bytes)
 
     def missing(self, url: str) -> MissingDataFileError:
-        """Return the error for a file that is gone."""
+        """Return the error for a missing file."""
         return missing_data_file(url)
 
     @cached_property
@@ -112,7 +112,7 @@ class ExactCommit:
         return is_clear and all(file.row_ids is not None for file in files)
 
     def _ids_of(self, columns: Columns) -> Sequence[str]:
-        """Return those of some columns that are ids of rows."""
+        """Return the given columns that are row ids."""
         return [name for name in self.row_ids if columns is not None and name in columns]
 
     def _file(self, side: Side, number: int) -> DataFile:
@@ -120,7 +120,7 @@ class ExactCommit:
 
 
 def _id_scans(ids: RowIds | None) -> dict[str, FieldScan]:
-    """Return how what row tracking says of a file's rows is read."""
+    """Return how to read the row-tracking columns of a file."""
     if ids is None:
         raise BugError("The ids of rows were asked for where they are not known.")
     return {
@@ -143,7 +143,7 @@ def read_exact(
     """Read the change rows of an exact commit; blocking, for worker threads and executors.
 
     Args:
-        columns: Logical names to give, as far as the version has them; None for all.
+        columns: Logical names to return, as far as the version has them; None for all.
         files: Opens the files.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Partition values of removed files that their `remove` does not say: those of their `add` before.
+"""Finds partition values of removed files whose `remove` lacks them, in the earlier `add`.
 
-Old writers leave `extendedFileMetadata` out. The file was live in the version before.
+Old writers omit `extendedFileMetadata`. The file was live in the version before.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class FormerValues:
             del self._found[old]
 
     async def completed(self, tasks: list[ChangeTask]) -> list[ChangeTask]:
-        """Return the tasks of some files of one commit, each with its partition values if known.
+        """Return tasks of one commit, each with its partition values if known.
 
-        Where the version before can no longer be rebuilt, tasks stay as they are: reading them
-        says what is missing.
+        If the version before can no longer be rebuilt, tasks are unchanged: reading them raises the
+        error.
         """
         lacking = {data_file(task).url for task in tasks if _lacks_values(task)}
         if not lacking:
@@ -62,7 +62,7 @@ class FormerValues:
                     if url in urls:
                         found[url] = file.partition_values
         except TableError:
-            # Reading the tasks says so, and names the commit.
+            # Reading the tasks raises an error that names the commit.
             return found
         return found
 

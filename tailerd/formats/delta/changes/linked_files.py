@@ -1,6 +1,6 @@
-"""Data files and deletion vectors that lie behind symbolic links: read only where that is allowed.
+"""Restricts data files and deletion vectors reached by symbolic links to the allowed places.
 
-Checked when tasks are planned, as paths in the log are.
+Checked when tasks are planned, like paths in the log.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tailerd.storage.links import RealPlaces
 
 
 class LinkedFiles:
-    """Follows the links below one table.
+    """Resolves the symbolic links below one table.
 
     Args:
-        root: The table's place, as `DataPaths` has it.
-        allowed: Further places, as there.
+        root: The table's place, as in `DataPaths`.
+        allowed: Further places, in the same form.
     """
 
     def __init__(self, root: str, allowed: Iterable[str]) -> None:
@@ -26,7 +26,7 @@ class LinkedFiles:
         self._places = RealPlaces(root, allowed) if is_local else None
 
     async def checked(self, group: TaskGroup) -> TaskGroup:
-        """Return a group none of whose files really lies outside the allowed places.
+        """Return a group after checking that its files resolve to allowed places.
 
         Raises:
             PathOutsideTableError: One does.

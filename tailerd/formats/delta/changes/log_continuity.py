@@ -1,8 +1,8 @@
-"""Notices what a reader who only asks for the next commit would miss: a gap, another table.
+"""Detects what a reader that requests only the next commit would miss: a gap, another table.
 
-On a disk the folder's own entry tells whether anything happened. Where only requests tell, what
-was learnt is used instead of asking again: what was just found missing is taken for missing, and a
-listing shows at once that the table is still the same and what lies ahead.
+On a disk the folder's metadata shows whether anything changed. In a bucket, where every check is a
+request, results are reused: a version that was just found absent is taken as absent, and one
+listing shows both that the table is still the same and which commits follow.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 
 FRESH_SECONDS = 1.0
-"""So long an answer of the store counts without asking again; whoever is woken, asks."""
+"""How long an answer of the store is valid without another request; an event invalidates it."""
 
 COPY_SECONDS = 0.02
-"""No table takes the place of another faster than this for each of its commits."""
+"""Minimum time per commit in which another table can replace this one."""
 
 
 class LogContinuityCheck:
-    """Watches over the log of one table that is being followed.
+    """Checks that the log of one followed table continues without gap or replacement.
 
     Args:
-        name: What the table is called.
-        table_ids: Identities that are known to be of its log; its owner adds to them.
+        name: The table's name, for errors.
+        table_ids: Known identities of its log; the owner adds to them.
         window: Its commits.
-        clock: As everywhere.
         head_version: The newest version when it was opened.
     """
 
@@ -67,7 +66,7 @@ class LogContinuityCheck:
         self._is_woken = False
 
     def hear(self, version: int | None) -> None:
-        """Note that something happened, or a version is there, from somebody who may be wrong."""
+        """Note that the table may have changed or a version may exist; the event may be wrong."""
         self._spared = None
         self._is_woken = True
         if version is not None:
@@ -88,19 +87,19 @@ class LogContinuityCheck:
         return listing
 
     async def reach(self, start: Offset, furthest: Callable[[], Awaitable[Offset]]) -> Offset:
-        """Return how far one step may go from `start`, the next commit; `start` if none is there.
+        """Return how far one step may go from `start`, the next commit; `start` if none exists.
 
-        Case A: it is known without asking, or by a listing that was due, that none is there.
-        Case B: none is found, and a listing shows whether it is only yet to come.
-        Case C: one is there, and it is made sure that it continues what was read before.
+        Case A: without a request, or by a listing that was due, it is known that none exists.
+        Case B: none is found, and a listing shows whether it is not written yet or missing.
+        Case C: one exists, and is checked to continue what was read before.
 
         Args:
             start: The beginning of a commit, or a place inside it.
-            furthest: Says how far the step goes by the commits that are found.
+            furthest: Returns how far the step goes, from the commits that exist.
 
         Raises:
             NotATableError, TableRecreatedError: The table was dropped.
-            MissingVersionError: Later versions are there.
+            MissingVersionError: Later versions exist.
             TableError: The next commit cannot be read correctly.
         """
         if await self._is_known_missing(start.version):  # Case A
@@ -110,17 +109,17 @@ class LogContinuityCheck:
         end = await furthest()
         if end == start:  # Case B
             await self.check_gap(start.version)
-            # The listing may have brought what was missing a moment ago.
+            # The listing may include a commit that was absent a moment ago.
             end = await furthest()
         if end != start:  # Case C
             await self._require_continued(start, end, seen)
         return end
 
     async def _is_known_missing(self, version: int) -> bool:
-        """Return whether it is known that a version is not there; else it may be asked for again.
+        """Return whether a version is known to be absent; otherwise allow it to be requested again.
 
         Raises:
-            As `check_gap`, where it is time for a listing.
+            As `check_gap`, if a listing is due.
         """
         spared, self._spared = self._spared, None
         if spared == version and self.is_fresh:
@@ -132,7 +131,7 @@ class LogContinuityCheck:
         return self._window.absent == version
 
     async def _look_beyond(self, version: int) -> None:
-        """Learn with one listing, where it matters, if a commit is of this table and the last one.
+        """Check by a listing, if another table may have replaced this one, that a commit is of it.
 
         Raises:
             TableRecreatedError: It is of another table.
@@ -150,18 +149,18 @@ class LogContinuityCheck:
         self._sure_at = self._clock.monotonic()
 
     async def _require_continued(self, start: Offset, end: Offset, seen: LogFile | None) -> None:
-        """Make sure that a step leads on in the log of this table.
+        """Make sure that a step continues in the log of this table.
 
         Args:
-            start, end: Of the step; another id behind it is a table replaced within its log, if it
-                is still the same log.
+            start, end: Of the step; a different id after it is a table replaced within its log, if
+                it is still the same log.
             seen: The newest commit's file before the step.
 
         Raises:
-            TableRecreatedError: It leads into another table.
+            TableRecreatedError: The step is of another table.
         """
         if start.table_id != end.table_id:
-            # Rare, and a table created again may look just like it.
+            # Rare, and a table that was created again may look the same.
             await self.require_same_table(max(start.version - 1, 0))
         elif await self._reader.mark() is not None:
             if seen is not None and seen.version == start.version - 1:
@@ -172,26 +171,26 @@ class LogContinuityCheck:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether what the window says is absent was found so just now."""
+        """Whether `window.absent` was confirmed within `FRESH_SECONDS`."""
         return self._clock.monotonic() - self._looked_at <= FRESH_SECONDS
 
     async def known_head(self) -> int | None:
-        """Return the newest version, where it was found so just now and asking is a request."""
+        """Return the newest version if it is fresh and a check would be a request; else None."""
         if self._window.absent is None or not self.is_fresh:
             return None
         return self._window.absent - 1 if await self._reader.mark() is None else None
 
     async def check_gap(self, version: int, *, is_certain: bool = False) -> None:
-        """Make sure that a version that is not there is only yet to come.
+        """Make sure that an absent version is only not written yet.
 
         Args:
             is_certain: Whether a listing is due in any case.
 
         Raises:
             NotATableError, TableRecreatedError: The table was dropped.
-            MissingVersionError: Later versions are there.
+            MissingVersionError: Later versions exist.
         """
-        # A version that is known to have been there cannot be one that is yet to come.
+        # A version that is known to have existed cannot be one that is not written yet.
         is_to_come = version > max(self._seen_version, self._told_version)
         is_woken, self._is_woken = self._is_woken, False
         newest = self._window.newest
@@ -207,7 +206,7 @@ class LogContinuityCheck:
             self._sure_at = self._clock.monotonic()
         if version in listing.commits or not _is_beyond(listing, version):
             return
-        # Stores exist that show files out of order for a moment.
+        # Some stores briefly list files out of order.
         await asyncio.sleep(GAP_PATIENCE_SECONDS)
         listing = await self.look_around(version)
         if version not in listing.commits and _is_beyond(listing, version):
@@ -221,7 +220,7 @@ class LogContinuityCheck:
             )
 
     async def _check_for_another_table(self, seen: LogFile) -> None:
-        """Refuse to go on in a log that took the place of the one `seen` belongs to."""
+        """Raise if another log has replaced the one that `seen` belongs to."""
         found = await self._reader.commit_file(seen.version)
         if found is None:
             await self.require_same_table(seen.version)
@@ -229,7 +228,7 @@ class LogContinuityCheck:
             await self._check_unchanged([found])
 
     async def _check_unchanged(self, changed: Sequence[LogFile]) -> None:
-        """Go on only in the same table, and behind commits that say what they said.
+        """Make sure that it is the same table and changed files have the content read before.
 
         Sizes and times may agree by chance or be set; the same file is the same commit.
         """
@@ -239,15 +238,15 @@ class LogContinuityCheck:
             await self._window.require_same_content(file)
 
     async def require_same_table(self, version: int | None = None) -> None:
-        """Look at a version that was read, else at the newest: is it of this table?
+        """Make sure that a version that was read, or else the newest, is of this table.
 
         Raises:
-            TableRecreatedError: It is of another one.
+            TableRecreatedError: It is of another table.
         """
         snapshot = await self._snapshot(version)
         known, timeline = set(self._table_ids), self._window.timeline
         if version is not None and timeline.knows(version):
-            # A commit that was read and no step has reached yet may be `CREATE OR REPLACE TABLE`.
+            # A commit that was read but not reached by a step may be `CREATE OR REPLACE TABLE`.
             known.add(timeline.at(version).metadata.id)
         if snapshot.state.metadata.id not in known:
             raise TableRecreatedError(
@@ -258,7 +257,7 @@ class LogContinuityCheck:
             )
 
     async def _snapshot(self, version: int | None) -> Snapshot:
-        """Rebuild a version without its files, or the newest where that is no longer possible."""
+        """Rebuild a version without its files, or the newest if that is no longer possible."""
         if version is not None:
             with suppress(TableError):
                 return (await self._reader.open_listed(version, with_files=False))[0]

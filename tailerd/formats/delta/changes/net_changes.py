@@ -1,8 +1,8 @@
 """The net change between two versions: the exact difference of their snapshots, in one step.
 
-Files that both have are not read, and versions between them are not looked at. Rows are compared in
-the columns of the end version, found by their physical names: a renamed column is the same one, one
-that was added is null before, one that was dropped is left out.
+Files that both have are not read, and versions between them are ignored. Rows are compared in the
+columns of the end version, matched by physical name: a renamed column is the same column, an added
+column is null before, a dropped column is left out.
 
 Protocol: PROTOCOL.md#change-data-files, #column-mapping
 """
@@ -59,8 +59,8 @@ class NetChanges:
     Args:
         reader: The table's log.
         paths: Resolves the files it names.
-        key: Columns by which deletes and inserts become updates; empty: they do not.
-        kept: Where the plan of the step under way lasts over a restart.
+        key: Key columns by which deletes and inserts are paired to updates; empty: no pairing.
+        kept: Keeps the plan of the current step across restarts.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class NetChanges:
         """Return the schema of the rows of a step.
 
         Raises:
-            MissingVersionError: The log has the version no more.
+            MissingVersionError: The log no longer has the version.
         """
         kept = await self._kept.find(start, end)
         if kept is not None:
@@ -96,7 +96,7 @@ class NetChanges:
         _differing(before, after)
 
     async def _both(self, start: Offset, end: Offset) -> tuple[Snapshot | None, Snapshot]:
-        """Return the snapshots before and after a step; the last ones are kept."""
+        """Return the snapshots before and after a step; the last ones are cached."""
         first, last = (VERSIONS.version_before(each.version) for each in (start, end))
         if self._opened is None or (self._opened[0], self._opened[2].version) != (first, last):
             after = await self._reader.open(last)
@@ -109,17 +109,17 @@ class NetChanges:
     ) -> TaskGroup:
         """Return the one task of [start, end), both at the start of a commit; none without rows.
 
-        A step that was planned before is given as it was, whatever became of the log.
+        A step that was planned before is returned unchanged, whatever happened to the log.
 
         Args:
-            time_ms: Tells the time of the last version before `end`, given its state.
+            time_ms: Returns the time of the last version before `end`, given its state.
 
         Raises:
-            MissingVersionError: The log cannot tell one of the versions any more.
+            MissingVersionError: The log can no longer rebuild one of the versions.
             TableRecreatedError: The table was replaced between them.
-            SchemaChangedError: A column has a type that the old one cannot be compared in.
+            SchemaChangedError: A column changed to a type in which old values cannot be compared.
             TooLargeError: More files differ than can be compared.
-            StorageError: The plan cannot be kept.
+            StorageError: The plan cannot be saved.
         """
         plan = await self._kept.find(start, end)
         if plan is None:
@@ -150,14 +150,14 @@ class NetChanges:
         return NetPlan(group=group, schema=after.state.schema)
 
     def _keyed(self, group: TaskGroup) -> TaskGroup:
-        """Return a group whose rows are paired by the key of today."""
+        """Return a group whose rows are paired by the currently configured key."""
         tasks = (
             replace(t, payload=replace(rewritten_files(t), key=self._key)) for t in group.tasks
         )
         return replace(group, tasks=tuple(tasks))
 
     async def _shares(self, before: Snapshot | None, after: Snapshot) -> AsyncIterator[_Share]:
-        """Yield what only one of the snapshots has, by the keys of their files."""
+        """Yield the rows that only one of the snapshots has, by the keys of their files."""
         gone, come = _differing(before, after)
         old = {} if before is None else await self._files(before, gone)
         new = await self._files(after, come)
@@ -171,7 +171,7 @@ class NetChanges:
                     yield _Share(change, file, rows)
 
     async def _files(self, snapshot: Snapshot, keys: KeyArray) -> dict[int, LiveFile]:
-        """Return the live files of some keys, by their paths alone."""
+        """Return the live files of the given keys, by their paths alone."""
         if not len(keys):
             return {}
         found: dict[int, LiveFile] = {}
@@ -185,11 +185,11 @@ class NetChanges:
         return found
 
     def _rows(self, file: LiveFile, other: LiveFile | None) -> RowFilter | None:
-        """Return which rows of a file the other snapshot lacks; None: none."""
+        """Return the rows of a file that the other snapshot lacks; None if there are none."""
         own = self._vector(file)
         if other is None:
             return RowFilter(exclude=own)
-        # One file with two vectors: the rows that only the other one leaves out.
+        # One file with two vectors: the rows that only the other vector deletes.
         left_out = self._vector(other)
         return None if left_out is None else RowFilter(include=left_out, exclude=own)
 
@@ -222,7 +222,7 @@ class NetChanges:
     def _compared(
         self, tasks: Sequence[ChangeTask], before: Snapshot, after: Snapshot, first: Version
     ) -> Iterator[ChangeTask]:
-        """Yield the task that compares the rows of all; none where there are no files."""
+        """Yield the task that compares the rows of all; nothing without files."""
         if not tasks:
             return
         old, new = before.state.schema, after.state.schema
@@ -239,7 +239,7 @@ class NetChanges:
 
 
 def _differing(before: Snapshot | None, after: Snapshot) -> tuple[KeyArray, KeyArray]:
-    """Return the keys of the files that only the first has, and of those only the second has."""
+    """Return the keys of files that only the first has, and of files that only the second has."""
     new_keys, _ = after.files.sorted_files()
     old_keys = new_keys[:0] if before is None else before.files.sorted_files()[0]
     gone, come = (

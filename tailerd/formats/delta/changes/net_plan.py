@@ -1,7 +1,7 @@
-"""The plan of a net change that is being delivered, kept over a restart.
+"""Keeps the plan of a net change across restarts while it is delivered.
 
-Its two versions may go from the log while their difference is under way. What is kept names the
-data files that only one of them has, so that of both only these files must still be there.
+Its two versions may be removed from the log while their difference is delivered. The plan names the
+data files that only one of them has, so that only these files must still exist.
 
 Protocol: PROTOCOL.md#metadata-cleanup
 """
@@ -33,7 +33,7 @@ class NetPlan:
     """One difference of two versions.
 
     Attributes:
-        group: Its one task; none where no row differs.
+        group: Has its one task; none if no row differs.
         schema: Of the rows.
     """
 
@@ -42,11 +42,11 @@ class NetPlan:
 
 
 class _Kept(msgspec.Struct, kw_only=True):
-    """What is written: the schema of many files once.
+    """The serialised form, with the schema of many files only once.
 
     Attributes:
-        group: Its task is without a payload.
-        payload: Its files are without their schemas.
+        group: Its task has no payload.
+        payload: Its files have no schemas.
         removed_schema: Of the removed files; the added ones have that of the rows.
     """
 
@@ -62,11 +62,11 @@ _decoder = msgspec.msgpack.Decoder(_Kept)
 
 
 class NetPlanFile:
-    """Keeps the plan of one pipeline's step beside its snapshots' file lists.
+    """Keeps the plan of one pipeline's step alongside its snapshots' file lists.
 
     Args:
-        spool: Where; None: plans last as long as the log has their versions.
-        paths: Of the table: nothing that was written here names a file outside it.
+        spool: Stores it; None: a plan can be rebuilt only while the log has its versions.
+        paths: Of the table: a stored plan must not name a file outside it.
     """
 
     def __init__(self, spool: Spool | None, paths: DataPaths) -> None:
@@ -74,11 +74,11 @@ class NetPlanFile:
         self._paths = paths
 
     async def find(self, start: Offset, end: Offset) -> NetPlan | None:
-        """Return the plan of [start, end); None where none was kept, or it is damaged.
+        """Return the plan of [start, end); None if none was saved, or it is damaged.
 
         Raises:
-            StorageError: It cannot be read now.
-            PathOutsideTableError: It names a file that the table may not.
+            StorageError: It cannot be read at present.
+            PathOutsideTableError: It names a file that the table may not reference.
         """
         if self._spool is None:
             return None
@@ -86,7 +86,7 @@ class NetPlanFile:
         try:
             kept = None if body is None else _decoder.decode(body)
         except (msgspec.MsgspecError, ValueError):
-            # It is planned anew, if the log still has both versions.
+            # The step is planned again, if the log still has both versions.
             return None
         if kept is None or kept.format != FORMAT:
             return None
@@ -95,7 +95,7 @@ class NetPlanFile:
         return NetPlan(group=self._group(kept), schema=kept.schema)
 
     async def keep(self, plan: NetPlan) -> None:
-        """Keep a plan; what was kept before gives way when its step is delivered.
+        """Save a plan; earlier ones are removed when their step is delivered.
 
         Raises:
             StorageError, StateInUseError: It cannot be written.

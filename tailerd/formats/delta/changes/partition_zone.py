@@ -1,7 +1,7 @@
-"""Partition timestamps that do not say their zone: planned tasks get them with one.
+"""Adds a zone to partition timestamps without one, in planned tasks.
 
-A plan is made in one process and read in many. What leaves it says which instant is meant, so that
-reading, filters and restarts agree without being told of a zone.
+A plan is made in one process and read in many. Its values are unambiguous instants, so that
+reading, filters and restarts agree without knowing the configured zone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, pa
 
 
 class PartitionZone:
-    """The zone that a table's partition timestamps are in where they have none.
+    """The zone of a table's partition timestamps that have none of their own.
 
     Args:
         place: The table, for the warning.
-        name: An IANA name; empty or None for UTC, which is a guess.
-        on_guess: Called for the first value that is guessed, once.
+        name: An IANA name; empty or None to assume UTC.
+        on_guess: Called once, for the first value whose zone is assumed.
 
     Raises:
         ConfigError: There is no zone of that name.
@@ -84,13 +84,13 @@ class PartitionZone:
         return text
 
 
-# A table has few of them, and each of many files.
+# A table has few distinct values, each in many files.
 _in_zone = functools.lru_cache(maxsize=4096)(in_zone)
 
 
 @functools.lru_cache(maxsize=256)
 def _instants(schema: TableSchema) -> dict[str, str]:
-    """Return the partition columns that are instants: logical names by physical ones."""
+    """Return the partition columns of type timestamp: logical names by physical ones."""
     found = {}
     columns = parse_schema(schema.text)
     for name in schema.partition_columns:

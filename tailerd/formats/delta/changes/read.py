@@ -1,4 +1,4 @@
-"""A change task becomes change rows: what the columns of a file mean, then `reading` reads them."""
+"""Reads change tasks: maps the table's columns to those of a file, which `reading` then reads."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def read_changes(
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
-        files: Opens it, and others that are read after it; without it files are reached as the
-            environment says.
+        files: Opens the task's file and those read after it; by default with stores configured by
+            the environment.
 
     Raises:
         TableError: A file is missing or damaged.
@@ -110,10 +110,10 @@ def scan_of(
     """Return what to read of a data file.
 
     Args:
-        is_removed: Whether an old writer may have left its partition values out.
+        is_removed: Whether an old writer may have omitted its partition values.
 
     Raises:
-        TableError: It did.
+        TableError: The partition values are missing.
     """
     fields = list(column_scans(file.schema, columns))
     schema = parse_schema(file.schema.text)
@@ -164,14 +164,14 @@ def _unpartitioned(file: DataFile, version: Version) -> TableError:
 def column_scans(
     schema: TableSchema, columns: tuple[str, ...] | None = None
 ) -> tuple[FieldScan, ...]:
-    """Return how each column is found in a data file, in schema order.
+    """Return how to read each column from a data file, in schema order.
 
     Args:
         columns: Logical names to read, as far as this version of the table has them; None for all.
 
     Raises:
-        UnsupportedFeatureError: A column has a type that is not read.
-        TableError: A column is named like a change column.
+        UnsupportedFeatureError: A column has an unsupported type.
+        TableError: A column has the name of a change column.
     """
     fields = parse_schema(schema.text).fields
     if columns is not None:
@@ -225,7 +225,7 @@ def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> 
         TableError: As `column_scans`.
         UsageError: A column in `columns` does not exist.
     """
-    # In order, and quick to look up.
+    # A dict keeps the order and is fast to look up.
     names = dict.fromkeys(field.name for field in parse_schema(schema.text).fields)
     if unknown := [name for name in columns or () if name not in names]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""When a log that seems to have nothing new is listed all the same: only that shows a gap."""
+"""Decides when a log without a new commit is listed: only a listing shows a gap."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.storage.base import FolderMark
 
 SAFETY_LISTING_SECONDS = 10.0
-"""How often the log is listed although the next commit's name says nothing is new: a gap, or a
-table that was dropped, shows in no other way. Not where the folder itself tells of changes."""
+"""How often the log is listed although the next commit does not exist: nothing else shows a gap or
+a dropped table. Not used if the folder's own metadata shows changes."""
 
 REMOTE_LISTING_SECONDS = 600.0
-"""The same where listing is a request that is paid for."""
+"""The same for stores that charge for listings."""
 
 
 class RelistPolicy:
-    """Remembers the last listing of a table's log and what the folder was like."""
+    """Records the last listing of a table's log, and the folder's mark at that time."""
 
     def __init__(self, reader: LogReader, clock: Clock) -> None:
-        """Know of no listing yet: one is due."""
+        """Start without a listing: one is due."""
         self._reader = reader
         self._clock = clock
         self._listed_at = float("-inf")
@@ -28,21 +28,21 @@ class RelistPolicy:
         self._listed_mark: FolderMark | None = None
 
     async def note(self) -> None:
-        """Note that the log is listed next: what comes meanwhile will make another mark."""
+        """Note that the log is listed next; a change during the listing changes the mark again."""
         self._listed_at = self._clock.monotonic()
         self._listed_mark = await self._reader.mark()
 
     async def is_due(self, seen: LogFile | None, *, is_woken: bool = False) -> bool:
-        """Return whether only another listing can tell if something is wrong with the log.
+        """Return whether another listing is needed to check the log.
 
-        Case A: the folder's mark is another, or the folder gone: something came or went.
-        Case B: it is the same and was settled: at most a file was written to in place.
-        Case C: it is the same and was not settled, or there is none: time decides, but that the
-            newest commit may have been written to in place if somebody said that something was.
+        Case A: the folder's mark differs, or the folder is gone: files were added or removed.
+        Case B: the mark is the same and was settled: at most a file was written to in place.
+        Case C: the mark is the same and was not settled, or there is none: time decides; after an
+            event, the newest commit is also checked for a write in place.
 
         Args:
-            seen: The newest commit's file, as it was seen first.
-            is_woken: Whether somebody said that something happened.
+            seen: The newest commit's file, as first seen.
+            is_woken: Whether an event was received.
         """
         mark, listed = await self._reader.mark(), self._listed_mark
         if listed is not None:
@@ -55,7 +55,7 @@ class RelistPolicy:
         return self._is_time()
 
     async def is_late(self) -> bool:
-        """Return whether it is time for a listing where nothing but a listing tells of changes."""
+        """Return whether a listing is due for a log whose folder has no mark."""
         return self._listed_mark is None and self._is_time() and await self._reader.mark() is None
 
     def _is_time(self) -> bool:

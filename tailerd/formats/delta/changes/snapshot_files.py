@@ -17,7 +17,7 @@ from tailerd.formats.delta.protocol.snapshot import Snapshot
 
 
 class SnapshotFiles(Protocol):
-    """What a snapshot consists of.
+    """The live files of a snapshot.
 
     Attributes:
         version, timestamp_ms: The version and its commit timestamp.
@@ -42,10 +42,10 @@ class SnapshotFiles(Protocol):
 
 
 class LoggedFiles:
-    """The files as the log has them, read again for every range."""
+    """The files from the log, read again for every range."""
 
     def __init__(self, reader: LogReader, snapshot: Snapshot, timestamp_ms: int) -> None:
-        """Take a snapshot that was opened with files."""
+        """Initialize with a snapshot that was opened with files."""
         self._reader = reader
         self._snapshot = snapshot
         self.version = snapshot.version
@@ -70,10 +70,10 @@ class LoggedFiles:
 
 @contextmanager
 def retry_if_log_cleaned_up() -> Iterator[None]:
-    """Raise for a version that goes while it is begun with that there is another head by now.
+    """Replace the error for a version that is removed while a snapshot of it starts.
 
     Raises:
-        LogCleanedUpError: In place of `MissingVersionError`.
+        LogCleanedUpError: Instead of `MissingVersionError`: open the table again at a newer head.
     """
     try:
         yield

@@ -1,13 +1,14 @@
-"""The file list of a snapshot on local disk, so that a restart does not need its log any more.
+"""The file list of a snapshot on local disk, so that a restart no longer needs its log.
 
-A spool is one folder, named by the version, that appears whole:
+A spool is one folder, named by the version, that is published atomically:
 
-    manifest.json       what it is a list of, and the schema its rows are read with
+    manifest.json       table and version of the list, and the schema its rows are read with
     keys sizes          key and bytes of every live file, ascending by key, 64 bit each
     00000.files ...     descriptions, one file for every `BUCKET_FILES` keys
 
-The log gives descriptions in its own order; each goes to the bucket of its key. So a range of keys
-is read from the buckets it touches, and neither writing nor reading holds more than a few of them.
+The log has descriptions in its own order; each is put into the bucket of its key. So a range of
+keys is read from the buckets it overlaps, and writing and reading hold only a few buckets in
+memory.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Manifest:
 
 
 class SpooledFiles:
-    """A list that was spooled; see `SnapshotFiles`."""
+    """A spooled list; see `SnapshotFiles`."""
 
     def __init__(self, folder: Path, manifest: _Manifest) -> None:
         self._folder = folder
@@ -107,18 +108,18 @@ class SpooledFiles:
 
 
 class Spool(Protocol):
-    """Keeps the file list of one pipeline's snapshot over a restart."""
+    """Keeps the file list of one pipeline's snapshot across restarts."""
 
     async def find(self, table_id: str, version: int) -> SpooledFiles | None:
-        """Return what was spooled of this snapshot, None when it was not."""
+        """Return the spooled list of this snapshot; None if there is none."""
         ...
 
     async def write(self, table_id: str, files: SnapshotFiles) -> SpooledFiles:
-        """Spool a snapshot durably, in place of what was there."""
+        """Spool a snapshot durably, replacing any previous one."""
         ...
 
     async def find_plan(self, name: str) -> bytes | None:
-        """Return what `write_plan` wrote; None where there is nothing.
+        """Return what `write_plan` wrote; None if there is nothing.
 
         Raises:
             StorageError: It cannot be read.
@@ -126,7 +127,7 @@ class Spool(Protocol):
         ...
 
     async def write_plan(self, name: str, body: bytes) -> None:
-        """Keep one file durably beside the list, until everything is removed.
+        """Store one file durably alongside the list, until everything is removed.
 
         Raises:
             StorageError: It cannot be written.
@@ -139,14 +140,14 @@ class Spool(Protocol):
 
 
 class SnapshotSpool:
-    """The spool of one pipeline, in a folder of its own that it may remove."""
+    """The spool of one pipeline, in its own folder, which it may remove."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._may_exist = True
 
     async def find(self, table_id: str, version: int) -> SpooledFiles | None:
-        """Return what was spooled of this snapshot; None when it was not.
+        """Return the spooled list of this snapshot; None if there is none.
 
         Raises:
             OffsetError: It is damaged.
@@ -154,7 +155,7 @@ class SnapshotSpool:
         return await asyncio.to_thread(self._find, table_id, version)
 
     async def write(self, table_id: str, files: SnapshotFiles) -> SpooledFiles:
-        """Spool a snapshot durably, in place of what was there.
+        """Spool a snapshot durably, replacing any previous one.
 
         Raises:
             StorageError: The folder cannot be written.
@@ -186,12 +187,12 @@ class SnapshotSpool:
             )
             await asyncio.to_thread(writer.finish, manifest)
         except BaseException:
-            # A disk that is full has others who wait for its space.
+            # Free the space: the disk may be full.
             await asyncio.to_thread(writer.discard)
             raise
 
     async def find_plan(self, name: str) -> bytes | None:
-        """Return what `write_plan` wrote; None where there is nothing.
+        """Return what `write_plan` wrote; None if there is nothing.
 
         Raises:
             StorageError: It cannot be read.
@@ -207,7 +208,7 @@ class SnapshotSpool:
             ) from error
 
     async def write_plan(self, name: str, body: bytes) -> None:
-        """Keep one file durably beside the list, until everything is removed.
+        """Store one file durably alongside the list, until everything is removed.
 
         Raises:
             StorageError: The folder cannot be written.
@@ -220,7 +221,7 @@ class SnapshotSpool:
             raise _unwritable("The plan of a difference", self._folder, error) from error
 
     async def remove(self) -> None:
-        """Remove everything; what cannot be removed is replaced by the next snapshot."""
+        """Remove everything; files that cannot be removed are replaced by the next snapshot."""
         if self._may_exist:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._may_exist = False
@@ -247,7 +248,7 @@ class SnapshotSpool:
 class _Writer:
     """Sorts descriptions into buckets, buffering a bounded number of bytes. Blocking.
 
-    Whoever gives it up need not wait for its thread: once it is discarded nothing happens any more.
+    A cancelled caller need not wait for the writer's thread: after `discard` nothing is written.
     """
 
     def __init__(self, folder: Path, files: tuple[KeyArray, Sizes]) -> None:
@@ -261,14 +262,14 @@ class _Writer:
         self._is_over = False
 
     def begin(self) -> None:
-        """Make the folder, empty."""
+        """Create the folder, empty."""
         with self._using:
             if not self._is_over:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 make_private_folder(self._folder)
 
     def add(self, files: list[LiveFile]) -> None:
-        """Take some descriptions."""
+        """Add descriptions."""
         keys = np.fromiter((file.key for file in files), np.uint64, len(files))
         buckets = np.searchsorted(self._bounds, keys, "right") - 1
         with self._using:
@@ -279,14 +280,14 @@ class _Writer:
                 self._flush()
 
     def finish(self, manifest: _Manifest) -> None:
-        """Make everything durable, the manifest last, and let it appear in place of all else."""
+        """Make everything durable, the manifest last, and publish it in place of earlier lists."""
         with self._using:
             if not self._is_over:
                 self._write(manifest)
                 self._publish(manifest.version)
 
     def discard(self) -> None:
-        """Remove what was written; a list that has appeared stays."""
+        """Remove what was written; a published list stays."""
         with self._using:
             self._is_over = True
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -322,7 +323,7 @@ class _Writer:
 def _mapped(path: Path, kind: np.dtype[Any], count: int) -> npt.NDArray[Any]:
     """Return a file of numbers as an array that stays on disk.
 
-    Not a `.npy`: numpy parses its header as Python, which threads of CPython 3.11 cannot do at once
+    Not a `.npy`: numpy parses its header as Python, which is not thread-safe in CPython 3.11
     (cpython#106905).
 
     Raises:

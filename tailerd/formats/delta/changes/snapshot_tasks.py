@@ -1,7 +1,7 @@
-"""Tasks of a snapshot: its files in the order of their keys, whatever the log looks like by then.
+"""Plans the tasks of a snapshot: its files in the order of their keys, whatever the log's layout.
 
-A step covers a range of keys. The range alone says which files it has, so a restart that finds
-other checkpoints, or none, reads the same files.
+A step covers a range of keys. The range alone determines its files, so a restart that finds other
+checkpoints, or none, reads the same files.
 """
 
 from __future__ import annotations

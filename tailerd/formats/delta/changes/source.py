@@ -55,13 +55,13 @@ from tailerd.formats.source import ReadsTasks, ahead_bytes
 
 _READER = DeltaTaskReader()
 _rows_schema = functools.lru_cache(maxsize=256)(rows_schema)
-"""Steps of one schema share it, so that it is compared by identity first."""
+"""Steps with the same schema share one object, so that comparison by identity succeeds."""
 
 
 class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
     """Changes of one Delta table; see `formats.base.ChangeSource`.
 
-    Made by `open`.
+    Created by `open`.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         Args:
             table: A path or URL.
             request: Which changes to read; by default all in the log.
-            spool: Keeps the file list of a snapshot over a restart; see `OpenRequest.scratch`.
+            spool: Keeps the file list of a snapshot across restarts; see `OpenRequest.scratch`.
             partition_zone: Of partition timestamps without a zone; without it they are UTC.
 
         Raises:
-            NotATableError, TableError: The table cannot be served.
+            NotATableError, TableError: The table cannot be read.
             ConfigError: No store serves this place.
         """
         request = request or OpenRequest()
@@ -160,7 +160,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         """Return the table's id and a hash of the schema in `version`, as far as they are known."""
         if self._identity is None or self._identity[0] != version:
             state = await self._window.state_at(max(version, 0))
-            # The oldest commit a log has may be of a version whose beginning is gone.
+            # The state before the oldest commit of a log may be lost.
             named = state or await self._window.state_at(version + 1) or self._head_state
             found = TableIdentity(
                 table_id=named.metadata.id,
@@ -180,13 +180,14 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
 
         Raises:
             MissingVersionError: The version is not in the log, or more than one ahead of it.
-            LogCleanedUpError: The head's snapshot went while it was listed: open the table again.
-            UsageError: The text says nothing of that kind, or the time is in the future.
+            LogCleanedUpError: The head's snapshot was removed while it was listed: open the table
+                again.
+            UsageError: The text is none of these, or the time is in the future.
         """
         match parse_start(start):
             case StartWord.SNAPSHOT:
                 if self._spool is not None:
-                    # Before anybody saves the offset: whoever has it, has the list.
+                    # Before the offset can be saved: a saved snapshot offset requires the list.
                     with retry_if_log_cleaned_up():
                         head = await self.offset_at(Version(self._head_version), Phase.SNAPSHOT)
                         await self._snapshot_tasks(head, is_new=True)
@@ -203,7 +204,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         if version not in listing.commits and (listing.earliest_commit or 0) < version < (
             listing.head_version or 0
         ):
-            # Nothing was cut off here: it may show late.
+            # Nothing was cleaned up here: the store may list the version late.
             await asyncio.sleep(GAP_PATIENCE_SECONDS)
             listing = await self._guard.look_around(version)
         head = max(self._head_version, listing.head_version or 0)
@@ -239,7 +240,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
 
         Raises:
             TableRecreatedError: `start` belongs to another table, or the table was dropped.
-            MissingVersionError: The next version is missing and later ones are there.
+            MissingVersionError: The next version is missing and later ones exist.
             TableError: The next commit cannot be read correctly.
         """
         await self._check_identity(start)
@@ -268,12 +269,12 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         """Return `start` with the mark of one difference to the newest version.
 
         Raises:
-            TableError: One of the two versions cannot be read any more, or they have none.
+            TableError: One of the two versions can no longer be read, or they have no difference.
         """
         return await self._net.over_gap(start, Version(self._head_version))
 
     async def _head_offset(self, start: Offset) -> Offset:
-        """Return the offset behind the head; `start` where there is nothing new."""
+        """Return the offset after the head; `start` if there is nothing new."""
         listing = await self._guard.look_around(start.version)
         if (listing.head_version or 0) < start.version:
             await self._guard.check_gap(start.version)
@@ -281,11 +282,11 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         return replace(start, version=Version((listing.head_version or 0) + 1))
 
     def hear(self, version: int | None) -> None:
-        """Note that something happened; if a version told of is not found, the log is listed."""
+        """Note an event; if the version it names is not found, the log is listed."""
         self._guard.hear(version)
 
     async def _check_identity(self, offset: Offset) -> None:
-        """Make sure that an offset counts this log; ids that are known to be of it stay known."""
+        """Make sure that an offset is of this log; record its id as known."""
         if offset.table_id in self._table_ids:
             return
         identity = await self.identity(offset.last_version(VERSIONS))
@@ -298,7 +299,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         self._table_ids.add(offset.table_id)
 
     async def _snapshot_tasks(self, at: Offset, *, is_new: bool = False) -> SnapshotTasks:
-        """Return the plan of a snapshot; a spool that was begun is gone on with unless `is_new`."""
+        """Return the plan of a snapshot; reuses its spool unless `is_new`."""
         version = at.version
         if is_new or self._snapshot is None or self._snapshot.version != version:
             files: SnapshotFiles | None = None
@@ -324,7 +325,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
             found = await self._window.commit(version)
             if found is not None:
                 return await self._window.time_ms(found, state)
-        # Only the checkpoint is left of this version; its file is the nearest thing to a time.
+        # Only the checkpoint of this version is left; its file time is the best estimate.
         checkpoints = listing.checkpoints.get(version)
         return checkpoints[0][0].mtime_ms if checkpoints else 0
 
@@ -371,12 +372,12 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
 
     @property
     def run_bytes(self) -> int:
-        """How much of small files is best read in a row."""
+        """Bytes of small files that one `read_run` should cover."""
         # The reader's own store may be wrapped.
         return ahead_bytes(self._stores.locate(self.url)[0])
 
     async def backlog(self, start: Offset) -> Backlog:
-        """Return how far the head is from `start`: one listing, unless it was seen just now."""
+        """Return how far the head is from `start`: one listing, unless the head is fresh."""
         head = await self._guard.known_head()
         if head is not None and start.phase is Phase.FOLLOW and head >= start.version - 1:
             found = await self._window.commit(start.version) if head >= start.version else None
@@ -400,7 +401,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         )
 
     async def commit(self, end: Offset) -> None:
-        """Note that everything before `end` is delivered; forget it."""
+        """Note that everything before `end` is delivered, and drop it from caches."""
         self._window.forget_before(end.version)
         self._commits.forget_before(end.version)
         if end.phase is Phase.FOLLOW:
@@ -416,7 +417,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         """Return the columns of a version, as far as the log still has it.
 
         Raises:
-            TableError: The log has it no more, or not yet.
+            TableError: The log no longer has it, or not yet.
         """
         snapshot = await self._reader.open(version, with_files=False)
         return rows_schema(snapshot.state.schema, None if columns is None else tuple(columns))

@@ -1,4 +1,4 @@
-"""Which protocol and metadata were in force at each version, as far as the log was looked at."""
+"""Protocol and metadata at each version, as far as the log was read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 
 
 class TableStateHistory:
-    """States of an unbroken range of versions, kept as the few points where they changed."""
+    """States of a contiguous range of versions, stored as the few versions where they changed."""
 
     def __init__(self) -> None:
         self._start = 0
@@ -18,7 +18,7 @@ class TableStateHistory:
         self._states: list[TableState] = []
 
     def restart(self, version: int, state: TableState) -> None:
-        """Forget everything and know only the state of `version`."""
+        """Discard everything except the state of `version`."""
         self._start = self._end = version
         self._versions, self._states = [version], [state]
 
@@ -33,7 +33,7 @@ class TableStateHistory:
 
     @property
     def table_ids(self) -> set[str]:
-        """Identities the table had in known versions: more than one where it was replaced."""
+        """Identities of the table in known versions: more than one if it was replaced."""
         return {state.metadata.id for state in self._states}
 
     def at(self, version: int) -> TableState:
@@ -41,7 +41,7 @@ class TableStateHistory:
         return self._states[bisect.bisect_right(self._versions, version) - 1]
 
     def extend(self, commit: Commit) -> None:
-        """Learn the state of the version after the last known one."""
+        """Add the state of the version after the last known one."""
         if not self._states or commit.version != self._end + 1:
             return
         before = self._states[-1]

@@ -28,8 +28,8 @@ class DeltaTaskReader:
         """Return the schema of a task's rows, without change columns.
 
         Raises:
-            UnsupportedFeatureError: A column has a type that is not read.
-            TableError: A column is named like a change column.
+            UnsupportedFeatureError: A column has an unsupported type.
+            TableError: A column has the name of a change column.
         """
         scans = column_scans(schema_of(task), None if columns is None else tuple(columns))
         return pa.schema([field.target for field in scans])
@@ -57,17 +57,16 @@ class DeltaTaskReader:
         *,
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
-        """Yield the rows of tasks in order; files of a bucket are asked for some ahead."""
+        """Yield the rows of tasks in order; files in a bucket are prefetched."""
         urls = (file.url for task in tasks for file in files_of(task))
         with FilesAhead(urls, stores or Stores()) as files:
             for task in tasks:
                 yield from _read(task, limit, columns, files)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
-        """Cut a large file into shares of its row groups; a row group is never cut."""
+        """Split a large file into shares of its row groups; a row group is never split."""
         count = -(-task.size_bytes // target_bytes)
-        # Both images of an update stay together: neither a change file nor an exact commit is
-        # divided.
+        # Both images of an update stay together: a change file or an exact commit is not split.
         if count < 2 or task.change_type is None:
             return [task]
         file = data_file(task)
@@ -83,9 +82,9 @@ class DeltaTaskReader:
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Return whether a partition value of the task's file keeps all its rows out."""
+        """Return whether a partition value of the task's file excludes all its rows."""
         if isinstance(task.payload, RewrittenFiles):
-            # What is left out of one file would be compared in vain with what is in another.
+            # All rows are needed: rows of one file are compared with those of another.
             return False
         file = data_file(task)
         return not all(may_pass(_value(file, each.column), each) for each in filters)
@@ -100,17 +99,17 @@ def _read(
 
 
 def _value(file: DataFile, name: str) -> object:
-    """Return the value that all rows of a file have in a column, `UNKNOWN` if that is not said."""
+    """Return the value that all rows of a file have in a column; `UNKNOWN` if it is not known."""
     field = parse_schema(file.schema.text).named(name)
     if field is None or name not in file.schema.partition_columns or field.char_length:
         return UNKNOWN
     values = dict(file.partition_values)
     physical = field.physical_name(file.schema.column_mapping)
     if physical not in values:
-        # An old writer may leave a removed file's values out.
+        # An old writer may omit a removed file's values.
         return UNKNOWN
     try:
         return parse_partition_value(values[physical], arrow_field(field).type, name).as_py()
     except OverflowError:
-        # Python's years are 1 to 9999, Delta's are not.
+        # Python's years end at 9999, Delta's do not.
         return UNKNOWN

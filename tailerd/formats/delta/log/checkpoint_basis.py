@@ -1,4 +1,4 @@
-"""What a checkpoint of one version is made from, and whether it may be written at all."""
+"""Determines the files from which a checkpoint is written, and whether it may be written."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tailerd.formats.delta.protocol.writer_features import (
 )
 
 KEEPS_ALL = -(2**63)
-"""Before every time that a remove can say, and before that of one which says none."""
+"""Before the time of every remove, including one without a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBasis:
-    """What the log has for a checkpoint.
+    """The files of the log from which a checkpoint is written.
 
     Attributes:
-        existing: Files of a checkpoint of this version that is there already; empty for none.
+        existing: Files of an existing checkpoint of this version; empty for none.
         published: The file that publishes the version: its commit, or a compaction that ends there;
-            None where a checkpoint is there already.
-        commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
-            for its range.
+            None if a checkpoint exists already.
+        commits: Files of the commits since the previous checkpoint, ascending; a compaction may
+            replace its range.
         removed_after_ms: Removes of files deleted at or before this time expired; `KEEPS_ALL`
-            where the table's retention is no interval.
+            if the table's retention is not a valid interval.
         transactions_after_ms: Transactions last updated at or before this time expired; None keeps
             all.
         has_checksum: Whether the version has a checksum.
@@ -46,11 +46,11 @@ class CheckpointBasis:
 
 
 async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> CheckpointBasis:
-    """Look what there is for a checkpoint of a snapshot's version.
+    """Return the basis for a checkpoint of a snapshot's version.
 
     Raises:
-        UnsupportedFeatureError: The table asks of its writers what this release cannot do.
-        MissingVersionError: Commits of the snapshot are gone from the log.
+        UnsupportedFeatureError: The table requires an unsupported writer feature.
+        MissingVersionError: Commits of the snapshot are missing from the log.
         LogChangedError: The version is not in the log.
         StorageError: The log cannot be listed.
     """
@@ -70,7 +70,7 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
 
 
 def check_has_sidecars(state: TableState) -> None:
-    """Refuse a table whose checkpoints are one file, which many tasks cannot write.
+    """Reject a table whose checkpoints are one file, which cannot be written by several tasks.
 
     Raises:
         UnsupportedFeatureError: It lacks V2 checkpoints, or prefers classic ones.
@@ -85,10 +85,10 @@ def check_has_sidecars(state: TableState) -> None:
 
 
 def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> None:
-    """Look at the Parquet files of a checkpoint that somebody else wrote; blocking.
+    """Check the Parquet files of a checkpoint that another writer wrote; blocking.
 
     Raises:
-        CorruptLogError: One is none.
+        CorruptLogError: One is not a valid checkpoint file.
     """
     for file in files:
         if not file.is_json:

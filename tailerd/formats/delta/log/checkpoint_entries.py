@@ -1,8 +1,8 @@
-"""Rows of a checkpoint file: whether they are still what was learnt of them, and still count.
+"""Checks that rows of a checkpoint file are still those that were indexed, and have not expired.
 
-Where a file is described is known by the number of a row. Another writer may put its own checkpoint
-of the same version in the place of the one that was read, as deltalake does; then the numbers
-lead to other rows.
+The index refers to descriptions of files by row number. Another writer, such as deltalake, may
+replace the checkpoint that was read by its own of the same version; then the numbers refer to other
+rows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tailerd.formats.delta.protocol.file_key import KeyArray
 
 
 def check_entries(add: pa.StructArray, keys: KeyArray, name: str, root_url: str) -> None:
-    """Compare `add` entries, with the columns that make keys, with the keys they are to have.
+    """Compare `add` entries, with their key columns, with the expected keys.
 
     Args:
         name: Of the checkpoint file.
 
     Raises:
-        LogCleanedUpError: They are others.
+        LogCleanedUpError: They differ.
     """
     paths = pc.struct_field(add, "path")
     is_same = not paths.null_count and np.array_equal(
@@ -37,7 +37,7 @@ def check_entries(add: pa.StructArray, keys: KeyArray, name: str, root_url: str)
 
 
 def entries_at(add: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
-    """Return the entries at ascending places; without copying where they follow each other."""
+    """Return the entries at ascending places; without copying if they are consecutive."""
     first, count = int(places[0]), len(places)
     if int(places[-1]) - first == count - 1:
         return add.slice(first, count)
@@ -47,7 +47,7 @@ def entries_at(add: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.i
 def expired_removes(
     removes: pa.StructArray, removed_after_ms: int
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which removes expired; one that does not say when it happened counts as of 1970."""
+    """Return which removes expired; one without a timestamp counts as of 1970."""
     if removes.type.get_field_index("deletionTimestamp") < 0:
         return np.full(len(removes), removed_after_ms >= 0)
     times = pc.fill_null(pc.struct_field(removes, "deletionTimestamp"), 0)

@@ -21,13 +21,13 @@ from tailerd.storage.output import open_output
 
 @dataclass(slots=True)
 class WrittenRows:
-    """Where files are written down: the keys of `add` rows and the rows' numbers, parallel."""
+    """Records where files are described: the keys of `add` rows and the row numbers, parallel."""
 
     _keys: list[KeyArray] = field(default_factory=list)
     _rows: list[Origins] = field(default_factory=list)
 
     def take(self, keys: KeyArray, first_row: int) -> None:
-        """Take `add` actions in rows that follow each other."""
+        """Record `add` actions in consecutive rows."""
         self._keys.append(keys)
         self._rows.append(np.arange(first_row, first_row + len(keys), dtype=np.uint32))
 
@@ -41,15 +41,15 @@ class WrittenRows:
 
 
 class CheckpointOutput:
-    """One Parquet file in the making. Used as a context, an unfinished one leaves nothing.
+    """One Parquet file being written. As a context manager it discards an unfinished file.
 
     Args:
         path: In the store.
-        written: Notes where files are written down.
+        written: Records where files are described.
         first_row: Number of its first row within the whole checkpoint.
 
     Attributes:
-        rows, adds, removes: Taken so far.
+        rows, adds, removes: Accepted so far.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CheckpointOutput:
         return self._output.size_bytes
 
     async def write_others(self) -> None:
-        """Write the actions that are no file actions, in a row group of their own."""
+        """Write the non-file actions, in a row group of their own."""
         batch = self._columns.others_batch()
         self.rows += batch.num_rows
         await asyncio.to_thread(self._append, batch)
@@ -90,7 +90,7 @@ class CheckpointOutput:
         await asyncio.to_thread(self._append, batch)
 
     async def write_adds(self, found: FileActions | CopiedGroup) -> None:
-        """Write `add` actions; few ones wait for others, as row groups should be large."""
+        """Write `add` actions; small batches are buffered, because row groups should be large."""
         self.rows += len(found.keys)
         self.adds += len(found.keys)
         if isinstance(found, CopiedGroup):
@@ -127,10 +127,10 @@ class CheckpointOutput:
         self._rows_written += count
 
     async def finish(self) -> None:
-        """Let the file appear.
+        """Publish the file.
 
         Raises:
-            FileExistsAlreadyError: There is one of this name.
+            FileExistsAlreadyError: A file of this name exists.
             StorageError: It cannot be written.
         """
         await asyncio.to_thread(self._flush)
@@ -141,6 +141,6 @@ class CheckpointOutput:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Why it is given up counts; what stays unfinished is swept.
+        # Do not hide the original error; unfinished files are swept later.
         with suppress(StorageError):
             await self._output.discard()

@@ -1,8 +1,8 @@
-"""What a checkpoint of a snapshot holds, streamed from where the log has it.
+"""Streams the actions of a snapshot's checkpoint from the log.
 
-Most of a table's files are described in its last checkpoint; they pass through, a batch at a time,
-and the index tells which are still live. What came since is read from the commits, twice: once to
-learn which removes and which unknown fields there are, once to give the actions.
+Most of a table's files are described in its last checkpoint; they are streamed in batches, and the
+index shows which are still live. Later actions are read from the commits, twice: first to collect
+the removes and unknown fields, then to yield the actions.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ ROWS_AT_ONCE = 32_768
 
 @dataclass(frozen=True, slots=True)
 class FileActions:
-    """Some `add` or `remove` actions, in a checkpoint's form.
+    """A batch of `add` or `remove` actions, in a checkpoint's form.
 
     Attributes:
-        column: None null.
+        column: Without nulls.
         keys: Their keys, shape (n,).
     """
 
@@ -72,12 +72,12 @@ class FileActions:
 
 @dataclass(frozen=True, slots=True)
 class CopiedGroup:
-    """A row group of `add` actions that are all live, to be copied as it is.
+    """A row group of `add` actions that are all live, to be copied unchanged.
 
     Attributes:
-        source: The open file it is in; good until the next item is asked for.
+        source: The open file it is in; valid until the next item is requested.
         columns: Its columns by path.
-        pages: Of those columns that were read already, as they were read.
+        pages: Raw pages of columns that were read already.
         keys: As in `FileActions`, in the order of the rows.
     """
 
@@ -88,17 +88,17 @@ class CopiedGroup:
 
 
 class CheckpointSource:
-    """Gives the actions of one snapshot's checkpoint; `prepare` comes first.
+    """Yields the actions of one snapshot's checkpoint; call `prepare` first.
 
     Args:
         log: The table's log.
-        snapshot: With its files; it may not advance meanwhile.
-        commits: Files of the commits since the checkpoint below, ascending; a compaction may stand
-            for its range.
+        snapshot: With its files; it must not advance meanwhile.
+        commits: Files of the commits since the previous checkpoint, ascending; a compaction may
+            replace its range.
         removed_after_ms: Removes of files deleted at or before this time expired.
 
-    Errors: `CorruptLogError` and `FileMissingError` where the log is damaged or changes meanwhile,
-        `LogCleanedUpError` where others replaced the checkpoint below.
+    Errors: `CorruptLogError` and `FileMissingError` if the log is damaged or changes meanwhile,
+        `LogCleanedUpError` if another writer replaced the previous checkpoint.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class CheckpointSource:
 
     @property
     def live_rows(self) -> Origins:
-        """Rows of the checkpoint below that are live, in no order."""
+        """Live rows of the previous checkpoint, unordered."""
         _, origins = self._live
         return origins[origins < VERSION_FLAG]
 
     async def prepare(self) -> None:
-        """Learn everything but the files themselves."""
+        """Collect everything except the live files."""
         extras = ExtraColumns()
         for file, _ in self.snapshot.checkpoint_files:
             if file.is_json:
@@ -183,7 +183,7 @@ class CheckpointSource:
         )
 
     def opened(self, file: LogFile) -> CheckpointFile:
-        """Open a Parquet file of the checkpoint below; blocking."""
+        """Open a Parquet file of the previous checkpoint; blocking."""
         return CheckpointFile.of(self._log, file)
 
     # ------------------------------------------------------------------ adds
@@ -191,10 +191,11 @@ class CheckpointSource:
     async def stored_adds(
         self, files: Iterable[tuple[LogFile, int]]
     ) -> AsyncGenerator[FileActions | CopiedGroup]:
-        """Give the live files among the rows of some files of the checkpoint below.
+        """Yield the live files among the rows of the given files of the previous checkpoint.
 
-        Row groups are checked while they are copied: an error may come after the last of them, so
-        that nothing may be published before the end. To be closed by whoever ends early.
+        Row groups are checked while they are copied: an error may be raised after the last one, so
+        nothing must be published before the end. A caller that stops early must close the
+        generator.
         """
         keys, origins = self._live
         for file, first_row in files:
@@ -217,7 +218,7 @@ class CheckpointSource:
         add_type = self.form.add_type
         with self.opened(file) as rows, GroupChecks(file.name, self._log.url, add_type) as checks:
             chosen = (origins >= first_row) & (origins < first_row + rows.num_rows)
-            # Put where they are in the file, they need not be sorted.
+            # Scattering them to their places in the file avoids a sort.
             by_place = np.empty(rows.num_rows, np.uint64)
             is_live = np.zeros(rows.num_rows, np.bool_)
             found = origins[chosen].astype(np.int64) - first_row
@@ -251,7 +252,7 @@ class CheckpointSource:
         try:
             footer = read_footer(rows.source, rows.name)
         except CorruptLogError:
-            # Arrow may know kinds of footers that this package does not.
+            # Arrow may support footers that this package does not.
             yield _Run(list(range(rows.num_groups)), 0)
             return
         columns = CheckpointColumns(self.form, None)
@@ -292,7 +293,7 @@ class CheckpointSource:
         return FileActions(column, np.fromiter(rows, np.uint64, len(rows)))
 
     async def new_adds(self) -> AsyncIterator[FileActions | CopiedGroup]:
-        """Give the live files that commits brought."""
+        """Yield the live files that commits added."""
         held: dict[int, FileRow] = {}
         for file in self._commits:
             wanted = self._commit_keys.get(file.end_version)
@@ -314,7 +315,7 @@ class CheckpointSource:
     async def stored_removes(
         self, files: Iterable[tuple[LogFile, int]]
     ) -> AsyncIterator[FileActions]:
-        """Give the removes of some files of the checkpoint below that still count."""
+        """Yield the removes in the given files of the previous checkpoint that are still valid."""
         for file, _ in files:
             if file.is_json:
                 body = await self._log.body_slices(file)
@@ -344,7 +345,7 @@ class CheckpointSource:
                     yield FileActions(chosen, keys[keep])
 
     def still_count(self, keys: KeyArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return which removes of the checkpoint below are not undone or repeated by commits."""
+        """Return which removes of the previous checkpoint are not undone or repeated by commits."""
         return ~(self.snapshot.files.are_live(keys) | self.tombstones.contain(keys))
 
     def expired(self, removes: pa.StructArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -352,7 +353,7 @@ class CheckpointSource:
         return expired_removes(removes, self._removed_after_ms)
 
     async def new_removes(self) -> AsyncIterator[FileActions]:
-        """Give the removes of commits that count."""
+        """Yield the removes of commits that are still valid."""
         if not self.tombstones.count:
             return
         held: dict[int, FileRow] = {}
@@ -385,11 +386,11 @@ class CheckpointSource:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Row groups that follow each other and are decoded."""
+    """Consecutive row groups to be decoded."""
 
     groups: list[int]
     first_row: int
 
 
 COPIED_ROWS = ROWS_AT_ONCE // 4
-"""Smaller row groups are decoded, so that they grow together."""
+"""Smaller row groups are decoded, so that they are merged."""

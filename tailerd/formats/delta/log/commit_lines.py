@@ -1,4 +1,4 @@
-"""Commits with all their writers said, for jobs that go through them more than once."""
+"""Reads the full actions of commits, for jobs that go through them more than once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailerd.formats.delta.protocol.whole_lines import WholeLines
 
 ONE_GET_BYTES = 1024 * 1024
 HELD_BYTES = 16 * 1024 * 1024
-"""So much of small commits is decoded once and kept for the job."""
+"""Bytes of small commits that are decoded once and kept for the job."""
 
 
 class CommitLines:
@@ -32,7 +32,7 @@ class CommitLines:
 
         Raises:
             CorruptLogError: A line does not have the shape of its action.
-            FileMissingError: The commit is gone.
+            FileMissingError: The commit is missing.
         """
         if file.size_bytes <= ONE_GET_BYTES:
             known = self._held.get(file.name)

@@ -1,7 +1,6 @@
-"""Checks row groups that are copied, beside the copying: nothing of it is published meanwhile.
+"""Checks row groups concurrently with copying them; nothing is published before the checks end.
 
-The bytes that are checked are the very bytes that are copied, so that whoever writes over the file
-in between changes neither.
+The same bytes in memory are checked and copied, so overwriting the file in between has no effect.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.reading.parquet_footer import Chunk
 
 ROWS_AT_ONCE = 8192
-"""More are no faster, and the allocator keeps what they took for the thread."""
+"""More rows are not faster, and the allocator would keep their memory for the thread."""
 
 
 class GroupChecks:
-    """Compares the row groups of one checkpoint file with the keys they are to have.
+    """Compares the row groups of one checkpoint file with the expected keys.
 
-    Used as a context, it leaves no thread behind. One row group is checked at a time: only its
-    columns that make keys are in memory.
+    As a context manager it stops its thread. One row group is checked at a time; only its key
+    columns are in memory.
 
     Args:
         name: Of the file, for error messages.
@@ -53,14 +52,14 @@ class GroupChecks:
     def begin(
         self, source: BinaryIO, columns: Mapping[str, Chunk], keys: KeyArray
     ) -> dict[str, bytes]:
-        """Begin to check a row group; the one before is waited for.
+        """Start checking a row group, after waiting for the check of the one before.
 
         Args:
             columns: Of the row group, by path; those of `source`.
             keys: Of its rows, shape (n,).
 
         Returns:
-            The pages that are checked, by path of their column: to be copied as they are.
+            The pages that are checked, by path of their column: to be copied unchanged.
 
         Raises:
             CorruptLogError, LogCleanedUpError: As `finish`, of the row group before.
@@ -74,23 +73,23 @@ class GroupChecks:
         return pages
 
     def finish(self) -> None:
-        """Wait for what was begun.
+        """Wait for the current check.
 
         Raises:
             CorruptLogError: The row group is damaged.
-            LogCleanedUpError: Its rows are others.
+            LogCleanedUpError: It has other rows.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def _blank(self, rows: int) -> bytes:
-        """Return a file of empty columns, for those that the row group does not have."""
+        """Return a file of empty columns, for columns missing from the row group."""
         if rows not in self._blanks:
             schema = pa.schema({"add": self._type})
             members = [pa.nulls(rows, item.type) for item in self._type]
             add = pa.StructArray.from_arrays(members, fields=list(self._type))
-            # Almost all row groups of a file have one size.
+            # Almost all row groups of a file have the same size.
             self._blanks = {rows: encoded(pa.RecordBatch.from_arrays([add], schema=schema))}
         return self._blanks[rows]
 
@@ -104,7 +103,7 @@ class GroupChecks:
         chunks = {path: columns[path] for path in pages}
         body = io.BytesIO()
         file = RowGroupFile(body.write)
-        # All its columns were read.
+        # The source is empty: all columns were read already.
         file.copy(io.BytesIO(), chunks, blank, len(keys), pages)
         file.close()
         source = cast(BinaryIO, pa.BufferReader(body.getbuffer()))
@@ -115,7 +114,7 @@ class GroupChecks:
 
 
 def _identity_of(add_type: pa.StructType) -> pa.StructType:
-    """Return the part of the type that `IDENTITY_COLUMNS` are of."""
+    """Return the part of the type that has the `IDENTITY_COLUMNS`."""
     members = []
     for item in add_type:
         if f"add.{item.name}" in IDENTITY_COLUMNS:

@@ -1,4 +1,4 @@
-"""Finds the descriptions of live files again, where the log has them."""
+"""Reads the descriptions of live files again from the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def read_live_files(
 ) -> AsyncIterator[list[LiveFile]]:
     """Yield live files with first_key <= key < until_key, in lists of bounded length.
 
-    The order within the range is the log's and not defined.
+    The order within the range is not defined.
 
     Raises:
         CorruptLogError, LogCleanedUpError: The log changed since the snapshot was made.
@@ -157,7 +157,7 @@ def _checkpoint_entries(
     """Yield the chosen `add` entries of a Parquet checkpoint file, with their keys.
 
     Args:
-        columns: Of the entries, with those that make keys.
+        columns: Of the entries, including the key columns.
     """
     rows = CheckpointFile.of(reader, file)
     try:

@@ -24,10 +24,10 @@ from tailerd.storage.links import check_not_linked, linked_names
 from tailerd.storage.stores import within_table
 
 ONE_GET_BYTES = 16 * 1024 * 1024
-"""Larger files are never held in memory whole."""
+"""Larger files are never in memory as a whole."""
 
 LINES_SLICE_BYTES = 1024 * 1024
-"""A large commit is taken up again where the last step ended, as precisely as this."""
+"""Granularity at which reading a large commit resumes where the last step ended."""
 
 
 class LogFolder:
@@ -35,7 +35,7 @@ class LogFolder:
 
     Args:
         store, root: Where the table is: a store and the table's path in it.
-        memory_bytes: The configured `memory`, which reading a file keeps within.
+        memory_bytes: The configured `memory`, which reading a file must not exceed.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class LogFolder:
     ) -> None:
         self.memory_bytes = memory_bytes
         self.root = root.rstrip("/")
-        # Whoever has no store of the table's own gets one: links below it are not trusted.
+        # Confine the store to the table if it is not yet: links below it are not trusted.
         self.store = within_table(store, self.root)
         self.url = store.url_of(self.root)
         self.path = f"{self.root}/{LOG_FOLDER}"
         self._marks = store if isinstance(store, MarksFolders) else None
 
     async def check_not_linked(self) -> None:
-        """Make sure that nobody who writes or deletes here does so through a symbolic link.
+        """Make sure that writes and deletes in the log do not go through a symbolic link.
 
         Raises:
-            LinkInPathError: The log's folder is one, or that of its sidecars.
+            LinkInPathError: The folder of the log or of its sidecars is a symbolic link.
         """
         if self.store.is_local_folder:
             folders = self.path, f"{self.path}/{SIDECAR_FOLDER}"
@@ -66,7 +66,7 @@ class LogFolder:
         return await asyncio.to_thread(linked_names, folder)
 
     async def mark(self) -> FolderMark | None:
-        """Return a mark of what files there are; None where only a listing tells."""
+        """Return a mark that changes with the files in the folder; None if the store has none."""
         return None if self._marks is None else await self._marks.folder_mark(self.path)
 
     async def list_log(self, start_version: int = 0) -> LogListing:
@@ -98,12 +98,12 @@ class LogFolder:
             start += len(chunk)
 
     async def body_slices(self, file: LogFile) -> Iterator[bytes]:
-        """Return a file's bytes in slices of bounded size, to be taken in a worker thread.
+        """Return a file's bytes in slices of bounded size, to be consumed in a worker thread.
 
-        Small files come with one request; larger ones are read while they are taken.
+        Small files are fetched with one request; larger ones are read as slices are consumed.
 
         Raises:
-            FileMissingError: There is none.
+            FileMissingError: The file does not exist.
         """
         path = self.path_of(file)
         if file.size_bytes <= ONE_GET_BYTES:
@@ -116,10 +116,10 @@ class LogFolder:
             yield from iter(partial(source.read, SLICE_BYTES), b"")
 
     async def small_body(self, name: str, most_bytes: int) -> bytes | None:
-        """Return a file that says something on the side; None where it is absurdly large.
+        """Return the content of a small optional file; None if it is larger than `most_bytes`.
 
         Raises:
-            FileMissingError: There is none.
+            FileMissingError: The file does not exist.
         """
         meta, body = await self.store.fetch(f"{self.path}/{name}", 0, most_bytes)
         return body if meta.size_bytes <= most_bytes else None
@@ -131,7 +131,7 @@ class LogFolder:
 
         Args:
             start: Byte to start at, the beginning of a line.
-            body: The whole file where it is at hand.
+            body: The whole file, if it was read already.
 
         Raises:
             CorruptLogError, TornCommitError: The file is damaged.
@@ -147,10 +147,10 @@ class LogFolder:
             yield decoder.finish(), start + decoder.bytes_done
 
     async def commit_file(self, version: int) -> LogFile | None:
-        """Look up one commit by its name: the cheapest way to learn of a new version.
+        """Look up one commit by its name: the cheapest check for a new version.
 
         Returns:
-            The file with its size and time, or None when there is no such commit yet.
+            The file with its size and time; None if the commit does not exist yet.
         """
         name = commit_name(version)
         try:

@@ -1,4 +1,4 @@
-"""Opens versions of a table and reads its commits. Decides nothing the protocol decides."""
+"""Opens versions of a table and reads its commits. Protocol decisions are in `protocol`."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ from tailerd.storage.stores import Stores
 T = TypeVar("T")
 
 MOST_HINT_BYTES = 1024 * 1024
-"""Writers keep `_last_checkpoint` below a few kilobytes; a larger one is none."""
+"""Writers keep `_last_checkpoint` below a few kilobytes; a larger one is ignored."""
 MOST_CHECKSUM_BYTES = 16 * 1024 * 1024
-"""Version checksums may have the schema and some files; a larger one is not looked at."""
+"""Version checksums may contain the schema and some files; a larger one is ignored."""
 
 GAP_PATIENCE_SECONDS = 0.5
-"""Folders and stores exist that show a file later than the one written after it."""
+"""Some file systems and stores list a file later than one written after it."""
 GAP_LOOKS = 5
-"""So often it is looked again, each time for another file: some may show now one, now the other."""
+"""Maximum number of repeated listings, each for another missing file: results may alternate."""
 
 DECODED_ONCE_BYTES = 1024 * 1024
-"""The lines of a commit up to this size are kept decoded, from finding it to planning its tasks."""
+"""The lines of a commit up to this size are kept decoded, from reading it to planning its tasks."""
 
 STILL_SECONDS = 1.0
-"""So long a commit must stand still where nothing else tells that its writer has finished."""
+"""How long a commit must be unchanged if nothing else shows that its writer has finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitBody:
-    """A commit that was found, scanned once.
+    """A commit that exists, scanned once.
 
     Attributes:
-        body: Its bytes, or None when it is too large to be held.
+        body: Its bytes; None if it is too large for memory.
         lines: Its lines, decoded, unless it is larger than `DECODED_ONCE_BYTES`.
     """
 
@@ -79,12 +79,12 @@ class CommitBody:
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory its body and lines take; decoded, a line takes its length again."""
+        """Approximate memory of its body and lines; a decoded line takes its length again."""
         return len(self.body or b"") * (1 if self.lines is None else 2)
 
 
 def _all_that_is_left(damage: TableError | None) -> TableError | None:
-    """Explain of a damaged checkpoint that the version cannot be read without it."""
+    """Add to the error of a damaged checkpoint that the version cannot be read without it."""
     if damage is None or isinstance(damage, TooLargeError):
         return damage
     lost = "No older checkpoint and no complete run of commits gives this version."
@@ -96,16 +96,16 @@ class LogReader(LogFolder):
 
     Args:
         store, root: Where the table is: a store and the table's path in it.
-        torn_wait_seconds: How long a torn newest commit is given to become whole.
-        on_mismatch: Told of a version checksum that differs from the replay; without it, that is
-            an error. Replay follows the protocol and checksums are only a second opinion, so
-            commands tell their user and go on. Told of damaged checkpoints that are skipped,
-            too.
-        with_rows: Whether commits that are read tell how many rows their files have.
-        memory_bytes: The configured `memory`, which reading a file keeps within.
+        torn_wait_seconds: How long to wait for a torn newest commit to be completed.
+        on_mismatch: Called with the error for a version checksum that differs from the replay, and
+            for skipped damaged checkpoints. Without it, a checksum mismatch is raised. Replay
+            follows the protocol and checksums are only a cross-check, so commands warn and
+            continue.
+        with_rows: Whether to count the rows of files in commits.
+        memory_bytes: The configured `memory`, which reading a file must not exceed.
 
     Attributes:
-        finished: The newest commit that was found whole, where a store shows others too.
+        finished: The newest commit known to be complete, for stores that show unfinished files.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class LogReader(LogFolder):
 
         Args:
             allowed: Places that symbolic links in the log may lead to.
-            stores: By default what the environment says.
+            stores: By default configured by the environment.
 
         Raises:
             ConfigError: No store serves this place.
@@ -150,16 +150,16 @@ class LogReader(LogFolder):
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.
 
-        Damaged or incomplete checkpoints are passed over as long as the rest of the log suffices.
+        Damaged or incomplete checkpoints are skipped if the rest of the log is sufficient.
 
         Args:
             with_files: Whether to index live files and validate the version checksum.
 
         Raises:
-            NotATableError, MissingVersionError: The version is not there. That one in the middle
-                is not there is believed after a second look.
+            NotATableError, MissingVersionError: The version does not exist. A gap in the log is
+                confirmed by a second listing.
             TornCommitError, CorruptLogError, ChecksumMismatchError: The log is damaged.
-            UnsupportedFeatureError: The table may not be read by this release.
+            UnsupportedFeatureError: The table requires an unsupported feature.
         """
         snapshot, _ = await self.open_listed(version, with_files=with_files)
         snapshot.state.check_rows()
@@ -168,14 +168,14 @@ class LogReader(LogFolder):
     async def open_listed(
         self, version: int | None = None, *, with_files: bool = True
     ) -> tuple[Snapshot, LogSegment]:
-        """Rebuild a version as `open` does, and tell from which files.
+        """Rebuild a version as `open` does; also return the log segment it was rebuilt from.
 
-        Only the log need be understood: whether rows may be read is for the caller to check.
+        Only log features are checked: the caller checks whether rows may be read.
         """
         return await self._patiently(lambda: self._open_listed(version, with_files))
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try again while a commit is torn: its writer may need a moment.
+        """Retry while a commit is torn: its writer may not have finished.
 
         Raises:
             TornCommitError: It stays torn for `torn_wait_seconds`.
@@ -213,7 +213,7 @@ class LogReader(LogFolder):
                 lacking = listing.gap(version, frozenset(excluded))
                 if lacking is None or lacking in awaited[-1:] or len(awaited) == GAP_LOOKS:
                     raise _all_that_is_left(damage) or error from error
-                # A folder that is listed while it grows may show a file and not the one before.
+                # A folder listed during writes may show a file but not the one before it.
                 awaited.append(lacking)
                 await asyncio.sleep(GAP_PATIENCE_SECONDS)
                 listing = await self._list_again(version, excluded)
@@ -227,7 +227,7 @@ class LogReader(LogFolder):
                 excluded.update(file.name for file in segment.checkpoint)
                 listing = await self.list_log()
             except FileMissingError:
-                # Cleanup removes commits while they are read: what is there now tells more.
+                # Cleanup may remove commits while they are read: list the log again.
                 before, listing = listing, await self._list_again(version, excluded)
                 if listing == before:
                     raise
@@ -238,7 +238,7 @@ class LogReader(LogFolder):
                 return snapshot, segment
 
     def _tell_skipped(self, version: int | None, damage: TableError) -> None:
-        """Warn of a damaged checkpoint that the log did without; of each once."""
+        """Report a damaged checkpoint that was skipped; each once."""
         if self._on_mismatch is None or version in self._skipped:
             return
         self._skipped.add(version)
@@ -252,7 +252,7 @@ class LogReader(LogFolder):
         )
 
     async def _list_again(self, version: int | None, excluded: set[str]) -> LogListing:
-        # Without the checkpoint of the hint it matters what lies before.
+        # Without the checkpoint of the hint, earlier files are needed.
         return await (self.list_log() if excluded else self._list_for(version))
 
     async def _list_for(self, version: int | None) -> LogListing:
@@ -261,14 +261,14 @@ class LogReader(LogFolder):
             body = await self.small_body(LAST_CHECKPOINT, MOST_HINT_BYTES)
             hint = None if body is None else parse_last_checkpoint(body)
         except (FileMissingError, NotAFileError):
-            # It only saves time, whatever stands there.
+            # The hint only saves time, so an unreadable one is ignored.
             hint = None
         if hint is not None and (version is None or hint.version <= version):
             start = max(0, hint.version - LOOK_BACK_VERSIONS)
         listing = await self.list_log(start)
         usable = [v for v in listing.checkpoints if version is None or v <= version]
         if start and not usable:
-            # The hint pointed nowhere, or at a checkpoint that lacks a part.
+            # The hint named no checkpoint, or one with missing parts.
             return await self.list_log()
         return listing
 
@@ -296,14 +296,14 @@ class LogReader(LogFolder):
     async def read_commits(
         self, files: Sequence[LogFile], *, is_newest: bool = True
     ) -> list[CommitBody]:
-        """Fetch and scan several commits that are small enough to be held.
+        """Fetch and scan several commits that are small enough for memory.
 
         Args:
-            is_newest: Whether the last of them may be the newest there is.
+            is_newest: Whether the last of them may be the newest of the log.
 
         Raises:
             TornCommitError, CorruptLogError: One is damaged.
-            FileMissingError: One is gone.
+            FileMissingError: One is missing.
         """
         if is_newest:
             await self._require_finished(files[-1])
@@ -329,14 +329,14 @@ class LogReader(LogFolder):
         )
 
     async def find_commit(self, version: int) -> CommitBody | None:
-        """Ask for a commit by its name: one request, whether or not it is there, unless it is long.
+        """Request a commit by its name: one request, whether or not it exists, unless it is large.
 
         Returns:
-            The commit, or None when there is none of that version yet.
+            The commit; None if the version does not exist yet.
 
         Raises:
             TornCommitError, CorruptLogError: It is damaged.
-            FileMissingError: It is gone before it was read whole.
+            FileMissingError: It was removed while it was read.
         """
         return await self._patiently(lambda: self._find_commit(version))
 
@@ -355,25 +355,25 @@ class LogReader(LogFolder):
     async def _require_finished(self, file: LogFile, *, is_read: bool = False) -> None:
         """Make sure that the writer of a commit, which may be the newest, has finished.
 
-        That it ends with a line proves nothing. Older ones are not asked about: writers that follow
-        the protocol begin a version when they have seen the one before, whole.
+        A complete last line proves nothing. Older commits need no check: writers that follow the
+        protocol start a version only after reading the complete one before.
 
-        Case A: the store shows files when they are whole, or knows that this one is.
+        Case A: the store shows files only when complete, or this one is known to be complete.
         Case B: it is being written.
-        Case C: nobody can tell: the kernel may still say so, or else two looks some time apart must
-            find the same. How long ago it was written is not asked, for the clock of a file
-            server may be another than ours.
+        Case C: unknown: either the kernel reports that it is finished, or two checks some time
+            apart must find the same. The file's age is not used, because the clock of a file
+            server may differ from the local one.
 
         Args:
-            is_read: Whether it was read before, so that it must still be as it was then.
+            is_read: Whether it was read before, so that it must be unchanged since.
 
         Raises:
-            TornCommitError: It has not, as far as can be told.
+            TornCommitError: Its writer has not finished, as far as is known.
         """
         if self._unfinished is None or file == self.finished:  # Case A
             return
         path = self.path_of(file)
-        # One that is gone was cleaned up, so that it is not the newest.
+        # A missing one was cleaned up, so it is not the newest.
         with suppress(FileMissingError):
             now, is_finished = await self._unfinished.look_finished(path)
             if is_finished is None:  # Case C
@@ -392,12 +392,12 @@ class LogReader(LogFolder):
             )
 
     async def read_commit(self, file: LogFile) -> CommitBody:
-        """Fetch and scan one commit; a torn one is given time to become whole.
+        """Fetch and scan one commit; wait for a torn one to be completed.
 
         Raises:
             TornCommitError: It stays incomplete.
             CorruptLogError: It is damaged.
-            FileMissingError: It is gone.
+            FileMissingError: It is missing.
         """
         return await self._patiently(lambda: self._read_commit(file))
 
@@ -427,5 +427,5 @@ class LogReader(LogFolder):
 
 
 def _is_like(before: LogFile | FileMeta, now: FileMeta) -> bool:
-    """Return whether nobody wrote to a file: a link that goes changes only its identity."""
+    """Return whether a file was not written to; removing a hard link changes only its identity."""
     return (before.size_bytes, before.mtime_ms) == (now.size_bytes, now.mtime_ms)

@@ -1,8 +1,8 @@
-"""Writes checkpoints and their hint, compactions and checksums, beside any other writer.
+"""Writes checkpoints and their hint, compactions and checksums, concurrently with other writers.
 
-Nothing is overwritten: every file appears whole, under a name that was free, after everything it
-names. Somebody else's file in its place is as good. What the protocol decides is decided in
-`protocol`.
+Nothing is overwritten: every file is published atomically, under an unused name, after everything
+it references. If another writer published the same file first, that file is used. Protocol
+decisions are in `protocol`.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ Outcome = Literal["written", "already_there"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointResult:
-    """What became of one checkpoint.
+    """The result of writing one checkpoint.
 
     Attributes:
-        outcome: Whether it was written, or somebody had written one of this version before.
+        outcome: Whether it was written, or another writer had already written one of this version.
         files: Names of the files written, relative to `_delta_log`.
         size_bytes: Of these.
-        reused_files: Sidecars named again.
-        add_files: Live files it describes; 0 where it was there.
-        rebased: The snapshot, based on the new checkpoint; None where it was there, and where
-            its own base is as good. The snapshot it was written from is given up for it.
+        reused_files: Sidecars referenced again.
+        add_files: Live files it describes; 0 if it existed already.
+        rebased: The snapshot, based on the new checkpoint; None if it existed already, or if the
+            snapshot's own base is as good. The snapshot it was written from is no longer valid.
     """
 
     version: int
@@ -86,11 +86,11 @@ class CheckpointResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """What became of one file.
+    """The result of writing one file.
 
     Attributes:
         name: Relative to `_delta_log`.
-        size_bytes: 0 where it was not written.
+        size_bytes: 0 if it was not written.
     """
 
     name: str
@@ -103,8 +103,8 @@ class LogWriter:
 
     Args:
         reader: The table's log.
-        clock: Tells what expired.
-        new_uuid: Names files that need a unique name.
+        clock: Determines what has expired.
+        new_uuid: Generates unique file names.
     """
 
     def __init__(
@@ -121,17 +121,17 @@ class LogWriter:
     async def write_checkpoint(
         self, snapshot: Snapshot, *, manifest: ManifestKind = "json"
     ) -> CheckpointResult:
-        """Write a checkpoint of a version that is published, from its snapshot with files.
+        """Write a checkpoint of a published version, from its snapshot with files.
 
         Args:
-            manifest: Form of the manifest, where it is a V2 checkpoint.
+            manifest: Form of the manifest of a V2 checkpoint.
 
         Raises:
-            UnsupportedFeatureError: The table asks of its writers what this release cannot do.
-            MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
+            UnsupportedFeatureError: The table requires an unsupported writer feature.
+            MissingVersionError, FileMissingError: Commits of the snapshot are missing from the log.
             CorruptLogError: The log is damaged.
-            LogChangedError: It changed meanwhile, or another table took its place.
-            StorageError: A file cannot be written; nothing a reader would see is left.
+            LogChangedError: It changed meanwhile, or was replaced by that of another table.
+            StorageError: A file cannot be written; nothing visible to readers is left.
         """
         basis = await basis_of(self.reader, snapshot, self._clock.now_ms())
         if basis.existing:
@@ -184,7 +184,7 @@ class LogWriter:
         )
 
     def _lost_to(self, files: tuple[LogFile, ...], version: int) -> CheckpointResult:
-        """Accept the checkpoint that somebody else wrote, unless it is none."""
+        """Accept the checkpoint that another writer published, if it is valid."""
         check_readable_checkpoint(self.reader, files)
         return CheckpointResult(version=version, outcome="already_there")
 
@@ -228,24 +228,24 @@ class LogWriter:
     # ------------------------------------------------------------------ compactions, checksums
 
     async def write_compaction(self, state: TableState, start: int, end: int) -> FileResult:
-        """Write the compaction of the commits `start` to `end`, read it again and compare.
+        """Write the compaction of the commits `start` to `end`, and verify it by reading it back.
 
         Args:
             state: Of a version from `end` on.
 
         Raises:
             UnsupportedFeatureError: As `write_checkpoint`.
-            MissingVersionError: A commit is not there.
-            CorruptLogError: A commit is damaged; or what was written is not what it should be, and
-                then it is withdrawn.
-            LogChangedError: Another table took the place of this one meanwhile.
+            MissingVersionError: A commit is missing.
+            CorruptLogError: A commit is damaged; or the verification failed, and the compaction is
+                withdrawn.
+            LogChangedError: Another table replaced this one meanwhile.
             StorageError: It cannot be written.
         """
         check_maintainable(state)
         if end <= start:
             raise BugError(f"{start} to {end} is no range of commits.")
         name = compaction_name(start, end)
-        # Looked up before anything is read: what is read later is of this table or of none.
+        # Looked up before anything is read, so that a later replacement of the table is detected.
         published = await self.reader.commit_file(end)
         if published is None:
             raise self._missing_of(start, end, f"{commit_name(end)} is not there.")
@@ -299,16 +299,16 @@ class LogWriter:
         *,
         published: LogFile | None = None,
     ) -> FileResult:
-        """Write the checksum of a version that is published; one that is there stays.
+        """Write the checksum of a published version; an existing one is kept.
 
         Args:
             snapshot: Of that version, with its files.
-            info: Provenance of its commit; read from the log where it is not given.
-            published: The commit the snapshot was made from; looked up where it is not given.
+            info: Provenance of its commit; read from the log if not given.
+            published: The commit the snapshot was made from; looked up if not given.
 
         Raises:
             UnsupportedFeatureError, LogChangedError, StorageError: As `write_checkpoint`.
-            MissingVersionError: The commit is not there.
+            MissingVersionError: The commit is missing.
         """
         check_maintainable(snapshot.state)
         name = checksum_name(snapshot.version)
@@ -322,8 +322,8 @@ class LogWriter:
         if info is None:
             info = (await self.reader.read_commit(published)).commit.info
         body = checksum_body(snapshot, info)
-        # Nobody waits for the disk: readers pass over a checksum that a power cut damaged, as it is
-        # no JSON then, and the next version gets its own.
+        # Without fsync: readers ignore a checksum damaged by a power failure, because it is not
+        # valid JSON, and the next version gets its own.
         put = partial(put_nondurable, self.reader.store, path, body)
         try:
             await publish(self.reader, path, published, put)
@@ -334,7 +334,7 @@ class LogWriter:
     # ------------------------------------------------------------------ the hint
 
     async def write_hint(self, version: int, actions: int, size_bytes: int, adds: int) -> bool:
-        """Write `_last_checkpoint` if it moves forward; tell whether it was written.
+        """Write `_last_checkpoint` if it moves forward; return whether it was written.
 
         Args:
             actions, size_bytes: Of the whole checkpoint.
@@ -347,7 +347,7 @@ class LogWriter:
             known = None
         if known is not None and known.version >= version:
             listing = await self.reader.list_log(known.version)
-            # A hint that names nothing would keep every reader from finding this one.
+            # Keep a newer hint only if its checkpoint exists; otherwise readers miss this one.
             if known.version in listing.checkpoints:
                 return False
         body = last_checkpoint_body(
@@ -358,11 +358,11 @@ class LogWriter:
 
 
 def check_complete(snapshot: Snapshot, adds: int) -> None:
-    """Compare the files found again with the index.
+    """Compare the number of files found with the index.
 
     Raises:
-        CorruptLogError: They are more, because a commit adds one twice.
-        LogChangedError: They are fewer.
+        CorruptLogError: There are more, because a commit adds one twice.
+        LogChangedError: There are fewer.
     """
     if snapshot.num_files is not None and adds > snapshot.num_files:
         raise named_twice(f"A commit since the checkpoint before version {snapshot.version}")

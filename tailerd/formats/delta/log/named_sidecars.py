@@ -1,4 +1,4 @@
-"""Which sidecars a checkpoint's manifest names, read without the sidecars."""
+"""Reads which sidecars a checkpoint's manifest references, without reading the sidecars."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tailerd.formats.delta.protocol.sidecar import sidecar_file
 
 
 async def named_sidecars(log: LogFolder, file: LogFile) -> list[LogFile]:
-    """Return the sidecars that a file of a checkpoint names; none for one that is no manifest.
+    """Return the sidecars that a checkpoint file references; none if it is not a manifest.
 
     Raises:
         CorruptLogError: The file is damaged.
-        FileMissingError: It is gone.
-        PathOutsideTableError: It names a sidecar that lies elsewhere.
+        FileMissingError: It is missing.
+        PathOutsideTableError: It references a sidecar outside the log.
     """
     if file.is_json:
         body = await log.body_slices(file)

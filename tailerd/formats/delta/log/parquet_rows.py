@@ -1,4 +1,4 @@
-"""Rows of checkpoint files: only the columns asked for, decoded one step ahead of their use."""
+"""Reads rows of checkpoint files: only the requested columns, decoded one batch ahead."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 16_384
 FEWER_ROWS = 4_096
-"""Of rows that become objects, or whose statistics are read: half a kilobyte each and more."""
+"""For rows that are converted to objects or read with statistics: at least half a kilobyte each."""
 BUFFER_BYTES = 1024 * 1024
-"""Read at a time of each column, instead of all there is of it in a row group."""
+"""Bytes read at a time from each column, instead of its whole chunk of a row group."""
 
 
 class CheckpointFile:
     """One open Parquet file of a checkpoint.
 
     Args:
-        source: Positioned anywhere; closed by `close`.
+        source: At any position; closed by `close`.
         name: For error messages.
-        memory_bytes: The configured `memory`, which batches keep within.
+        memory_bytes: The configured `memory`, which batches must not exceed.
 
     Raises:
-        CorruptLogError: The file is no Parquet, or torn.
+        CorruptLogError: The file is not Parquet, or torn.
         TooLargeError: Its footer does not fit the memory.
     """
 
@@ -68,13 +68,13 @@ class CheckpointFile:
         defaults = {
             "pre_buffer": is_remote,
             "buffer_size": 0 if is_remote else BUFFER_BYTES,
-            # Spark's statistics; nanoseconds would wrap around outside the years 1677 to 2262.
+            # For Spark's statistics; nanoseconds would overflow outside the years 1677 to 2262.
             "coerce_int96_timestamp_unit": "us",
         }
         return open_parquet(source or self._source, **defaults | options)
 
     def _check_has_files(self) -> None:
-        """Refuse a Parquet file that is something else: its files would be gone without a word."""
+        """Reject a Parquet file that is not a checkpoint: its files would be lost silently."""
         has_adds = "add.path" in self._leaves
         is_lacking = not has_adds and any(leaf.split(".")[0] == "add" for leaf in self._leaves)
         is_sidecar = self.name.startswith(f"{SIDECAR_FOLDER}/")
@@ -86,7 +86,7 @@ class CheckpointFile:
 
     @property
     def source(self) -> BinaryIO:
-        """The open file; whoever reads it may not decode rows meanwhile."""
+        """The open file; rows must not be decoded while it is read."""
         return self._source
 
     @property
@@ -101,12 +101,12 @@ class CheckpointFile:
         self.close()
 
     def column_type(self, name: str) -> pa.DataType | None:
-        """Return the type of a top-level column; None where there is none."""
+        """Return the type of a top-level column; None if it does not exist."""
         schema = self._file.schema_arrow
         return schema.field(name).type if name in schema.names else None
 
     def count_of(self, leaf: str) -> int | None:
-        """Return how many rows have a value in a leaf; None where statistics do not tell."""
+        """Return how many rows have a value in a leaf; None if statistics are missing."""
         if leaf not in self._leaves:
             return 0
         index, found = self._leaves.index(leaf), 0
@@ -123,7 +123,7 @@ class CheckpointFile:
     ) -> Iterator[pa.RecordBatch]:
         """Yield every row with those of `columns` (leaves or whole groups) that exist.
 
-        A batch has at most `batch_rows` rows; one without any such column still has their number.
+        A batch has at most `batch_rows` rows; without any such column it still has their number.
 
         Raises:
             CorruptLogError: The file is damaged.
@@ -131,7 +131,7 @@ class CheckpointFile:
         return self._read(columns, None, batch_rows)
 
     def rows_here(self, columns: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield what `rows` does, decoded by the thread that asks for it.
+        """Yield rows as `rows` does, decoded in the calling thread.
 
         Raises:
             CorruptLogError: The file is damaged.
@@ -142,9 +142,9 @@ class CheckpointFile:
     def rows_with(
         self, columns: Iterable[str], probes: Iterable[str], batch_rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of row groups in which one of the leaves `probes` is not null throughout.
+        """Yield the rows of row groups in which one of the leaves `probes` has a value.
 
-        Writers put all non-file actions together, so this leaves out almost everything.
+        Writers put all non-file actions together, so this skips almost everything.
 
         Raises:
             CorruptLogError: The file is damaged.
@@ -170,7 +170,7 @@ class CheckpointFile:
     def rows_of_groups(
         self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some row groups, as `rows` does.
+        """Yield the rows of the given row groups, as `rows` does.
 
         Raises:
             CorruptLogError: The file is damaged.

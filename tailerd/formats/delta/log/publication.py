@@ -1,7 +1,7 @@
-"""Lets a file of the log appear, and stay only where the log is still the one it was made from.
+"""Publishes a file of the log, and withdraws it if the log is no longer the one it was made from.
 
-A checkpoint takes minutes. Meanwhile the table may be dropped and another made in its place, which
-the checkpoint would turn into the one that is gone.
+Writing a checkpoint may take minutes. If the table is dropped and another created in its place
+meanwhile, the checkpoint would turn the new table into the old one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ WITHDRAW_SECONDS = 30.0
 async def publish(
     log: LogFolder, path: str, published: LogFile, appear: Callable[[], Awaitable[None]]
 ) -> None:
-    """Let a file appear; a log that changes around that gets it back out.
+    """Publish a file; withdraw it if the log changes meanwhile.
 
     Args:
         path: The file's, in the store.
-        published: As `check_unchanged`; looked at right before and once after.
-        appear: Lets it appear whole, or raises what `publish` raises then.
+        published: As in `check_unchanged`; checked right before and once after.
+        appear: Publishes the file atomically; its errors are passed through.
 
     Raises:
         LogChangedError: As `check_unchanged`.
-        StorageError: The log cannot be looked at; the file is withdrawn.
+        StorageError: The log cannot be checked; the file is withdrawn.
     """
     await check_unchanged(log, published)
     await appear()
@@ -44,11 +44,11 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
     """Make sure that a version is still the one that was read.
 
     Args:
-        published: The file that publishes it, as it was listed.
+        published: The file that publishes it, as listed.
 
     Raises:
-        LogChangedError: It is gone, or another is in its place.
-        StorageError: It cannot be looked at.
+        LogChangedError: It is missing, or was replaced.
+        StorageError: It cannot be checked.
     """
     try:
         found = await log.store.head(log.path_of(published))
@@ -67,11 +67,11 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
 
 
 async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
-    """Delete files that must not stay, in bounded time; tell whether they are gone.
+    """Delete files that must not stay, in bounded time; return whether they are gone.
 
     Args:
-        reason: The error on its way, which is what people are told. It says so where files may
-            have stayed: an error in its place would hide why they had to go.
+        reason: The error being raised. A failed deletion is added to its message, instead of
+            replacing it by another error.
     """
     try:
         async with asyncio.timeout(WITHDRAW_SECONDS):

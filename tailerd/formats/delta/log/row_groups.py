@@ -1,7 +1,8 @@
-"""Parquet files put together from row groups: encoded here, or moved from a file as they are.
+"""Assembles Parquet files from row groups: encoded here, or copied unchanged from another file.
 
-Most row groups of a checkpoint hold what those of the last one did. To decode and encode them again
-is nearly all that a checkpoint costs, so those in which nothing died are copied byte for byte.
+Most row groups of a checkpoint have the same content as in the previous one. Decoding and encoding
+them again is nearly the whole cost of a checkpoint, so those without removed files are copied byte
+for byte.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from tailerd.reading.parquet_footer import (
 )
 
 COMPRESSION = "snappy"
-"""Every reader of Delta tables reads it."""
+"""Supported by every reader of Delta tables."""
 
 _PARSED = (f"add.{STATS_PARSED}.", f"add.{PARTITIONS_PARSED}.")
 
 
 def pages_of(source: BinaryIO, chunk: Chunk) -> bytes:
-    """Read a column of a row group as it is; blocking.
+    """Read the raw bytes of a column chunk; blocking.
 
     Raises:
-        CorruptLogError: The file ends before.
+        CorruptLogError: The file is truncated.
     """
     source.seek(chunk.start)
     pages = source.read(chunk.size_bytes)
@@ -80,10 +81,10 @@ def footer_of(body: bytes) -> Footer:
 
 
 class RowGroupFile:
-    """A Parquet file in the making; blocking.
+    """A Parquet file being written; blocking.
 
     Args:
-        write: Takes the next bytes.
+        write: Writes the next bytes.
     """
 
     def __init__(self, write: Callable[[bytes], int]) -> None:
@@ -94,7 +95,7 @@ class RowGroupFile:
         self._like: Footer | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Encode rows as a row group of their own; all batches have one schema."""
+        """Encode rows as one row group; all batches have the same schema."""
         body = encoded(batch)
         footer = footer_of(body)
         self._like = self._like or footer
@@ -117,7 +118,7 @@ class RowGroupFile:
 
         Args:
             chunks: Its columns by path.
-            blank: A file of as many rows and of this file's schema; it gives the other columns.
+            blank: A file of as many rows and with this file's schema; provides the other columns.
             pages: Of columns that were read already, by path.
         """
         footer = footer_of(blank)
@@ -146,14 +147,14 @@ class RowGroupFile:
         self._at += len(data)
 
     def close(self) -> None:
-        """Write the end."""
+        """Write the footer."""
         if self._like is None:
             raise BugError("A Parquet file without rows was closed.")
         self._send(footer_body(self._like, self._groups, self._rows))
 
 
 class GroupCopier:
-    """Tells which row groups of a checkpoint file can be copied, and as which columns.
+    """Decides which row groups of a checkpoint file can be copied, and which of their columns.
 
     Args:
         source: Footer of the checkpoint file.
@@ -162,7 +163,7 @@ class GroupCopier:
 
     def __init__(self, source: Footer, target: Footer) -> None:
         self._places = {path: place for place, path in enumerate(source.leaves)}
-        # The blank says of every file that it changes no data.
+        # The blank has `dataChange` false for every file.
         self._copied = [
             path for path in target.leaves if path.startswith("add.") and path != "add.dataChange"
         ]
@@ -181,7 +182,7 @@ class GroupCopier:
     def columns_of(self, group: Group) -> dict[str, Chunk] | None:
         """Return the columns of a row group to copy, by path; None if it must be decoded.
 
-        It can be copied where every row is a file, and statistics need no other form.
+        It can be copied if every row is a file, and statistics need no conversion.
         """
         if not self._is_same or self._lacks_parsed or self._nulls(group, "add.path") != 0:
             return None

@@ -27,9 +27,9 @@ from tailerd.formats.delta.protocol.snapshot import Snapshot
 LARGE_COMMIT_BYTES = ONE_GET_BYTES
 """Commits above this are read in slices."""
 _NOT_AS_EXPECTED = (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError)
-"""What columns of other types come to: Arrow's kernels and conversions say it in many ways."""
+"""Errors for columns of unexpected types: Arrow's kernels and conversions raise many kinds."""
 _GROUP_FILES = 1024
-# A commit too large to be held must come alone, so a group is no larger than such a one.
+# A commit too large for memory must be alone, so a group is not larger than such a commit.
 _GROUP_BYTES = LARGE_COMMIT_BYTES
 
 
@@ -39,7 +39,7 @@ async def replay_segment(log: LogFolder, segment: LogSegment, *, with_files: boo
     Raises:
         DamagedCheckpointError: Its checkpoint cannot be used; another way may exist.
         CorruptLogError, TornCommitError: A commit is damaged.
-        FileMissingError: A commit is gone.
+        FileMissingError: A commit is missing.
     """
     replay = LogReplay(
         segment, with_files=with_files, root_url=log.url, memory_bytes=log.memory_bytes
@@ -59,7 +59,7 @@ class DamagedCheckpointError(Exception):
 
 def _as_damage(error: Exception, segment: LogSegment) -> TableError:
     if isinstance(error, TornCommitError):
-        # Unlike a commit, a checkpoint that is torn stays so: waiting does not help.
+        # Unlike a commit, a torn checkpoint stays torn: waiting does not help.
         return CorruptLogError(
             f"The checkpoint of version {segment.checkpoint_version} is torn: {error.message}",
             remedy=KEEP_CHECKPOINT,

@@ -1,4 +1,4 @@
-"""Writes the sidecars and the manifest of a V2 checkpoint; reuses sidecars that are still true."""
+"""Writes the sidecars and the manifest of a V2 checkpoint; reuses sidecars that are still valid."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ MAX_UNUSED_ROWS = 1 << 20
 
 
 class SidecarWriter:
-    """One V2 checkpoint in the making: `write`, then `write_manifest`.
+    """One V2 checkpoint being written: `write`, then `write_manifest`.
 
     Attributes:
-        plan: What is reused; known after `write`.
+        plan: Which sidecars are reused; set by `write`.
         new_files: Sidecars written.
         adds, removes: File actions of the checkpoint, in reused and new sidecars.
     """
@@ -76,11 +76,11 @@ class SidecarWriter:
         return reused + sum(file.size_bytes for file in self.new_files)
 
     async def write(self) -> None:
-        """Decide what is reused and write the rest.
+        """Decide which sidecars are reused, and write the others.
 
         Raises:
-            CorruptLogError, FileMissingError: The checkpoint below is damaged.
-            LogCleanedUpError: Others replaced it.
+            CorruptLogError, FileMissingError: The previous checkpoint is damaged.
+            LogCleanedUpError: Another writer replaced it.
             StorageError: A sidecar cannot be written.
         """
         source = self._source
@@ -90,7 +90,7 @@ class SidecarWriter:
         self.removes = sum(part.removes or 0 for part in self.plan.reused)
         rewritten = [(part.file, part.first_row) for part in self.plan.rewritten]
         try:
-            # Removes lie apart, so that one which expires does not touch files.
+            # Removes have sidecars of their own, so that expiring ones leave those of files valid.
             await self._write_removes(source.stored_removes(rewritten))
             await self._write_removes(source.new_removes())
             await self._close()
@@ -103,10 +103,10 @@ class SidecarWriter:
             raise
 
     async def withdraw(self, reason: BaseException) -> None:
-        """Delete what was written: nobody was told of it. `reason` as in `publication`."""
+        """Delete written sidecars: no manifest references them. `reason` as in `publication`."""
         if self._open is not None:
             await self._open.__aexit__()
-            # It may be there, and only the answer was lost.
+            # It may exist although the response was lost.
             await withdraw(self._log, self._open.path, reason=reason)
         await withdraw_sidecars(self._log, self.new_files, reason)
 
@@ -215,13 +215,13 @@ class SidecarWriter:
     def rebased(self, manifest: LogFile, applications: Collection[str]) -> Snapshot | None:
         """Return the snapshot based on this checkpoint.
 
-        None where too many numbers of rows are those of sidecars that are gone: a snapshot that is
-        opened counts them again.
+        None if too many row numbers belong to sidecars no longer used: opening a snapshot numbers
+        rows from the start.
         """
         if self._next_row >= min(VERSION_FLAG, 8 * self.adds + MAX_UNUSED_ROWS):
             return None
         reused = tuple((part.file, part.first_row) for part in self.plan.reused)
-        # The manifest has no rows of files; any place outside the others' is right.
+        # The manifest has no rows of files; any row number outside the others' is valid.
         files = ((manifest, self._next_row), *reused, *self._first_rows)
         keys, rows = self._written.keys(), self._written.rows()
         return self._source.snapshot.rebased(files, keys, rows, applications)

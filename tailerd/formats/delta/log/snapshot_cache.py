@@ -10,10 +10,10 @@ from tailerd.formats.delta.protocol.snapshot import Snapshot
 
 
 class SnapshotCache:
-    """Holds one table's snapshot and moves it forward.
+    """Holds one table's snapshot and advances it.
 
-    Case A: the next commit is there: the snapshot advances by it.
-    Case B: it is not: nothing happens; one request was made.
+    Case A: the next commit exists: the snapshot advances by it.
+    Case B: it does not exist: nothing happens; one request was made.
 
     Args:
         reader: The table's log.
@@ -51,10 +51,10 @@ class SnapshotCache:
         return self._snapshot
 
     async def advance(self) -> CommitBody | None:
-        """Apply the next commit, if it is there; return it.
+        """Apply the next commit, if it exists; return it.
 
         Raises:
-            TableError: The commit is damaged, or brings a protocol that cannot be read.
+            TableError: The commit is damaged, or changes to a protocol that is not supported.
         """
         found = await self.reader.find_commit(self.snapshot.version + 1)
         if found is None:  # Case B

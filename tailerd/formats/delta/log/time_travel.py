@@ -1,4 +1,4 @@
-"""From a time to a version.
+"""Maps times to versions.
 
 Protocol: PROTOCOL.md#recommendations-for-readers-of-tables-with-in-commit-timestamps
 """
@@ -21,8 +21,8 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 class TimeAxis:
     """The commits of a log in the order of their times.
 
-    Versions before `in_commit_start` have the times of their files, those from it on carry their
-    own, which are read one by one as a search needs them.
+    Versions before `in_commit_start` have the times of their files; later ones carry their own,
+    which are read one by one as a search needs them.
     """
 
     reader: LogReader
@@ -34,14 +34,14 @@ class TimeAxis:
 
     @classmethod
     async def of(cls, reader: LogReader) -> TimeAxis:
-        """List the whole log and learn where in-commit timestamps begin.
+        """List the whole log and determine where in-commit timestamps begin.
 
         Raises:
             TableError: The newest version cannot be rebuilt.
         """
         snapshot, _ = await reader.open_listed(with_files=False)
         listing = await reader.list_log()
-        # Newer ones may show in another order than they were written in.
+        # Newer ones may be listed in a different order than they were written.
         commits = {v: file for v, file in listing.commits.items() if v <= snapshot.version}
         configuration = snapshot.state.metadata.configuration
         start = start_ms = None
@@ -69,7 +69,7 @@ class TimeAxis:
         return commit_time_ms(found.commit, self.state, self.file_times[version])
 
     async def first_from(self, time_ms: int) -> int | None:
-        """Return the first version whose commit is at or after a time; None when none is."""
+        """Return the first version whose commit is at or after a time; None if there is none."""
         versions = self._versions_for(time_ms)
         found = await self._search(versions, time_ms)
         if found < len(versions):
@@ -111,7 +111,7 @@ class TimeAxis:
         return (since if is_since else before) or versions
 
     async def _search(self, versions: list[int], time_ms: int) -> int:
-        """Return the place of the first version at or after a time; times grow with versions."""
+        """Return the place of the first version at or after a time; times are ascending."""
         low, high = 0, len(versions)
         while low < high:
             middle = (low + high) // 2

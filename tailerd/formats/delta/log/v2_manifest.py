@@ -1,4 +1,4 @@
-"""Writes the manifest of a V2 checkpoint: every action but those of files, and its sidecars.
+"""Writes the manifest of a V2 checkpoint: all non-file actions, and its sidecars.
 
 Protocol: PROTOCOL.md#v2-spec, #sidecar-file-information
 """
@@ -31,7 +31,7 @@ class Manifest:
 
     Attributes:
         name: Relative to `_delta_log`.
-        actions: How many it has; those in sidecars come on top.
+        actions: Number of its actions, without those in sidecars.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestContents:
-    """What a manifest says.
+    """The content of a manifest.
 
     Attributes:
         published: The file that publishes the version.
-        others: Actions that are no file actions.
+        others: Non-file actions.
         reused: Sidecars of an earlier checkpoint, which a cleanup may delete meanwhile.
         new: Sidecars written for this one.
     """
@@ -72,16 +72,16 @@ async def write_manifest(
     kind: ManifestKind,
     form: CheckpointForm,
 ) -> Manifest:
-    """Write a manifest under a name of its own, after everything it names.
+    """Write a manifest under a unique name, after everything it references.
 
     Args:
         form: Of the checkpoint's file actions, for the empty columns of a Parquet manifest.
 
     Raises:
-        LogChangedError: A reused sidecar was deleted meanwhile, or another table took the place of
-            this one; the manifest is withdrawn, and the new sidecars with it.
+        LogChangedError: A reused sidecar was deleted meanwhile, or another table replaced this one;
+            the manifest is withdrawn, and the new sidecars with it.
         StorageError: It cannot be written; the new sidecars are withdrawn, unless the manifest may
-            be there and cannot be.
+            exist and cannot be withdrawn.
     """
     actions = contents.actions()
     name = uuid_checkpoint_name(contents.version, new_uuid(), extension=kind)
@@ -101,8 +101,8 @@ async def write_manifest(
                 size_bytes = output.size_bytes
         await _check_reused(log, contents)
     except BaseException as error:
-        # What failed may be the answer: sidecars go only after the manifest that names them. One
-        # that is still being put when this is cancelled may appear later, so that they stay.
+        # The manifest may exist although its response was lost: delete sidecars only after it. If a
+        # pending put is cancelled, the manifest may still appear later, so the sidecars stay.
         is_gone = await withdraw(log, path, reason=error)
         if is_gone and isinstance(error, Exception):
             await withdraw_sidecars(log, contents.new, error)
@@ -113,15 +113,15 @@ async def write_manifest(
 async def withdraw_sidecars(
     log: LogFolder, files: Sequence[LogFile], reason: BaseException
 ) -> None:
-    """Delete sidecars that no manifest names, in bounded time. `reason` as in `withdraw`."""
+    """Delete sidecars that no manifest references, in bounded time. `reason` as in `withdraw`."""
     await withdraw(log, *(log.path_of(file) for file in files), reason=reason)
 
 
 async def _appear(
     log: LogFolder, contents: ManifestContents, appear: Callable[[], Awaitable[None]]
 ) -> None:
-    # Looked at again once it is there: but a reader that comes in between, or for good where this
-    # process is killed, must not find a manifest whose sidecars are known to be gone.
+    # Sidecars are checked again after publication. Check before it as well: a reader in between, or
+    # after a crash of this process, must not find a manifest whose sidecars are known to be gone.
     await _check_reused(log, contents)
     await appear()
 

@@ -1,1 +1,1 @@
-"""What keeps a log short: jobs, and the policies that say when each is due."""
+"""Maintenance of a Delta log: jobs, and the policies that decide when each is due."""

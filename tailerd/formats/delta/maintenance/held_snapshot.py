@@ -1,4 +1,4 @@
-"""The newest snapshot of a table, kept so that a job costs what was committed since the last."""
+"""Keeps the newest snapshot of a table, so that a job reads only the commits since the last one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COMMITS_AT_ONCE = 64
 
 
 class HeldSnapshot:
-    """Moves one snapshot forward by listings of its log. Used by one task at a time.
+    """Advances one snapshot by listings of its log. Used by one task at a time.
 
-    It is opened again wherever moving on could be wrong: commits are gone, the table was replaced,
-    or somebody else wrote a checkpoint on which the next one should rather be based.
+    It is opened again if advancing could be wrong: commits are missing, the table was replaced, or
+    another writer wrote a checkpoint, which is a better base for the next one.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -29,7 +29,7 @@ class HeldSnapshot:
 
     @property
     def base_version(self) -> int:
-        """From which version on `at` wants the log to be listed."""
+        """The version from which the listing for `at` must start."""
         if self._snapshot is None:
             return 0
         return max(0, self._snapshot.checkpoint_version or 0)
@@ -41,15 +41,15 @@ class HeldSnapshot:
 
     @property
     def published(self) -> LogFile | None:
-        """The commit that publishes the version held; None where the log has none."""
+        """The commit that publishes the version held; None if the log has none."""
         return self._last
 
     def drop(self) -> None:
-        """Forget the snapshot: what it was based on cannot be relied upon."""
+        """Drop the snapshot: its base may no longer be valid."""
         self._snapshot = self._last = None
 
     def replace(self, snapshot: Snapshot | None) -> None:
-        """Go on with the same version on another base; None forgets."""
+        """Continue with the same version on another base; None drops the snapshot."""
         if snapshot is None:
             self.drop()
         else:
@@ -68,17 +68,17 @@ class HeldSnapshot:
         held = self._snapshot
         if held is None or not self._leads_to(listing, held, with_files=with_files):
             return await self._open(with_files=with_files)
-        # Cleanup may leave no more than a checkpoint.
+        # Cleanup may leave only a checkpoint.
         head = max(listing.commits, default=held.version)
         ahead = [listing.commits[version] for version in range(held.version + 1, head + 1)]
         try:
             for first in range(0, len(ahead), COMMITS_AT_ONCE):
                 held = await self._advance(held, ahead[first : first + COMMITS_AT_ONCE])
         except FileMissingError:
-            # Cleaned up since it was listed.
+            # Cleaned up after it was listed.
             return await self._open(with_files=with_files)
         except BaseException:
-            # The index of files may have moved on already.
+            # The index of files may have advanced already.
             self.drop()
             raise
         return held

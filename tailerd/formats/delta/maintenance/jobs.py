@@ -1,4 +1,4 @@
-"""Delta's maintainer: assessments one log, decides by the policies, and does what is due."""
+"""Delta's maintainer: assesses one log, decides by the policies, and runs the jobs that are due."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from tailerd.formats.maintenance import (
 )
 
 DELETE_SECONDS = 0.0001
-"""About what deleting one file of a local disk takes."""
+"""Estimated time to delete one file from a local disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What a assessment found of a log; the `payload` of a `LogAssessment`."""
+    """The state of a log at an assessment; the `payload` of a `LogAssessment`."""
 
     stats: LogStats
     state: TableState
@@ -58,13 +58,13 @@ class DeltaMaintenance:
 
     Args:
         reader: The table's log.
-        policies: What is wanted.
-        clock: Tells ages.
-        floor: Asked before and during each cleanup, with the table's id.
-        run_on_engine: Runs a checkpoint's request on the engine that the policies name.
+        policies: Which jobs are wanted, and when.
+        clock: Determines ages.
+        floor: Called before and during each cleanup, with the table's id.
+        run_on_engine: Runs a checkpoint request on the engine that the policies name.
 
     Attributes:
-        unleased_jobs: Jobs that are cheaper than taking turns for them, and do no harm done twice.
+        unleased_jobs: Jobs that are cheaper than acquiring the lease, and harmless if run twice.
     """
 
     unleased_jobs = frozenset({"checksum"})
@@ -91,15 +91,16 @@ class DeltaMaintenance:
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
     ) -> LogAssessment:
-        """Look at the log and decide what is due.
+        """Read the log and decide what is due.
 
         Args:
-            with_cleanup: Whether to look for what has expired, which lists and checks all of it.
-            is_asked: An operator asked: a checkpoint is due unless nothing came since the last.
+            with_cleanup: Whether to check for expired files, which lists and checks the whole log.
+            is_asked: Requested by an operator: a checkpoint is due if there is any commit since the
+                last.
 
         Raises:
-            UnsupportedFeatureError: The table asks of its writers what this release cannot do.
-            LinkInPathError: The log or its sidecars lie behind a symbolic link.
+            UnsupportedFeatureError: The table requires an unsupported writer feature.
+            LinkInPathError: The folder of the log or its sidecars is a symbolic link.
             ConfigError: The policies contradict the table.
             TableError, StorageError: The log cannot be read.
         """
@@ -110,7 +111,7 @@ class DeltaMaintenance:
         if self.policies.engine is not None:
             check_has_sidecars(snapshot.state)
         if snapshot.version not in listing.commits:
-            # It was opened again, from more or from newer files.
+            # The snapshot was opened again, from more or newer files.
             listing = await self.reader.list_log(self._held.base_version)
         stats = self._without_silent(stats_of(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())
@@ -135,7 +136,7 @@ class DeltaMaintenance:
         )
 
     async def check_readable_from(self, version: Version, reader: str) -> None:
-        """Make sure that a reader which has yet to read `version` can go on from there.
+        """Make sure that a reader which has yet to read `version` can continue from there.
 
         Raises:
             UsageError: The version is beyond the next one.
@@ -157,7 +158,7 @@ class DeltaMaintenance:
             )
 
     async def _rebuilt_from(self, table_id: str) -> RetentionFloor:
-        """Return which version must stay one that can be rebuilt, in place of what is read next."""
+        """Return the retention floor with the version that must be rebuilt for the next read."""
         floor = await self._floor(table_id)
         if floor.from_version is not None:
             floor = replace(floor, from_version=_base_of(floor.from_version))
@@ -184,15 +185,15 @@ class DeltaMaintenance:
         )
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Do one job that is due; checkpoints and checksums of what is newest by then.
+        """Run one job that is due; checkpoints and checksums are of the then newest version.
 
         Raises:
-            TableError, StorageError: It could not be done; no reader sees a wrong state.
+            TableError, StorageError: It failed; no reader sees a wrong state.
         """
         try:
             return await self._apply(assessment, decision)
         except BaseException:
-            # The next assessment finds out what is there.
+            # The next assessment reads the log again.
             self._held.drop()
             raise
 
@@ -224,7 +225,7 @@ class DeltaMaintenance:
         return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
 
     def _without_silent(self, stats: LogStats, state: TableState) -> LogStats:
-        """Let commits that were found to change nothing of the state make no compaction due."""
+        """Exclude commits without any change of state from the trigger of compactions."""
         table_id, until = self._silent or ("", -1)
         known = -1 if stats.compacted_until is None else stats.compacted_until
         if table_id != state.metadata.id or not known < until <= stats.version:
@@ -236,7 +237,7 @@ class DeltaMaintenance:
         return (await self._held.at(listing, with_files=False)).state
 
     async def _objection(self, planned: TableState, oldest: int) -> str:
-        """Return why a cleanup that was planned must not go on; empty where nothing forbids it."""
+        """Return why a planned cleanup must not continue; empty if it may."""
         floor = await self._rebuilt_from(planned.metadata.id)
         if floor.obstacle:
             return floor.obstacle
@@ -264,9 +265,9 @@ class DeltaMaintenance:
         return CheckpointAnswer.from_json(answer).result()
 
     async def _sweep(self) -> None:
-        """Remove what writers that died left in a folder; in a bucket that takes requests."""
+        """Delete files left by crashed writers, only on a disk: in a bucket that needs requests."""
         if not self.reader.store.is_remote:
-            # Whoever may write but not delete here gets a checkpoint all the same.
+            # A user with permission to write but not to delete still gets a checkpoint.
             with suppress(StorageError):
                 await self._cleanup.sweep()
 
@@ -293,7 +294,7 @@ class DeltaMaintenance:
         )
 
     async def _clean_up(self, assessed: CleanupPlan) -> JobResult:
-        """Delete what was due and still is: commits and pins may have come since."""
+        """Delete planned files that are still due: commits and pins may have been added since."""
         state = await self._newest_state()
         _, planned = await self._plan_cleanup(state, assessed)
         plan = planned.common_with(assessed)
@@ -317,7 +318,7 @@ class DeltaMaintenance:
 
 
 def _base_of(version: int) -> Version:
-    """Return the version that must be rebuilt to read a commit: that before it."""
+    """Return the version that must be rebuilt to read a commit: the one before it."""
     return Version(max(0, version - 1))
 
 
@@ -374,7 +375,7 @@ def _cleanup_decision(plan: CleanupPlan, is_enabled: bool) -> Decision:
 
 
 def stats_of(listing: LogListing, snapshot: Snapshot) -> LogStats:
-    """Return the figures policies look at."""
+    """Return the figures that policies use."""
     newest = max((v for v in listing.checkpoints if v <= snapshot.version), default=None)
     after = -1 if newest is None else newest
     since = sorted(
@@ -405,5 +406,5 @@ def stats_of(listing: LogListing, snapshot: Snapshot) -> LogStats:
 
 def _interval(state: TableState) -> int | None:
     number = properties.number(state.metadata.configuration, properties.CHECKPOINT_INTERVAL)
-    # Out of range is as good as absent: writers agree on 10 there.
+    # Out of range counts as absent: writers then use 10.
     return number if number is not None and number > 0 else None

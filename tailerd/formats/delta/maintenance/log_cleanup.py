@@ -1,6 +1,6 @@
-"""Deletes what has expired from a log: commits, checkpoints, compactions, checksums, sidecars.
+"""Deletes expired files from a log: commits, checkpoints, compactions, checksums, sidecars.
 
-Nothing goes before the checkpoint that stands for it was opened and found whole.
+Nothing is deleted before the checkpoint that replaces it has been read and found complete.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from tailerd.storage.output import sweep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupResult:
-    """What was deleted.
+    """The result of a cleanup.
 
     Attributes:
-        files: Names relative to `_delta_log`, sidecars among them.
+        files: Names of deleted files relative to `_delta_log`, including sidecars.
         size_bytes: Of these.
-        leftovers: Unfinished files of writers that died.
-        oldest_version: As in the plan; None where its checkpoint is gone, and no more was deleted.
+        leftovers: Number of deleted unfinished files of crashed writers.
+        oldest_version: As in the plan; None if its checkpoint is missing, which ends the cleanup.
         reason: Why nothing, or no more, was deleted.
     """
 
@@ -86,7 +86,7 @@ class LogCleanup:
 
     Args:
         reader: The table's log.
-        clock: Tells what has expired.
+        clock: Determines what has expired.
     """
 
     def __init__(self, reader: LogReader, *, clock: Clock | None = None) -> None:
@@ -106,27 +106,27 @@ class LogCleanup:
 
         Args:
             state: Of the newest version.
-            needed_from: The oldest version somebody still wants to rebuild; None for nobody.
-            wanted_by: Who that is, for people.
-            older_than_seconds: Keep longer than the table says.
+            needed_from: The oldest version that must stay rebuildable; None if there is none.
+            wanted_by: The reader that needs it, human-readable.
+            older_than_seconds: Retention, if longer than the table's own.
             checked: An earlier plan; the checkpoint it keeps is not read again.
 
         Raises:
-            ConfigError: That is not as long as the table says.
-            UnsupportedFeatureError: The log must be left alone.
-            LinkInPathError: It lies behind a symbolic link.
-            CorruptLogError: The checkpoint that would stand for the rest is damaged.
+            ConfigError: `older_than_seconds` is shorter than the table's retention.
+            UnsupportedFeatureError: The table requires an unsupported writer feature.
+            LinkInPathError: The folder of the log or its sidecars is a symbolic link.
+            CorruptLogError: The checkpoint that would replace the deleted files is damaged.
             StorageError: The log cannot be read.
         """
         check_maintainable(state)
         await self._reader.check_not_linked()
-        # Before the listing: were the machine to sleep in between, it would make old what is young.
+        # Before the listing: if the machine sleeps in between, new files must not count as old.
         cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         files = await self._list()
         listing = LogListing.of(files)
         links = await self._reader.linked_names(self._reader.path)
         newest = await self._newest_expired(state, listing, cutoff)
-        # What somebody put elsewhere is not ours to take away.
+        # Files that are symbolic links belong to someone else: keep them.
         own = [file for file in files if file.name not in links]
         plan = plan_cleanup(state, listing, own, newest, needed_from, wanted_by)
         is_known = checked is not None and checked.stays == plan.stays
@@ -155,7 +155,7 @@ class LogCleanup:
             middle = (first + until) // 2
             found = await self._reader.read_commit(listing.commits[expired[middle]])
             time = found.commit.timestamp_in_commit_ms
-            # A commit from before they were enabled has only its file's time, which expired.
+            # A commit before they were enabled has only its file's time, which has expired.
             if time is None or time <= cutoff:
                 first = middle + 1
             else:
@@ -163,7 +163,7 @@ class LogCleanup:
         return expired[first - 1] if first else None
 
     async def _check_whole(self, listing: LogListing, version: int) -> None:
-        """Rebuild a version from its checkpoint alone, and read all of that once."""
+        """Rebuild a version from its checkpoint alone, and read the whole checkpoint once."""
         segment = LogSegment(
             version=version,
             checkpoint=listing.checkpoints[version][0],
@@ -190,23 +190,23 @@ class LogCleanup:
     async def apply(
         self, plan: CleanupPlan, objection: Callable[[], Awaitable[str]] = _nothing_against
     ) -> CleanupResult:
-        """Delete what was planned and is still the same, then sidecars and leftovers.
+        """Delete planned files that are unchanged, then sidecars and leftovers.
 
-        It stops where the checkpoint that stays is not the planned one any more: another table may
-        be here by now.
+        It stops if the checkpoint to keep is no longer the planned one: the table may have been
+        replaced.
 
         Args:
-            objection: Asked before each batch: why no more may be deleted, empty to go on.
+            objection: Called before each batch: returns why to stop, empty to continue.
 
         Raises:
-            StorageError: A file cannot be deleted; what is to be kept is whole nevertheless.
+            StorageError: A file cannot be deleted; the files to keep are complete nevertheless.
         """
         files = await self._still_there(plan)
         if files is None:
             return _result([], reason=LOG_CHANGED)
         deleted: list[LogFile] = []
         try:
-            # A batch is one request; looking before each file would take one more for every file.
+            # A batch is one request; a check before each file would add one request per file.
             for first in range(0, len(files), BATCH_FILES):
                 if plan.stays is not None:
                     await check_unchanged(self._reader, plan.stays)
@@ -230,7 +230,7 @@ class LogCleanup:
         )
 
     async def sweep(self) -> int:
-        """Delete unfinished files that nobody has written to for a day; return how many.
+        """Delete unfinished files not written to for a day; return how many.
 
         Raises:
             StorageError: One cannot be deleted.
@@ -240,9 +240,9 @@ class LogCleanup:
         return sum([await sweep(self._reader.store, folder, before) for folder in folders])
 
     async def _still_there(self, plan: CleanupPlan) -> list[LogFile] | None:
-        """Return the planned files that are what they were: another table may be here by now.
+        """Return the planned files that are unchanged: the table may have been replaced.
 
-        None where the checkpoint that stands for them is gone.
+        None if the checkpoint that replaces them is missing.
         """
         if not plan.files:
             return []
@@ -253,14 +253,14 @@ class LogCleanup:
         return [file for file in plan.files if file in unchanged]
 
     async def _delete(self, files: Sequence[LogFile]) -> None:
-        # Where a batch went only in part, every version before the checkpoint that is kept either
-        # comes out right or is missing something: a log with a hole rebuilds nothing.
+        # If a batch is deleted only in part, every version before the kept checkpoint is either
+        # rebuilt correctly or not at all: a log with a gap cannot be replayed.
         await delete_all(self._reader.store, [self._reader.path_of(file) for file in files])
 
     async def unnamed_sidecars(self) -> tuple[LogFile, ...]:
-        """Return sidecars to delete; none while a checkpoint cannot be read: it may name any."""
-        # The clock is read first, and sidecars are listed before the checkpoints: one that is
-        # named in between, while this machine sleeps, is young and cannot be missed.
+        """Return unreferenced sidecars; none if a checkpoint cannot be read: it may use any."""
+        # The clock is read first, and sidecars are listed before checkpoints: a sidecar referenced
+        # in between, while this machine sleeps, is new and therefore kept.
         now_ms = self._clock.now_ms()
         folder = f"{self._reader.path}/{SIDECAR_FOLDER}"
         await self._reader.check_not_linked()

@@ -1,4 +1,4 @@
-"""What Delta offers to keep its logs short."""
+"""The entry point of Delta's maintenance."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class DeltaMaintainer:
         floor: AskFloor = no_readers,
         run_on_engine: RunOnEngine | None = None,
     ) -> DeltaMaintenance:
-        """Return the maintenance of one table; nothing is asked of it yet.
+        """Return the maintenance of one table; makes no request yet.
 
         Raises:
-            ConfigError: The policies are none of Delta.
+            ConfigError: The policies are not valid for Delta.
         """
         return DeltaMaintenance(
             LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True),

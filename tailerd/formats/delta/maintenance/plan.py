@@ -1,4 +1,4 @@
-"""All policies of one Delta table, and what they say together."""
+"""All policies of one Delta table, and their combined decisions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The fields of the section `maintenance` that are Delta's own, in seconds and bytes.
 
     Attributes:
-        engine: Said by `MaintenancePolicies.engine`, with where it runs.
+        engine: `MaintenancePolicies.engine` is used instead.
     """
 
     checkpoint: _Checkpoint | None = _Checkpoint()
@@ -51,7 +51,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What is wanted for one table.
+    """The policies of one table.
 
     Attributes:
         engine: Writes the checkpoints; None for this process.
@@ -66,7 +66,7 @@ class Policies:
 
     @classmethod
     def of(cls, wanted: MaintenancePolicies) -> Policies:
-        """Return what a section `maintenance` asks for.
+        """Return the policies of a section `maintenance`.
 
         Raises:
             ConfigError: It has fields of other formats.
@@ -85,7 +85,7 @@ class Policies:
         )
 
     def decide(self, stats: LogStats, now_ms: int) -> list[Decision]:
-        """Return of every job but cleanup whether it is due, in the order they are done."""
+        """Return for every job except cleanup whether it is due, in the order of execution."""
         decisions = self._decide(stats, now_ms)
         until_ms = self.paused_until_ms(now_ms)
         if until_ms is None:
@@ -93,7 +93,7 @@ class Policies:
         return [_paused(each, until_ms) for each in decisions]
 
     def paused_until_ms(self, now_ms: int) -> int | None:
-        """Return when the pauses that this time falls into are over; None outside of them."""
+        """Return when the pauses that include this time end; None if there is none."""
         return paused_until_ms(self.pauses, now_ms)
 
     def _decide(self, stats: LogStats, now_ms: int) -> list[Decision]:

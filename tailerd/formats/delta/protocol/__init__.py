@@ -1,1 +1,1 @@
-"""What is legal: one pure module per section of the Delta protocol, fed bytes and Arrow."""
+"""The Delta protocol: one pure module per section, with bytes and Arrow data as input."""

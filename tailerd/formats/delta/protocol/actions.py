@@ -1,8 +1,8 @@
 """Every action of the protocol, decoded from a line of JSON.
 
-Unknown actions and fields are ignored, as the protocol asks. `stats` and `partitionValues` of file
-actions stay raw bytes until somebody needs them: they are most of a commit's size. `commitInfo` is
-free-form, so it stays raw too and is read leniently.
+Unknown actions and fields are ignored, as the protocol requires. `stats` and `partitionValues` of
+file actions stay raw bytes until they are needed: they are most of a commit's size. `commitInfo` is
+free-form, so it stays raw too and is parsed leniently.
 
 Protocol: PROTOCOL.md#actions
 """
@@ -19,15 +19,15 @@ from tailerd.errors import CorruptLogError
 NO_RAW = Raw(b"")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding JSON raises on bytes that are none, or have another shape."""
+"""Errors raised when decoding invalid JSON, or JSON of another shape."""
 
 
 Bytes = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""What a signed 64-bit number of the index can hold; more is no size of a file."""
+"""Range of the index's signed 64-bit numbers; larger values are not valid file sizes."""
 
 
 class DeletionVectorDescriptor(Struct, rename="camel", gc=False, frozen=True):
-    """Where the deleted rows of a file are written down (#deletion-vector-descriptor-schema)."""
+    """Where the deletion vector of a file is stored (#deletion-vector-descriptor-schema)."""
 
     storage_type: str
     path_or_inline_dv: str
@@ -70,7 +70,7 @@ class Metadata(Struct, rename="camel", frozen=True):
     """`metaData` (#change-metadata).
 
     Attributes:
-        schema_string: Null, absent or empty where a table begins without columns.
+        schema_string: Null, absent or empty if a table is created without columns.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Metadata(Struct, rename="camel", frozen=True):
 
     @property
     def schema_text(self) -> str:
-        """The schema; empty where the table has no columns yet."""
+        """The schema; empty if the table has no columns yet."""
         return self.schema_string or ""
 
 
@@ -145,7 +145,7 @@ class Line(Struct, gc=False):
 
 
 class CommitInfo(Struct, frozen=True):
-    """What this reader understands of `commitInfo`; nothing of it is guaranteed to be there."""
+    """The fields of `commitInfo` that tailerd uses; all of them are optional."""
 
     operation: str = ""
     in_commit_timestamp: int | None = None
@@ -158,7 +158,7 @@ class CommitInfo(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, raw: bytes) -> CommitInfo:
-        """Read free-form provenance; whatever has an unexpected shape counts as absent."""
+        """Parse free-form provenance; a field of an unexpected shape counts as absent."""
         fields = _object(raw)
         timestamp = fields.get("inCommitTimestamp")
         return cls(
@@ -195,10 +195,10 @@ _PARTITION_VALUES = msgspec.json.Decoder(dict[str, str | None] | None)
 
 
 def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...]:
-    """Decode `partitionValues` as (physical name, serialized value) pairs; empty when absent.
+    """Decode `partitionValues` as (physical name, serialized value) pairs; empty if absent.
 
     Raises:
-        CorruptLogError: They are no map of texts.
+        CorruptLogError: They are not a map of texts.
     """
     if not action.partition_values:
         return ()
@@ -220,9 +220,9 @@ _STATS = msgspec.json.Decoder(_Stats)
 
 
 def num_records_in(stats: str | bytes | None) -> int | None:
-    """Return `numRecords` of a statistics text; None when the file has none, or they are broken.
+    """Return `numRecords` of a statistics text; None if there is none, or it is unreadable.
 
-    Statistics are optional everywhere, so unreadable ones are as good as absent ones.
+    Statistics are optional everywhere, so unreadable ones count as absent.
     """
     if not stats:
         return None
@@ -233,7 +233,7 @@ def num_records_in(stats: str | bytes | None) -> int | None:
 
 
 def num_records_of(action: FileAction) -> int | None:
-    """Return the physical number of rows in the file where its statistics say so."""
+    """Return the physical number of rows in the file; None without statistics."""
     if not action.stats:
         return None
     try:

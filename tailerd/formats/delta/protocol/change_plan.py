@@ -1,19 +1,19 @@
-"""From a commit to the tasks that read its row changes. Pure and deterministic.
+"""Plans the tasks that read a commit's row changes. Pure and deterministic.
 
-Case A: the commit has `cdc` actions and the feed may be used: the change files, nothing else.
-Case B: add: its rows but those in its vector are inserted.
-Case C: remove: its rows but those in its vector are deleted.
+Case A: the commit has `cdc` actions and the feed may be used: only the change files.
+Case B: add: its rows except those in its vector are inserted.
+Case C: remove: its rows except those in its vector are deleted.
 Case D: remove and add of one path, vectors V1 and V2, one of which may be absent:
     V2 - V1 is deleted, V1 - V2 is inserted, nothing else of the file changed.
-Case E: remove and add of one path without any vector: impossible, an error.
-Case F: a MERGE that says it changed no row: nothing. Only where raw changes are asked for.
-Case G: under `auto`, rows are taken away and others brought by B to D: they are compared, and what
-    is on both sides is no change (`rewritten_files`).
+Case E: remove and add of one path without any vector: invalid, an error.
+Case F: a MERGE that reports no changed row: nothing. Only if raw changes are requested.
+Case G: under `auto`, B to D remove rows and add rows: they are compared, and rows on both sides are
+    not changes (`rewritten_files`).
 
-B to F look at actions with `dataChange`; in D it is enough that either has it.
+B to F use actions with `dataChange`; in D one of the two actions is enough.
 
-Of one commit, what is deleted comes before what is inserted: a writer lists a rewritten file's adds
-first, and whoever applies rows by key one after the other must be left with the new ones.
+Within a commit, deletes come before inserts: a writer may list a rewritten file's adds first, and a
+consumer that applies rows by key in order must end with the new rows.
 
 Protocol: PROTOCOL.md#reader-requirements-for-addcdcfile, #deletion-vectors
 """
@@ -65,7 +65,7 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.rows.groups import FileBounds
 
 MAX_PAIRS_PER_PASS = 50_000
-"""Removes held in memory at once while they wait for their adds."""
+"""Maximum number of removes in memory that wait for their adds."""
 
 _WHOLE = (ChangeSourceKind.CDC, ChangeSourceKind.ROWS)
 _MERGE_COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
@@ -73,20 +73,20 @@ _MERGE_COUNTS = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPlan:
-    """What a commit means for a reader of changes.
+    """How the row changes of a commit are read.
 
     Attributes:
         table_id: Identity of the table with the commit.
-        kind: How its rows are found; `none` when it has none.
+        kind: How its rows are found; `none` if it has none.
         is_whole: Whether its tasks must be delivered together.
         max_tasks: Upper bound of the number of tasks.
-        size_bytes: Bytes of the files behind them, as far as the log says.
+        size_bytes: Bytes of the tasks' files, according to the log.
         before, after: Schemas of removed and of added rows.
         added, removed: All data files that the commit adds and removes.
         paired: Keys of paths both removed and added, sorted.
-        has_both: Whether files tell of deleted rows and of inserted ones.
+        has_both: Whether its files have both deleted and inserted rows.
         is_compared: Whether the rows of both sides are compared (case G).
-        row_columns: Where files have ids of rows that tell which of them changed; None: nowhere.
+        row_columns: Columns with row ids that show which rows changed; None if there are none.
     """
 
     version: Version
@@ -108,12 +108,12 @@ class CommitPlan:
 
     @property
     def pair_passes(self) -> int:
-        """How many passes all pairs take; the files that are in no pair go with the first."""
+        """Number of passes for all pairs; unpaired files are part of the first."""
         return max(1, -(-len(self.paired) // MAX_PAIRS_PER_PASS))
 
     @property
     def passes(self) -> int:
-        """How often the commit's lines must be fed to a `TaskPlanner`."""
+        """Number of times the commit's lines must be fed to a `TaskPlanner`."""
         if self.kind is ChangeSourceKind.NONE:
             return 0
         return self.pair_passes * (2 if self.has_both else 1)
@@ -125,11 +125,11 @@ def plan_commit(
     """Decide how the rows of a commit are read.
 
     Args:
-        before, after: The table's state without and with the commit; of version 0, twice its own.
+        before, after: The table's state before and after the commit; for version 0, both its own.
         timestamp_ms: The commit's timestamp.
 
     Raises:
-        ChangeFeedDisabledError: `mode` is `cdf` and the feed is off at this version.
+        ChangeFeedDisabledError: `mode` is `cdf` and the feed is disabled at this version.
     """
     if mode is ChangeMode.CDF and not after.has_change_data_feed:
         raise ChangeFeedDisabledError(
@@ -173,8 +173,8 @@ def plan_commit(
 def _must_compare(kind: ChangeSourceKind, operation: str) -> bool:
     """Return whether rows may be on both sides.
 
-    A DELETE gives none back: its vectors only grow, and each file can be read by itself. Should a
-    writer call something else so, its rows still lead from one version to the next.
+    A DELETE restores no row: its vectors only grow, and each file can be read alone. If a writer
+    uses the name for another operation, the result is not minimal but still correct.
     """
     return kind is ChangeSourceKind.ROWS or (
         kind is ChangeSourceKind.VECTORS and operation != "DELETE"
@@ -213,9 +213,9 @@ def _kind_of_files(
 
 
 def is_no_op_merge(info: CommitInfo) -> bool:
-    """Return whether a MERGE says, in all three counts, that it changed no row.
+    """Return whether a MERGE reports, in all three counts, that it changed no row.
 
-    Such a commit may rewrite files with `dataChange`; the reference gives no rows for it.
+    Such a commit may rewrite files with `dataChange`; Delta Spark emits no rows for it.
     """
     metrics = info.operation_metrics
     return info.operation == "MERGE" and all(metrics.get(name) == "0" for name in _MERGE_COUNTS)
@@ -229,10 +229,10 @@ def _paired_paths(commit: Commit) -> npt.NDArray[np.uint64]:
 
 
 class TaskPlanner:
-    """Turns a commit's lines into change tasks, with memory bounded by pairs per pass.
+    """Creates change tasks from a commit's lines, with memory bounded by pairs per pass.
 
     For each of `plan.passes`: `begin_pass`, then `feed` every line in order, then `end_pass`.
-    Positions count tasks over all passes, so they depend on the commit alone.
+    Positions count tasks over all passes, so they depend only on the commit.
 
     Args:
         plan: From `plan_commit`.
@@ -240,7 +240,7 @@ class TaskPlanner:
 
     Attributes:
         position: Number of tasks so far.
-        bounds: Of a commit whose rows are compared, what is known of the file of each task.
+        bounds: Known bounds of each task's file, for a commit whose rows are compared.
     """
 
     def __init__(self, plan: CommitPlan, paths: DataPaths) -> None:
@@ -259,7 +259,7 @@ class TaskPlanner:
         """Start pass `number`, counted from 0.
 
         Args:
-            position: Tasks that came before; within a pass too, when it is taken up in its middle.
+            position: Number of earlier tasks, also those of this pass if it resumes in its middle.
         """
         self.position = position
         phase, part = divmod(number, self._plan.pair_passes)
@@ -270,10 +270,10 @@ class TaskPlanner:
         self._chosen = set(self._plan.paired[start : start + MAX_PAIRS_PER_PASS].tolist())
 
     def feed(self, lines: list[Line]) -> list[ChangeTask]:
-        """Return the tasks these lines complete.
+        """Return the tasks that these lines complete.
 
         Raises:
-            PathOutsideTableError, CorruptLogError: An action cannot be served.
+            PathOutsideTableError, CorruptLogError: An action is not valid.
         """
         tasks: list[ChangeTask] = []
         is_cdc = self._plan.kind is ChangeSourceKind.CDC
@@ -340,7 +340,7 @@ class TaskPlanner:
                 " deletion vector, so its change is ambiguous.",
                 remedy="The writer is broken: data files may not be overwritten.",
             )
-        # Case D. The file is one and the same; its `add` describes it better.
+        # Case D. Both describe the same file; the `add` has more fields.
         if new is not None and self._gives_deletes:
             yield self._task(added, ChangeType.DELETE, RowFilter(include=new, exclude=old))
         if old is not None and self._gives_inserts:
@@ -382,8 +382,8 @@ class TaskPlanner:
 def _all_null(action: FileAction, schema: TableSchema) -> tuple[tuple[str, str | None], ...]:
     """Return the partition values of an action that has an empty map of them.
 
-    Delta Spark leaves nulls out of the map of a `remove`; only one without any map is from a writer
-    that does not tell.
+    Delta Spark omits nulls from the map of a `remove`; a missing map means that the writer did not
+    record the values.
     """
     if not schema.partition_columns or bytes(action.partition_values) in (b"", b"null"):
         return ()

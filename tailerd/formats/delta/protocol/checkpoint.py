@@ -1,4 +1,4 @@
-"""What a checkpoint's Parquet rows hold: file entries as arrays, everything else as actions.
+"""Decodes a checkpoint's Parquet rows: file entries as arrays, everything else as actions.
 
 Protocol: PROTOCOL.md#checkpoints, #checkpoint-schema
 """
@@ -36,10 +36,10 @@ IDENTITY_COLUMNS = (
     "add.deletionVector.pathOrInlineDv",
     "add.deletionVector.offset",
 )
-"""Leaf columns that make the keys of live files."""
+"""Leaf columns from which the keys of live files are computed."""
 
 KEY_COLUMNS = (*IDENTITY_COLUMNS, "add.size", "add.deletionVector.cardinality")
-"""Those, and what a snapshot counts; statistics, most of a checkpoint's bytes, stay unread."""
+"""These, and those that a snapshot counts; statistics, most of the bytes, are not read."""
 
 FILE_COLUMNS = (
     *KEY_COLUMNS,
@@ -47,13 +47,13 @@ FILE_COLUMNS = (
     "add.partitionValues",
     "add.modificationTime",
 )
-"""Columns that describe live files, statistics left out."""
+"""Columns that describe live files, without statistics."""
 
 STATS_COLUMNS = ("add.stats", "add.stats_parsed.numRecords")
-"""Where a file's number of rows may be written down."""
+"""Columns that may have a file's number of rows."""
 
 COUNT_COLUMNS = ("add.path", "add.deletionVector.cardinality", *STATS_COLUMNS)
-"""Leaf columns that tell how many rows live files have."""
+"""Leaf columns from which the rows of live files are counted."""
 
 OTHER_ACTIONS = (
     "metaData",
@@ -63,7 +63,7 @@ OTHER_ACTIONS = (
     "sidecar",
     "checkpointMetadata",
 )
-"""Top-level columns of everything that is no file action."""
+"""Top-level columns of the non-file actions."""
 
 PROBES = {
     "metaData": "metaData.id",
@@ -73,7 +73,7 @@ PROBES = {
     "sidecar": "sidecar.path",
     "checkpointMetadata": "checkpointMetadata.version",
 }
-"""For each, a required leaf whose null count tells whether a row group has any."""
+"""For each, a required leaf whose null count shows whether a row group has any."""
 
 _TYPES: dict[str, Any] = {
     "metaData": Metadata,
@@ -91,7 +91,7 @@ _FIELDS = {
 
 
 def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
-    """Yield the non-file actions of some rows.
+    """Yield the non-file actions of a batch of rows.
 
     Raises:
         CorruptLogError: A row does not have the shape of its action.
@@ -116,7 +116,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a struct row as JSON has it: maps as objects, nulls left out."""
+    """Return a struct row in JSON form: maps as objects, without nulls."""
     plain: dict[str, Any] = {}
     for key, value in row.items():
         if value is None:
@@ -135,7 +135,7 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") -> CheckpointFiles:
-    """Return keys, sizes and row numbers of the `add` entries in some rows.
+    """Return keys, sizes and row numbers of the `add` entries in a batch of rows.
 
     Args:
         batch: At least the `KEY_COLUMNS` that the file has.
@@ -189,8 +189,8 @@ def _check_shape(add: pa.DataType) -> None:
 
 
 NAMES_AT_ONCE = 4096
-"""Paths that are objects at one time: so few that the interpreter keeps their memory for the next,
-which is half of what hashing them costs."""
+"""Paths converted to objects at a time: so few that the interpreter reuses their memory, which
+halves the cost of hashing them."""
 
 
 def logical_keys(paths: pa.Array, vectors: Iterable[FileVector], root_url: str) -> KeyArray:
@@ -217,7 +217,7 @@ def logical_keys(paths: pa.Array, vectors: Iterable[FileVector], root_url: str) 
 
 
 def _may_need_decoding(paths: pa.StringArray) -> bool:
-    """Look for the characters of escapes and absolute paths in all texts at once."""
+    """Return whether any path may have an escape or be absolute; checks all texts at once."""
     data = paths.buffers()[2]
     text = data.to_pybytes() if data is not None else b""
     return b"%" in text or b":" in text or pc.any(pc.starts_with(paths, "/")).as_py() is True
@@ -247,14 +247,14 @@ def vectors_of(add: pa.StructArray) -> Iterator[FileVector]:
 
 
 def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
-    """Return chosen file entries as objects.
+    """Return file entries as objects.
 
     Args:
-        add: Entries with `FILE_COLUMNS` and perhaps `STATS_COLUMNS`; none is null.
+        add: Entries with `FILE_COLUMNS` and optionally `STATS_COLUMNS`, without nulls.
         keys: Their keys, shape (n,).
 
     Raises:
-        CorruptLogError: An entry lacks what every file has.
+        CorruptLogError: An entry lacks a required field.
     """
     files = []
     for row, key in zip(add.to_pylist(), keys.tolist(), strict=True):
@@ -280,10 +280,10 @@ def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
 
 
 def live_rows(add: pa.StructArray) -> int | None:
-    """Return the rows of chosen file entries without deleted ones; None if one lacks statistics.
+    """Return the rows of file entries without deleted ones; None if one lacks statistics.
 
     Args:
-        add: Entries with `COUNT_COLUMNS`; none is null.
+        add: Entries with `COUNT_COLUMNS`, without nulls.
     """
     names = [field.name for field in add.type]
     counts: list[int | None] = [None] * len(add)

@@ -1,4 +1,4 @@
-"""The columns of a checkpoint file, and its rows that are no file actions.
+"""The columns of a checkpoint file, and its rows of non-file actions.
 
 Protocol: PROTOCOL.md#checkpoint-schema, #checkpoint-metadata, #sidecar-file-information
 """
@@ -39,7 +39,7 @@ STATISTICS = (
     "remove.path",
     *PROBES.values(),
 )
-"""Leaves that tell whether a row group has rows of a kind, and whether it may be copied."""
+"""Leaves that show whether a row group has rows of a kind, and whether it may be copied."""
 
 DICTIONARIES = tuple(
     f"{kind}.partitionValues.key_value.{part}"
@@ -54,7 +54,7 @@ class CheckpointColumns:
 
     Args:
         form: Of the file actions.
-        others: All other actions of the file; None for a file that has none.
+        others: All other actions of the file; None for a file without them.
         has_files: Whether the file has columns of file actions.
     """
 
@@ -84,7 +84,7 @@ class CheckpointColumns:
         return (body for name, body in self._others if name == kind)
 
     def others_batch(self) -> pa.RecordBatch:
-        """Return the actions that are no file actions, one a row.
+        """Return the non-file actions, one per row.
 
         Raises:
             CorruptLogError: One does not have the shape of its kind.
@@ -102,7 +102,7 @@ class CheckpointColumns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def blank_batch(self, rows: int) -> pa.RecordBatch:
-        """Return `add` actions that say nothing but that they change no data."""
+        """Return `add` actions in which only `dataChange` is set, to false."""
         kind = self.schema.field("add").type
         members = [
             pa.repeat(False, rows) if item.name == "dataChange" else pa.nulls(rows, item.type)
@@ -111,7 +111,7 @@ class CheckpointColumns:
         return self.files_batch("add", pa.StructArray.from_arrays(members, fields=list(kind)))
 
     def files_batch(self, kind: str, column: pa.StructArray) -> pa.RecordBatch:
-        """Return `add` or `remove` actions, one a row."""
+        """Return `add` or `remove` actions, one per row."""
         columns = [
             column if item.name == kind else pa.nulls(len(column), item.type)
             for item in self.schema

@@ -1,4 +1,4 @@
-"""Which columns a checkpoint of a table has: the protocol's, by the table's properties.
+"""Determines the columns of a table's checkpoint, by the protocol and the table's properties.
 
 Protocol: PROTOCOL.md#checkpoint-schema, #checkpoints
 """
@@ -79,7 +79,7 @@ OTHER_TYPES: Mapping[str, Types] = {
 }
 STATS, STATS_PARSED, PARTITIONS_PARSED = "stats", "stats_parsed", "partitionValues_parsed"
 _OF_ADDS_ALONE = frozenset({*ADD_TYPES, STATS, STATS_PARSED, PARTITIONS_PARSED})
-# Vacuum needs neither, so the protocol leaves them out of checkpoints.
+# VACUUM needs none of these, so the protocol omits them from checkpoints.
 _LEFT_OUT_OF_REMOVES = frozenset({"tags", "stats", "stats_parsed", "clusteringProvider"})
 
 
@@ -88,11 +88,11 @@ class CheckpointForm:
     """The columns of one checkpoint's file actions.
 
     Attributes:
-        stats_type: Type of `stats_parsed`; None where statistics are not written as columns.
-        partition_types: Type of `partitionValues_parsed` by physical names; None as well.
+        stats_type: Type of `stats_parsed`; None if statistics are not written as columns.
+        partition_types: The same for `partitionValues_parsed`, by physical names.
         has_json_stats: Whether statistics are written as texts.
-        known_stats: Type of the statistics that the schema's columns may have, however written.
-        extra_adds, extra_removes: Columns of fields this release does not know.
+        known_stats: Type of the statistics of the schema's columns, in either form.
+        extra_adds, extra_removes: Columns of unknown fields.
     """
 
     has_json_stats: bool
@@ -106,12 +106,12 @@ class CheckpointForm:
     def of(
         cls, state: TableState, extra_adds: Types | None = None, extra_removes: Types | None = None
     ) -> CheckpointForm:
-        """Return the form the table's properties ask for."""
+        """Return the form that the table's properties require."""
         configuration = state.metadata.configuration
         is_struct = properties.is_enabled(configuration, properties.STATS_AS_STRUCT)
         known_stats = statistics_type(state)
         return cls(
-            # Statistics are lost for all readers where a senseless value switches them off.
+            # An invalid value must not disable statistics, which all readers would lose.
             has_json_stats=not properties.is_disabled(configuration, properties.STATS_AS_JSON),
             known_stats=known_stats,
             stats_type=known_stats if is_struct else None,
@@ -154,7 +154,7 @@ def _partition_types(state: TableState) -> pa.StructType | None:
 
 
 class ExtraColumns:
-    """Collects the fields of file actions that this release does not know, and finds types.
+    """Collects unknown fields of file actions, and determines their types.
 
     Attributes:
         adds, removes: By name.
@@ -165,14 +165,14 @@ class ExtraColumns:
         self.removes: dict[str, pa.DataType] = {}
 
     def take_column(self, kind: str, column: pa.DataType) -> None:
-        """Take the column `add` or `remove` of an earlier checkpoint."""
+        """Add the column `add` or `remove` of an earlier checkpoint."""
         found, known = self._of(kind)
         for item in column:
             if item.name not in known and not pa.types.is_null(item.type):
                 found[item.name] = merged_type(found.get(item.name), item.type)
 
     def take_row(self, kind: str, row: FileRow) -> None:
-        """Take an `add` or `remove` of a commit."""
+        """Add an `add` or `remove` of a commit."""
         if row.extras:
             found, _ = self._of(kind)
             for name, value in row.extras.items():
@@ -185,7 +185,7 @@ class ExtraColumns:
 
 
 def inferred_type(value: Any) -> pa.DataType:
-    """Return a type for a value of a field this release does not know; text where none fits."""
+    """Return a type for a value of an unknown field; text if none fits."""
     try:
         kind = pa.infer_type([value])
     except (pa.ArrowException, TypeError, OverflowError):
@@ -194,7 +194,7 @@ def inferred_type(value: Any) -> pa.DataType:
 
 
 def _is_storable(kind: pa.DataType) -> bool:
-    """Return whether Parquet has this type: it knows neither empty structs nor untyped nulls."""
+    """Return whether Parquet has this type: it has neither empty structs nor untyped nulls."""
     if pa.types.is_null(kind):
         return False
     if pa.types.is_struct(kind) and kind.num_fields == 0:
@@ -203,7 +203,7 @@ def _is_storable(kind: pa.DataType) -> bool:
 
 
 def merged_type(known: pa.DataType | None, new: pa.DataType) -> pa.DataType:
-    """Return a type for values of both; text, which is then JSON, where there is no other."""
+    """Return a type for values of both; text (JSON) if there is no other."""
     if known is None or known == new:
         return new
     try:

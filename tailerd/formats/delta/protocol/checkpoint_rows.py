@@ -118,7 +118,7 @@ def conformed_adds(add: pa.StructArray, form: CheckpointForm) -> pa.StructArray:
     """Return the column `add` of an earlier checkpoint in this checkpoint's form.
 
     Args:
-        add: Entries of files, none null.
+        add: Entries of files, without nulls.
     """
     columns = {
         item.name: _member(add, item.name, item.type)
@@ -182,7 +182,7 @@ def _texts_of(add: pa.StructArray, known: pa.StructType) -> pa.Array:
     if texts.null_count and _has(add, STATS_PARSED):
         parsed = pc.struct_field(add, STATS_PARSED)
         if parsed.null_count < len(parsed):
-            # The schema alone says which times have a zone: INT96 has none.
+            # Only the schema shows which times have a zone: INT96 has none.
             return pc.coalesce(texts, statistics_texts(_lenient(parsed, known)))
     return texts
 
@@ -202,7 +202,7 @@ def _parsed_of(add: pa.StructArray, kind: pa.StructType) -> pa.Array:
 
 
 def _lenient(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return statistics of an earlier schema in this one; bounds that do not fit are left out."""
+    """Return statistics of an earlier schema in this one, without bounds that do not fit."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
@@ -220,12 +220,12 @@ def _lenient(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def parsed_partitions(values: pa.MapArray, kind: pa.StructType) -> pa.StructArray:
-    """Return partition values, which are texts by name, as columns of their types.
+    """Return partition values, which are texts by name, as typed columns.
 
-    Timestamps without a zone are UTC in these columns, whatever zone a reader is told.
+    Timestamps without a zone are UTC in these columns, regardless of `partition_timezone`.
 
     Raises:
-        CorruptLogError: A text is no value of its column's type.
+        CorruptLogError: A text is not a value of its column's type.
     """
     members = []
     for item in kind:

@@ -1,4 +1,4 @@
-"""A commit file, decoded in bounded slices, and what one pass over it finds.
+"""Decodes commit files in bounded slices, and collects their content in one pass.
 
 Protocol: PROTOCOL.md#delta-log-entries, #actions
 """
@@ -38,11 +38,11 @@ _NULL = Raw(b"null")
 
 
 class LineDecoder:
-    """Turns chunks of a body into actions; holds back a line until it is complete.
+    """Decodes chunks of a body to actions; buffers a line until it is complete.
 
     Args:
         name: File name for error messages.
-        memory_bytes: What reading may take.
+        memory_bytes: Memory for reading.
 
     Attributes:
         bytes_done: Bytes of the lines decoded so far.
@@ -56,7 +56,7 @@ class LineDecoder:
 
     @property
     def has_rest(self) -> bool:
-        """Whether a line is held back."""
+        """Whether an incomplete line is buffered."""
         return self._blocks.has_rest
 
     def feed(self, chunk: bytes) -> list[Line]:
@@ -64,7 +64,7 @@ class LineDecoder:
 
         Raises:
             CorruptLogError: A complete line is not an action.
-            TooLargeError: A line is longer than memory allows.
+            TooLargeError: A line does not fit the memory.
         """
         whole = self._blocks.feed(chunk)
         self.bytes_done += len(whole)
@@ -75,7 +75,7 @@ class LineDecoder:
 
         Raises:
             TornCommitError: The last line is incomplete, or the file has no action at all.
-            CorruptLogError: The last line is no action, whatever might follow it.
+            CorruptLogError: The last line is not an action, whatever might follow it.
         """
         rest = self._blocks.rest()
         self.bytes_done += len(rest)
@@ -83,7 +83,7 @@ class LineDecoder:
             try:
                 last = _DECODER.decode(rest)
             except msgspec.ValidationError as error:
-                # Whatever would follow, this is no action.
+                # Not an action, whatever might follow.
                 raise self._name_line(rest, error) from error
             except UNREADABLE as error:
                 raise TornCommitError(
@@ -124,7 +124,7 @@ class LineDecoder:
 
 
 def slices(body: bytes) -> Iterator[bytes]:
-    """Cut a body held in memory into slices of bounded size."""
+    """Split a body in memory into slices of bounded size."""
     if len(body) <= SLICE_BYTES:
         return iter((body,))
     return _slices(body)
@@ -162,7 +162,7 @@ class FileTally(Struct, gc=False):
 
 
 Keys = MutableSequence[int]
-"""Unsigned 64-bit keys; an array where there are many."""
+"""Unsigned 64-bit keys; an array if there are many."""
 
 
 _PACKED = {
@@ -177,22 +177,22 @@ _PACKED = {
 
 
 class Commit(Struct):
-    """What one pass over a commit (or compaction) finds: everything but the file actions' bodies.
+    """The content of a commit (or compaction), without the bodies of file actions.
 
     Attributes:
-        info_json: The commit's provenance as it stands there; empty without any.
+        info_json: The commit's raw provenance; empty without any.
         is_info_first: Whether it is the first action (needed for in-commit timestamps).
         added_keys, added_sizes: Keys and bytes of `add` actions, parallel, in file order.
         removed_keys: Keys of `remove` actions.
         added_paths, removed_paths: Keys of the paths alone, parallel to the above; equal arrays
-            where no deletion vector is involved.
+            without deletion vectors.
         added, removed, change_files: Tallies of all `add`, `remove` and `cdc` actions.
-        data_added, data_removed: The same of those with `dataChange`.
-        has_vectors: Whether any file action carries a deletion vector.
-        vector_keys, vector_rows: Keys of `add` actions with a deletion vector, and how many rows
-            it deletes; parallel.
+        data_added, data_removed: The same for those with `dataChange`.
+        has_vectors: Whether any file action has a deletion vector.
+        vector_keys, vector_rows: Keys of `add` actions with a deletion vector, and the number of
+            rows it deletes; parallel.
         rows_added, rows_removed: Physical rows in the files of all `add` and `remove` actions;
-            None where one lacks statistics, or where nobody asked to count.
+            None if one lacks statistics, or counting was not requested.
         size_bytes: Bytes of the body.
     """
 
@@ -227,12 +227,12 @@ class Commit(Struct):
 
     @property
     def timestamp_in_commit_ms(self) -> int | None:
-        """`inCommitTimestamp` where the commit carries one."""
+        """`inCommitTimestamp`; None if the commit has none."""
         info = self.info
         return info.in_commit_timestamp if info else None
 
     def pack(self) -> None:
-        """Turn long lists of keys into arrays: 8 bytes an entry instead of 40."""
+        """Convert long lists of keys to arrays: 8 bytes per entry instead of 40."""
         if len(self.added_keys) + len(self.removed_keys) < PACK_AT_LEAST:
             return
         for name, kind in _PACKED.items():
@@ -248,9 +248,9 @@ class CommitScan:
         version: Version of the commit.
         name: File name for error messages.
         root_url: The table's place, to recognise absolute paths below it.
-        with_rows: Whether to look into statistics for the number of rows.
-        memory_bytes: What reading may take.
-        keeps_lines: Whether the decoded lines are wanted afterwards.
+        with_rows: Whether to read the number of rows from statistics.
+        memory_bytes: Memory for reading.
+        keeps_lines: Whether to keep the decoded lines.
 
     Attributes:
         lines: All lines decoded so far, in order, if they are kept; else None.
@@ -274,12 +274,12 @@ class CommitScan:
         self._is_first = True
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next slice."""
+        """Scan the next slice."""
         self._commit.size_bytes += len(chunk)
         self._take(self._decoder.feed(chunk))
 
     def whole(self, body: bytes) -> Commit:
-        """Take a body held in memory and return the commit.
+        """Scan a body in memory and return the commit.
 
         Raises:
             CorruptLogError, TornCommitError: As `finish`.
@@ -292,7 +292,8 @@ class CommitScan:
         """Return the commit.
 
         Raises:
-            CorruptLogError, TornCommitError: As `LineDecoder`, or two metadata or protocol actions.
+            CorruptLogError, TornCommitError: As `LineDecoder`; or it has two metadata or protocol
+                actions.
         """
         self._take(self._decoder.finish())
         if self._rows is not None:
@@ -366,5 +367,5 @@ class CommitScan:
 
 
 def scan_commit(version: int, name: str, body: bytes, root_url: str = "") -> Commit:
-    """Scan a body held in memory."""
+    """Scan a body in memory."""
     return CommitScan(version, name, root_url).whole(body)

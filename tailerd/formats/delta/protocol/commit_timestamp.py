@@ -1,4 +1,4 @@
-"""When a commit happened.
+"""Computes commit timestamps.
 
 Protocol: PROTOCOL.md#in-commit-timestamps, #add-cdc-file (reading _commit_timestamp)
 """
@@ -13,14 +13,14 @@ from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.snapshot import TableState
 
 LOOK_BACK_VERSIONS = 100
-"""How far back file times are looked at, so that a version gets one time whoever asks."""
+"""Earlier versions whose file times are used, so that every reader computes the same time."""
 
 
 def monotonic_file_times(commits: Mapping[int, LogFile]) -> dict[int, int]:
     """Return each version's time in milliseconds: the file's, but after the version before it.
 
-    Clocks jump and copies lose times, so a time that does not grow is raised to one millisecond
-    after its predecessor's.
+    Clocks jump and copies lose times, so a time that is not later than its predecessor's is raised
+    to one millisecond after it.
     """
     times: dict[int, int] = {}
     last: int | None = None
@@ -40,7 +40,7 @@ def commit_time_ms(commit: Commit, state: TableState, file_time_ms: int) -> int:
         file_time_ms: The commit file's monotonic time.
 
     Raises:
-        CorruptLogError: In-commit timestamps are on and the commit has none in its first action.
+        CorruptLogError: In-commit timestamps are enabled, and the commit's first action has none.
     """
     if not state.has_in_commit_timestamps:
         return file_time_ms

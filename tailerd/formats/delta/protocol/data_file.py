@@ -1,4 +1,4 @@
-"""What a change task of a Delta table carries: a file, what its columns mean, which rows count."""
+"""The payload of a Delta change task: a file, its schema, and which of its rows to read."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ VERSIONS = ConsecutiveVersions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionVector:
-    """A deletion vector as an action names it.
+    """A deletion vector as referenced by an action.
 
     Attributes:
         storage_type: `u` (relative to the table), `p` (absolute) or `i` (inline).
-        path_or_inline: As the log has it; identity is made of it.
+        path_or_inline: As in the log; part of the identity.
         offset: Start in the file; None is not 0 (it is part of the identity).
         size_bytes: Length of the serialized bitmap.
         cardinality: Number of rows it removes.
-        url: Resolved place of the file; empty when inline.
+        url: Resolved place of the file; empty if inline.
 
     Protocol: PROTOCOL.md#deletion-vectors
     """
@@ -49,7 +49,7 @@ class DeletionVector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """The rows of a file that count: (all, or those in `include`) without those in `exclude`."""
+    """The selected rows of a file: (all, or those in `include`) without those in `exclude`."""
 
     include: DeletionVector | None = None
     exclude: DeletionVector | None = None
@@ -60,11 +60,11 @@ ALL_ROWS = RowFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowIds:
-    """Where a file has what row tracking says of its rows, and what holds where it has nothing.
+    """The row-tracking columns of a file, and the defaults for rows without a value there.
 
     Attributes:
         id_column, version_column: Names of columns in Parquet.
-        first_id: Id of the first row; each row behind it has one more.
+        first_id: Id of the first row; incremented by one for each row after it.
         commit_version: Version that changed the rows last.
 
     Protocol: PROTOCOL.md#row-tracking
@@ -98,9 +98,9 @@ class DataFile:
     Attributes:
         url: The file, absolute.
         schema: Of the version whose rows they are.
-        partition_values: (physical name, serialized value or None) pairs, as the log has them.
-        rows: Which rows count.
-        row_ids: Ids of the rows, where they tell which of them a commit carried over.
+        partition_values: (physical name, serialized value or None) pairs, as in the log.
+        rows: Which rows are selected.
+        row_ids: Row ids, if they show which rows a commit carried over.
         share_index, share_count: Which row groups; see `reading.file_scan.FileShare`.
     """
 
@@ -124,13 +124,13 @@ def data_file(task: ChangeTask) -> DataFile:
 def schema_id(schema: TableSchema) -> str:
     """Return a hash of `schemaString` and the partition columns.
 
-    The order of keys in the text does not count: a checkpoint may spell a schema in another order
+    The order of keys in the text does not matter: a checkpoint may write a schema in another order
     than the commit it comes from.
     """
     try:
         text = json.dumps(json.loads(schema.text), sort_keys=True)
     except (ValueError, RecursionError):
-        # Whoever reads rows says what is wrong with it.
+        # Reading the rows raises the error.
         text = schema.text
     content = json.dumps([text, list(schema.partition_columns)])
     return hashlib.sha256(content.encode()).hexdigest()[:32]

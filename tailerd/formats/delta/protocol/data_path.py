@@ -1,4 +1,4 @@
-"""Where the files an action names lie, and whether the table may name them.
+"""Resolves the files that actions reference, and checks that the table may reference them.
 
 Protocol: PROTOCOL.md#add-file-and-remove-file (path), #deletion-vector-descriptor-schema
 """
@@ -16,10 +16,10 @@ from tailerd.formats.delta.protocol.data_file import DeletionVector
 from tailerd.formats.delta.protocol.deletion_vector import relative_file_path
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")
-"""As `locate` tells URLs from paths: a partition column may be named `a:b`."""
+"""Distinguishes URLs from paths, as in `locate`: a partition column may be named `a:b`."""
 
 MOST_PATH_CHARACTERS = 64 * 1024
-"""Many times what file systems and buckets allow, escapes included."""
+"""Far above the limit of file systems and buckets, including escapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class DataPaths:
 
     Attributes:
         root: The table's place, decoded: an absolute path or a URL, without a trailing slash.
-        allowed: Further places files may lie in (shallow clones), in the same form; everything
-            local where one is empty.
+        allowed: Further places for files (shallow clones), in the same form; an empty one allows
+            all local files.
     """
 
     root: str
@@ -39,8 +39,8 @@ class DataPaths:
         """Return the absolute place of a path in the log, which is percent-decoded exactly once.
 
         Raises:
-            PathOutsideTableError: It lies outside the table and every allowed place.
-            CorruptLogError: No file can have that name.
+            PathOutsideTableError: It is outside the table and every allowed place.
+            CorruptLogError: It is not a valid file name.
         """
         if len(path) > MOST_PATH_CHARACTERS:
             raise CorruptLogError(
@@ -76,7 +76,7 @@ class DataPaths:
 
         Raises:
             PathOutsideTableError: As `resolve`.
-            CorruptLogError: The storage type is none of u, p, i, or as `resolve`.
+            CorruptLogError: The storage type is not u, p or i, or as `resolve`.
         """
         text = descriptor.path_or_inline_dv
         match descriptor.storage_type:
@@ -104,9 +104,9 @@ class DataPaths:
 
 
 def _plain(place: str) -> str:
-    """Return one spelling of an absolute place: local files as a path, the rest as a URL.
+    """Return the normal form of an absolute place: local files as a path, the rest as a URL.
 
-    Hadoop's names for S3 (`s3a`, `s3n`) mean the same places.
+    Hadoop's schemes for S3 (`s3a`, `s3n`) are equivalent to `s3`.
     """
     if place.startswith(("s3a://", "s3n://")):
         place = f"s3{place[3:]}"

@@ -1,4 +1,4 @@
-"""Deletion vectors: which rows of a file are deleted.
+"""Decodes deletion vectors: which rows of a file are deleted.
 
 Protocol: PROTOCOL.md#deletion-vectors, #deletion-vector-format
 """
@@ -17,12 +17,12 @@ from tailerd.formats.delta.protocol.data_file import DeletionVector
 
 MAGIC = 1_681_511_377
 NATIVE_MAGIC = 1_681_511_376
-"""Of the form the protocol's example of an inline vector has; otherwise it is not written."""
+"""Of the form in the protocol's example of an inline vector; writers do not use it otherwise."""
 FRAME_BYTES = 8
-"""Length before the bitmap and checksum behind it, four bytes each, in a file."""
+"""Length before the bitmap and checksum after it, four bytes each, in a file."""
 _UUID_CHARS = 20
 _Z85_BLOCK = 4
-"""Z85 pads to as many bytes."""
+"""Z85 pads to a multiple of this many bytes."""
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _NO_DIGIT = 255
@@ -31,17 +31,17 @@ _DIGITS[np.frombuffer(_Z85, np.uint8)] = np.arange(85)
 _PLACES = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
 _Z85_CHARS = 5
 _PAD = "#"
-"""Of a block that starts with it no standard text has one: it would be more than four bytes."""
+"""No block of a standard text starts with it: its value would not fit four bytes."""
 
 
 def z85_decode(text: str) -> bytes:
-    """Decode ZeroMQ's base 85, as its definition has it and as delta-kernel-rs writes it.
+    """Decode ZeroMQ's base 85, in the standard form and as delta-kernel-rs writes it.
 
-    There, what is left of one to three bytes becomes a number of a digit more than bytes, with
-    pads before it: `##093` is the two bytes 03 00.
+    The latter encodes a rest of one to three bytes as a number with one digit more than bytes,
+    padded on the left: `##093` is the two bytes 03 00.
 
     Raises:
-        ValueError: The text is no Z85.
+        ValueError: The text is not Z85.
     """
     if len(text) % _Z85_CHARS:
         raise ValueError("not a Z85 text")
@@ -72,7 +72,7 @@ def _decode_blocks(text: str) -> npt.NDArray[np.uint64]:
 
 
 def relative_file_path(path_or_inline: str) -> str:
-    """Return where a vector of storage type `u` lies, relative to the table's root.
+    """Return the path of a vector of storage type `u`, relative to the table's root.
 
     Raises:
         InvalidDeletionVectorError: The text does not end in an encoded UUID.
@@ -104,10 +104,10 @@ def decode_inline(vector: DeletionVector) -> BitMap64:
 
 
 def check_place(vector: DeletionVector, file_bytes: int) -> None:
-    """Make sure that a vector lies within its file, before any of it is read.
+    """Make sure that a vector is within its file, before any of it is read.
 
     Raises:
-        InvalidDeletionVectorError: It does not.
+        InvalidDeletionVectorError: It is not.
     """
     start = 1 if vector.offset is None else vector.offset
     if start < 0 or vector.size_bytes < 0:
@@ -162,7 +162,7 @@ def _bitmap(vector: DeletionVector, data: bytes) -> BitMap64:
 
 
 def _native_bitmap(data: bytes) -> BitMap64:
-    """Read the older form: a count, then 32-bit bitmaps, each after its length, big-endian."""
+    """Decode the older form: a count, then 32-bit bitmaps, each after its length, big-endian."""
     bitmap = BitMap64()
     at = 8
     for high in range(int.from_bytes(data[4:8], "big")):

@@ -19,7 +19,7 @@ from tailerd.formats.delta.protocol.schema import PrimitiveType, parse_schema
 from tailerd.rows.groups import ColumnBounds, widened_bounds
 
 MAX_COLUMNS = 8
-"""Columns whose bounds are looked at: the first have statistics, and order files if any does."""
+"""Columns whose bounds are used: only the first ones have statistics, and they cluster files."""
 
 
 class _Bounds(Struct, rename="camel", gc=False):
@@ -33,13 +33,13 @@ _BOUNDS = msgspec.json.Decoder(_Bounds)
 
 
 def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, ColumnBounds]:
-    """Return the bounds of a file's columns by physical name; none where they are not known.
+    """Return the bounds of a file's columns by physical name; empty if they are not known.
 
-    Only of columns whose values JSON keeps and whose order is certain: integers, texts, dates and
-    times. Floats have NaN outside of all bounds; decimals are floats in JSON.
+    Only for types that JSON represents exactly and whose order is certain: integers, texts, dates
+    and times. Floats have NaN outside of all bounds; decimals are floats in JSON.
 
     Args:
-        stats: The `stats` of an action as the log has it: a JSON text of a JSON object.
+        stats: The `stats` of an action as in the log: a JSON text of a JSON object.
     """
     if not stats:
         return {}
@@ -47,7 +47,7 @@ def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, Colum
         text = _TEXT.decode(stats)
         found = _BOUNDS.decode(text) if text else _Bounds()
     except UNREADABLE:
-        # Statistics are optional: unreadable ones are as good as absent ones.
+        # Statistics are optional: unreadable ones count as absent.
         return {}
     columns = {}
     for name, kind in _ordered(schema):
@@ -63,7 +63,7 @@ def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, Colum
 
 @functools.lru_cache(maxsize=64)
 def _ordered(schema: TableSchema) -> tuple[tuple[str, str], ...]:
-    """Return the columns to look at, physical name and type; the same for many files."""
+    """Return physical name and type of the columns whose bounds are used; cached for many files."""
     return tuple(
         (field.physical_name(schema.column_mapping), field.type.name)
         for field in parse_schema(schema.text).fields
@@ -75,7 +75,7 @@ def _ordered(schema: TableSchema) -> tuple[tuple[str, str], ...]:
 
 
 def _value(value: Any, kind: str) -> Any:
-    """Return a bound, None if it is not known."""
+    """Return a bound; None if it is not known."""
     try:
         return _PARSED[kind](value)
     except (ValueError, TypeError, OverflowError):

@@ -1,8 +1,8 @@
-"""The live files of one version: who they are and how large, about 21 bytes each.
+"""The live files of one version: their keys and sizes, about 21 bytes each.
 
-Paths and statistics stay where they are, in the log; the index knows where to find them again.
-Sorted arrays hold the bulk, a dict what came since; the dict is folded into the arrays when it has
-grown, so that one commit costs what the commit is long.
+Paths and statistics remain in the log; the index records where to find them again. Sorted arrays
+hold most files, a dict recent ones; the dict is merged into the arrays when it has grown, so that
+the cost of a commit is proportional to its size.
 
 Protocol: PROTOCOL.md#action-reconciliation
 """
@@ -25,23 +25,23 @@ Sizes = npt.NDArray[np.int64]
 Origins = npt.NDArray[np.uint32]
 
 VERSION_FLAG = 1 << 31
-"""An origin with this bit is an age: commits since the checkpoint; without it, a row there."""
+"""An origin with this bit is an age in commits since the checkpoint; without it, a row there."""
 FOLD_AT_LEAST = 65_536
 FEW = 64
-"""Up to so many a loop is faster than arrays."""
+"""Up to this number a loop is faster than arrays."""
 BULK_COMMIT = 16_384
-"""Commits with more file actions than this go straight into the arrays."""
+"""Commits with more file actions than this are applied directly to the arrays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles:
-    """`add` entries of one stretch of checkpoint rows.
+    """`add` entries of one range of checkpoint rows.
 
     Attributes:
         keys: Logical file keys, shape (n,).
         sizes: Bytes, shape (n,).
         rows: Row number of each within the whole checkpoint, shape (n,), ascending.
-        vector_keys, vector_rows: Keys of those with a deletion vector, and how many rows it
+        vector_keys, vector_rows: Keys of those with a deletion vector, and the number of rows it
             deletes; parallel.
     """
 
@@ -53,10 +53,10 @@ class CheckpointFiles:
 
 
 class FileIndex:
-    """Live files by key. Mutable: it belongs to one snapshot, which hands it on when it advances.
+    """Live files by key. Mutable: owned by one snapshot, which passes it on when it advances.
 
     Args:
-        base_version: Version of the checkpoint below; -1 without one. Ages count from it.
+        base_version: Version of the underlying checkpoint; -1 without one. Ages count from it.
 
     Attributes:
         num_files, size_bytes: Of all live files.
@@ -78,13 +78,13 @@ class FileIndex:
 
     @classmethod
     def from_checkpoint(cls, version: int, parts: Iterable[CheckpointFiles]) -> FileIndex:
-        """Build the index of a checkpoint; of entries with one key the last counts."""
+        """Build the index of a checkpoint; of entries with the same key the last is used."""
         index = cls(version)
         stretches = list(parts)
         if stretches:
             rows = np.concatenate([part.rows for part in stretches])
             sizes = np.concatenate([part.sizes for part in stretches])
-            # Popped as they are handed on: nobody else holds them while they are sorted.
+            # Popped when passed on, so that no other reference keeps them alive while sorting.
             keys = [np.concatenate([part.keys for part in stretches])]
             index.vectors.add(
                 chain.from_iterable(part.vector_keys for part in stretches),
@@ -97,7 +97,7 @@ class FileIndex:
     def apply(self, commit: Commit) -> None:
         """Reconcile one commit: its removes, then its adds."""
         if commit.has_vectors:
-            # A key tells the vector too: a file with one is removed, or replaced, by the same.
+            # A key includes the vector: a file with one is removed or replaced by the same key.
             self.vectors.forget(commit.removed_keys)
             self.vectors.forget(commit.vector_keys)
             self.vectors.add(commit.vector_keys, commit.vector_rows)
@@ -173,7 +173,7 @@ class FileIndex:
         keys = np.fromiter(recent.keys(), np.uint64, count)
         sizes = np.fromiter((entry[0] for entry in recent.values()), np.int64, count)
         origins = np.fromiter((entry[1] for entry in recent.values()), np.uint32, count)
-        # What is recent is not live below, so no key occurs twice and nothing need be sorted again.
+        # Recent files are not live in the arrays, so no key occurs twice and a merge is enough.
         order = np.argsort(keys)
         base = self._keys[live]
         places = np.searchsorted(base, keys[order])
@@ -183,7 +183,7 @@ class FileIndex:
         self._is_live = np.ones(len(self._keys), np.bool_)
 
     def _set_arrays(self, keys: KeyArray, sizes: Sizes, origins: Origins) -> None:
-        """Take arrays in reconciliation order: a later entry replaces an earlier one."""
+        """Set the arrays from entries in reconciliation order: later ones replace earlier ones."""
         # An unstable sort is several times faster, and keys that occur twice are rare.
         order = np.argsort(keys)
         ordered = keys[order]
@@ -207,21 +207,21 @@ class FileIndex:
             self.sizes.bins = SizeBins(self._sizes)
 
     def size_bins(self) -> SizeBins:
-        """Return files and bytes by size, kept by every commit from the first call on."""
+        """Return files and bytes by size; maintained by every commit after the first call."""
         if self.sizes.bins is None:
             self.sizes.bins = SizeBins(self.sorted_files()[1])
         return self.sizes.bins
 
     def sorted_files(self) -> tuple[KeyArray, Sizes]:
-        """Return keys, ascending, and sizes of all live files; not to be written to."""
+        """Return keys, ascending, and sizes of all live files; read-only."""
         self._fold()
         if self._is_live.all():
-            # Arrays that are replaced, never changed.
+            # These arrays are replaced, never modified.
             return self._keys, self._sizes
         return self._keys[self._is_live], self._sizes[self._is_live]
 
     def are_live(self, keys: KeyArray) -> npt.NDArray[np.bool_]:
-        """Return for each key whether a file of it is live."""
+        """Return for each key whether its file is live."""
         live = np.fromiter(map(self._recent.__contains__, keys.tolist()), np.bool_, len(keys))
         if len(self._keys):
             at = np.searchsorted(self._keys, keys)
@@ -238,18 +238,18 @@ class FileIndex:
         return self._keys[self._is_live], self._origins[self._is_live]
 
     def rebase(self, version: int, keys: KeyArray, rows: Origins) -> None:
-        """Let some files be found in a checkpoint that was written from this index.
+        """Update the origins of files to a checkpoint that was written from this index.
 
         Args:
             version: The checkpoint's, and this index's.
-            keys: Files that are written down again; all that commits brought must be among them.
+            keys: Files with a new row; must include all that commits added.
             rows: Their rows in the new checkpoint; parallel. Other files keep theirs.
 
         Raises:
-            BugError: A file that a commit brought is not among them.
+            BugError: A file that a commit added is missing from `keys`.
         """
         self._fold()
-        # In order they are found several times faster.
+        # Sorted keys are found several times faster.
         order = np.argsort(keys)
         self._origins[np.searchsorted(self._keys, keys[order])] = rows[order]
         if bool((self._origins[self._is_live] >= VERSION_FLAG).any()):
@@ -267,7 +267,7 @@ class FileIndex:
         keys, origins = self._keys[start:end], self._origins[start:end]
         if not live.all():
             keys, origins = keys[live], origins[live]
-        # Commits have the flag, so they come last: one array of places serves all the rest.
+        # Origins in commits have the flag and come last, so one array of places is enough.
         order = np.argsort(origins)
         first_commit = len(origins) - int(np.count_nonzero(origins >= VERSION_FLAG))
         in_checkpoint, in_commits = order[:first_commit], np.sort(order[first_commit:])
@@ -282,11 +282,11 @@ class FileIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOrigins:
-    """Where the entries of some live files are written down.
+    """Where the entries of live files are in the log.
 
     Attributes:
-        checkpoint_rows: Rows of the checkpoint, ascending; `checkpoint_keys` are theirs.
-        commit_keys: Keys of files added by commits, ascending; `commit_versions` are theirs.
+        checkpoint_rows: Rows of the checkpoint, ascending; parallel to `checkpoint_keys`.
+        commit_keys: Keys of files added by commits, ascending; parallel to `commit_versions`.
     """
 
     checkpoint_rows: Origins

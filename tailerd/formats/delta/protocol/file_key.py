@@ -1,8 +1,8 @@
 """Identity of a logical file: 64 bits of (path, deletion-vector id).
 
-Two spellings of one place are one file: the path is compared percent-decoded, an absolute path
-below the table counts as relative, and Hadoop's names for S3 (`s3a`, `s3n`) mean `s3`. The hash is
-stable across processes and releases, so it can be part of a saved offset.
+Different spellings of one path are the same file: the path is percent-decoded, an absolute path
+below the table is made relative, and Hadoop's schemes for S3 (`s3a`, `s3n`) are treated as `s3`.
+The hash is stable across processes and releases, so it can be part of a saved offset.
 
 Protocol: PROTOCOL.md#add-file-and-remove-file (primary key of a logical file)
 """
@@ -21,10 +21,10 @@ SEPARATOR = b"\0"
 
 
 def normal_path(path: str, root_url: str = "") -> bytes:
-    """Return the decoded spelling of a path in the log, relative where it is below `root_url`.
+    """Return the decoded form of a path in the log, relative if it is below `root_url`.
 
     Args:
-        path: As the log has it: a URI, relative or absolute.
+        path: As in the log: a URI, relative or absolute.
         root_url: The table's place as a decoded URL or absolute path, without a trailing slash.
     """
     decoded = unquote_to_bytes(path) if "%" in path else path.encode()
@@ -56,5 +56,5 @@ def file_key(path: str, vector_id: str | None, root_url: str = "") -> int:
 
 
 def hash_names(names: Sequence[bytes]) -> KeyArray:
-    """Hash names that are normal already; shape (n,)."""
+    """Hash names that are already normalised; shape (n,)."""
     return np.fromiter(map(xxh3_64_intdigest, names), np.uint64, count=len(names))

@@ -1,4 +1,4 @@
-"""What the live files of a version add up to: their sizes by magnitude, their deletion vectors.
+"""Totals of the live files of a version: histograms of sizes, and deletion vectors.
 
 Protocol: PROTOCOL.md#version-checksum-file (histograms), #deletion-vectors
 """
@@ -31,7 +31,7 @@ SIZE_BOUNDARIES = (
     *(_MIB * size for size in range(2304, 4097, 256)),
     *(_MIB * 4096 << power for power in range(1, 7)),
 )
-"""Where the bins of a version checksum start, as every writer has them."""
+"""Lower bounds of the bins of a version checksum, the same for every writer."""
 _BOUNDARIES = np.array(SIZE_BOUNDARIES, np.int64)
 DELETED_BOUNDARIES = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 2**31 - 1)
 """Numbers of deleted rows at which the second and later bins start."""
@@ -51,7 +51,7 @@ class SizeBins:
         self.count_all(sizes)
 
     def count(self, size_bytes: int, files: int) -> None:
-        """Count files of one size; fewer, where `files` is negative."""
+        """Add files of one size; a negative `files` subtracts."""
         at = max(0, bisect_right(SIZE_BOUNDARIES, size_bytes) - 1)
         self.files[at] += files
         self.bytes[at] += files * size_bytes
@@ -71,7 +71,7 @@ class SizeHistogram:
 
     Attributes:
         counts: By bin, `BINS` of them.
-        bins: The same in the bins of a version checksum; None until somebody needs them.
+        bins: The same in the bins of a version checksum; None until first used.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class SizeHistogram:
         self.bins: SizeBins | None = None
 
     def count(self, size_bytes: int, files: int = 1) -> None:
-        """Count files of one size; fewer, where `files` is negative."""
+        """Add files of one size; a negative `files` subtracts."""
         self.counts[(size_bytes - 1).bit_length() if size_bytes > 1 else 0] += files
         if self.bins is not None:
             self.bins.count(size_bytes, files)
@@ -93,15 +93,15 @@ class SizeHistogram:
 
 
 class VectorTally:
-    """The deletion vectors of live files, by the files' keys: about 17 bytes for each of them.
+    """The deletion vectors of live files, by the files' keys: about 17 bytes each.
 
-    Files without a vector cost nothing. Like the file index, sorted arrays hold the bulk and a
-    dict what came since.
+    Files without a vector need no memory. As in the file index, sorted arrays hold most of them and
+    a dict recent ones.
 
     Attributes:
         count: Live files with a vector.
         deleted_rows: Rows these vectors delete.
-        counts: Vectors by how many rows they delete; bin 0 for none, the others start at
+        counts: Vectors by the number of rows they delete; bin 0 for none, the others start at
             `DELETED_BOUNDARIES`.
     """
 
@@ -115,11 +115,11 @@ class VectorTally:
         self._recent: dict[int, int] = {}
 
     def add(self, keys: Iterable[int], rows: Iterable[int]) -> None:
-        """Take vectors of files that are live now; keys that are known already must be forgotten.
+        """Add vectors of live files; call `forget` first for keys that are already known.
 
         Args:
             keys: Keys of the files with their vectors.
-            rows: How many rows each vector deletes.
+            rows: Number of rows that each vector deletes.
         """
         for key, deleted in zip(keys, rows, strict=True):
             if (before := self._recent.get(key)) is not None:
@@ -130,7 +130,7 @@ class VectorTally:
             self._fold()
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Drop the vectors of files that are not live any more; files without one are passed."""
+        """Drop the vectors of files that are no longer live; ignores files without one."""
         below = []
         for key in keys:
             if (deleted := self._recent.pop(key, None)) is None:
@@ -164,5 +164,5 @@ class VectorTally:
 
 
 def cardinality(value: int) -> int:
-    """Return how many rows a vector deletes, brought into what the tally can hold."""
+    """Return the number of rows a vector deletes, clamped to the range of the tally."""
     return min(max(value, 0), 2**62)

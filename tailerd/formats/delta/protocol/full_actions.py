@@ -1,8 +1,8 @@
-"""Actions with everything their writer said, for files that are to say it again.
+"""Decodes actions with all their fields, for files that repeat them.
 
-Readers need little of an action and leave the rest raw (`actions`); a checkpoint must repeat all of
-it, fields of later protocols included. Decoding is strict where it can be, which is fast, and
-falls back to a patient way for lines with unknown fields.
+Readers need few fields of an action and leave the rest raw (`actions`); a checkpoint must repeat
+all of them, including unknown ones. Decoding is strict and fast, with a slower, lenient fallback
+for lines with unknown fields.
 
 Protocol: PROTOCOL.md#add-file-and-remove-file, #protocol-evolution
 """
@@ -29,7 +29,7 @@ from tailerd.formats.delta.protocol.whole_lines import WholeLines
 JsonObject = dict[str, Any]
 Texts = dict[str, str | None]
 
-# No writer can mean this one: the name is ours.
+# Not a name that a writer could use: it is internal.
 _EXTRAS = "extras of tailerd"
 
 
@@ -37,7 +37,7 @@ class FileRow(Struct, rename="camel", gc=False, forbid_unknown_fields=True):
     """The body of an `add` or `remove`.
 
     Attributes:
-        extras: Fields this release does not know, by name.
+        extras: Unknown fields, by name.
     """
 
     path: str
@@ -73,7 +73,7 @@ class FullLine(Struct, gc=False, rename="camel"):
 
     @property
     def other(self) -> tuple[str, JsonObject] | None:
-        """The action by its name and body, where it is no file action but part of a state."""
+        """Name and body of a non-file action that is part of a state; None for other lines."""
         raws = (self.meta_data, self.protocol, self.txn, self.domain_metadata)
         for kind, raw in zip(OTHER_KINDS, raws, strict=True):
             if raw and isinstance(body := msgspec.json.decode(raw), dict):
@@ -82,7 +82,7 @@ class FullLine(Struct, gc=False, rename="camel"):
 
 
 OTHER_KINDS = ("metaData", "protocol", "txn", "domainMetadata")
-"""Actions of a state that are no file actions, by their names in the log."""
+"""Non-file actions of a state, by their names in the log."""
 
 _DECODER = msgspec.json.Decoder(FullLine)
 _FIELDS = frozenset(FileRow.__struct_encode_fields__) - {_EXTRAS}
@@ -96,7 +96,7 @@ def decode_full(
 
     Raises:
         CorruptLogError: A line does not have the shape of its action.
-        TooLargeError: A line is longer than memory allows.
+        TooLargeError: A line does not fit the memory.
     """
     for block in _whole_lines(name, chunks, memory_bytes):
         try:
@@ -143,7 +143,7 @@ def _file_row(body: JsonObject) -> FileRow:
 
 
 def _no_nulls(value: Any) -> Any:
-    """Leave out what is null: in a column it is nothing else than absent."""
+    """Return a value without nulls: in a column, null and absent are the same."""
     if isinstance(value, dict):
         return {key: _no_nulls(item) for key, item in value.items() if item is not None}
     return [_no_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""`_last_checkpoint`: a hint where to start listing. Stale, missing or corrupt, it is only a hint.
+"""`_last_checkpoint`: a hint where to start listing; it may be stale, missing or corrupt.
 
 Protocol: PROTOCOL.md#last-checkpoint-file, #json-checksum
 """
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCheckpoint:
-    """The part of the hint that a reader uses."""
+    """The fields of the hint that a reader uses."""
 
     version: int
     size: int | None = None
@@ -23,13 +23,13 @@ class LastCheckpoint:
 
 
 def parse_last_checkpoint(body: bytes) -> LastCheckpoint | None:
-    """Read the hint; None when it is torn, has a wrong checksum or makes no sense.
+    """Parse the hint; None if it is torn, has a wrong checksum or is otherwise invalid.
 
-    A reader without a hint lists the whole log, which is slower and never wrong, so nothing here
-    is an error.
+    A reader without a hint lists the whole log, which is slower but correct, so nothing here is an
+    error.
     """
     try:
-        # Numbers keep their text: it is their canonical form.
+        # Numbers keep their text, which is their canonical form.
         fields = json.loads(
             body, parse_float=_Number, parse_int=_Number, object_pairs_hook=_unique_keys
         )
@@ -46,7 +46,7 @@ def parse_last_checkpoint(body: bytes) -> LastCheckpoint | None:
 
 
 _MAX_DIGITS = 20
-"""As many as the name of a log file has."""
+"""Digits in the name of a log file."""
 
 
 class _Number(str):
@@ -69,7 +69,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def checksum_of(fields: dict[str, Any]) -> str:
-    """Return the MD5 of the canonical form, the top-level `checksum` left out."""
+    """Return the MD5 of the canonical form without the top-level `checksum`."""
     rest = {key: value for key, value in fields.items() if key != "checksum"}
     return hashlib.md5(canonical_form(rest).encode(), usedforsecurity=False).hexdigest()
 

@@ -22,13 +22,13 @@ from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFile:
-    """What the log says of a live file.
+    """A live file as described by the log.
 
     Attributes:
         key: Identity within the table.
-        path: As the log has it.
+        path: As in the log.
         partition_values: (physical name, serialized value) pairs.
-        num_records: Physical rows; None where statistics are lacking or were not read.
+        num_records: Physical rows; None if statistics are missing or were not read.
     """
 
     key: int

@@ -1,7 +1,7 @@
-"""Log compaction: one file with what a range of commits adds up to.
+"""Log compaction: one file with the reconciled actions of a range of commits.
 
-Lines are kept as they are, byte for byte. Every remove stays, whatever its age: the file it removes
-may have been added before the range, and a reader would see it again.
+Lines are kept byte for byte. Every remove is kept, whatever its age: the file it removes may have
+been added before the range, and would otherwise become live again.
 
 Protocol: PROTOCOL.md#log-compaction-files, #action-reconciliation
 """
@@ -22,14 +22,14 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
-    """Return the compaction of some commits; empty where nothing of them is part of a state.
+    """Return the compaction of a range of commits; empty if none of their actions is kept.
 
     Args:
         bodies: Name and body of each commit of the range, ascending.
         root_url: The table's place, to recognise absolute paths below it.
 
     Raises:
-        CorruptLogError: A line is no action.
+        CorruptLogError: A line is not an action.
     """
     others: dict[tuple[str, str], bytes] = {}
     files: dict[int, bytes] = {}
@@ -50,7 +50,7 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
                 _put(files, _key(line.remove, root_url), text)
             elif (identity := _identity(line)) is not None:
                 others[identity] = text
-        # The order within a commit means nothing; a file that is removed and added is there.
+        # The order within a commit has no meaning; a file that is removed and added is live.
         for key, text in adds:
             _put(files, key, text)
     return b"".join(text + b"\n" for text in (*others.values(), *files.values()))
@@ -67,7 +67,7 @@ def _key(action: FileAction, root_url: str) -> int:
 
 
 def _identity(line: Line) -> tuple[str, str] | None:
-    """Return what an action of a state replaces: an earlier one of the same identity."""
+    """Return the identity of a non-file action; it replaces earlier ones with the same identity."""
     if line.txn is not None:
         return "txn", line.txn.app_id
     if line.domain_metadata is not None:
@@ -79,7 +79,7 @@ def _identity(line: Line) -> tuple[str, str] | None:
 
 @dataclass(slots=True)
 class _Sum:
-    """What some commits add up to, found another way than the compaction was."""
+    """The reconciled state of commits, computed independently of `compact`."""
 
     files: dict[int, int | None]
     others: dict[tuple[str, str], object]
@@ -97,7 +97,7 @@ class _Sum:
 
 
 def is_compaction_of(body: bytes, commits: Sequence[tuple[str, bytes]], root_url: str) -> bool:
-    """Return whether a compaction says what its commits say; they are replayed for that.
+    """Return whether a compaction is equivalent to its commits, by replaying both.
 
     Raises:
         CorruptLogError: A body is damaged.

@@ -1,4 +1,4 @@
-"""Names of the files in `_delta_log`, parsed.
+"""Parses the names of files in `_delta_log`.
 
 Protocol: PROTOCOL.md#delta-log-entries, #checkpoints, #log-compaction-files, #version-checksum-file
 """
@@ -17,7 +17,7 @@ LAST_CHECKPOINT = "_last_checkpoint"
 
 
 class LogFileKind(enum.StrEnum):
-    """What a file of the log is."""
+    """The kind of a file of the log."""
 
     COMMIT = "commit"
     CLASSIC_CHECKPOINT = "classic_checkpoint"
@@ -45,7 +45,7 @@ class LogFile(Struct, frozen=True, kw_only=True, gc=False):
         version: The version it belongs to; for a compaction, the first.
         end_version: The last version of a compaction; otherwise `version`.
         part, parts: Of a multi-part checkpoint, counted from 1; otherwise 0.
-        identity: Tells this very file from another of its name, size and time; 0 where unknown.
+        identity: Distinguishes files with the same name, size and time; 0 if unknown.
     """
 
     name: str
@@ -84,9 +84,9 @@ _SIDECAR = re.compile(
 
 
 def is_sidecar_name(name: str) -> bool:
-    """Return whether a file in `_sidecars` has a name that writers give sidecars, with a UUID.
+    """Return whether a file in `_sidecars` has the usual name of a sidecar, with a UUID.
 
-    The protocol leaves names to writers; what is called otherwise may be anything.
+    The protocol does not prescribe names; a file with another name may be anything.
     """
     return _SIDECAR.fullmatch(name) is not None
 
@@ -137,12 +137,12 @@ def first_name_of(version: int) -> str:
 def parse_log_path(
     name: str, size_bytes: int = 0, mtime_ms: int = 0, identity: int = 0
 ) -> LogFile | None:
-    """Read the name of a file in `_delta_log`; None for one that is no business of a reader.
+    """Parse the name of a file in `_delta_log`; None for files that readers ignore.
 
-    Writers leave other things there: temporary files, `.crc` files of Hadoop, folders of later
-    protocols. They are ignored, never guessed at.
+    These are temporary files, `.crc` files of Hadoop, folders of later protocols and other files of
+    writers.
     """
-    # Nearly every file is a commit, so they do not pay for a regular expression.
+    # Nearly every file is a commit: avoid the cost of a regular expression for these.
     if len(name) == 25 and name.endswith(".json") and name.isascii() and name[:20].isdigit():
         return commit_log_file(int(name[:20]), size_bytes, mtime_ms, identity)
     match = _OTHER.fullmatch(name)

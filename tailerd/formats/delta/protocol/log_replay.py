@@ -1,4 +1,4 @@
-"""Replay of a log segment into a snapshot. Says what it needs and is fed; never calls out.
+"""Replays a log segment into a snapshot. Returns the files it needs and is fed; does no IO.
 
 ```python
 replay = LogReplay(segment)
@@ -8,7 +8,7 @@ while not replay.done:
 snapshot = replay.result()
 ```
 
-Sidecars simply become more files to ask for. Commits may be asked for ahead of what was fed.
+Sidecars are further files to request. Commits may be requested ahead of those already fed.
 
 Protocol: PROTOCOL.md#action-reconciliation, #checkpoints
 """
@@ -44,7 +44,7 @@ from tailerd.formats.delta.protocol.snapshot import (
 
 @dataclass(slots=True)
 class _CheckpointContent:
-    """What the checkpoint's files have told so far."""
+    """The content of the checkpoint's files fed so far."""
 
     actions: Commit
     files: list[CheckpointFiles] = field(default_factory=list)
@@ -56,14 +56,14 @@ class _CheckpointContent:
 class LogReplay:
     """Replays one segment.
 
-    Files are fed in the order `next_files` gave them, each once.
+    Files are fed in the order in which `next_files` returned them, each once.
 
     Args:
-        segment: What to replay.
+        segment: The segment to replay.
         with_files: Whether to build the index of live files; without it, row groups of file
-            actions need not be fed at all.
+            actions need not be fed.
         root_url: The table's place, to recognise absolute paths below it.
-        memory_bytes: What reading a file may take.
+        memory_bytes: Memory for reading a file.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class LogReplay:
         return self._is_checkpoint_open
 
     def next_files(self, limit: int, max_bytes: int | None = None) -> list[LogFile]:
-        """Return files to fetch that were not returned before: at least one, while there are any.
+        """Return files to fetch that were not returned before: at least one, if there are any.
 
-        Nothing, while a checkpoint's files are still to be fed: they may name sidecars.
+        Empty while a checkpoint's files are still to be fed: they may reference sidecars.
 
         Args:
-            limit: Most files.
-            max_bytes: Most bytes in all; a larger file comes alone.
+            limit: Maximum number of files.
+            max_bytes: Maximum bytes in total; a larger file is returned alone.
         """
         if not self._to_ask and not self._is_checkpoint_open:
             self._to_ask, self._commits = self._commits, deque()
@@ -122,10 +122,10 @@ class LogReplay:
         return files
 
     def feed_lines(self, file: LogFile, chunks: Iterable[bytes]) -> None:
-        """Take the body of a JSON file: a commit, a compaction or a V2 manifest.
+        """Feed the body of a JSON file: a commit, a compaction or a V2 manifest.
 
         Raises:
-            CorruptLogError, TornCommitError, UnsupportedFeatureError: The file is not good.
+            CorruptLogError, TornCommitError, UnsupportedFeatureError: The file cannot be used.
         """
         self._expect(file)
         if file.kind is LogFileKind.UUID_CHECKPOINT:
@@ -138,13 +138,13 @@ class LogReplay:
         self._apply(file, scan.finish())
 
     def begin_commit(self, file: LogFile) -> CommitScan:
-        """Return a scan to feed a commit's slices to, for a body that is never held whole."""
+        """Return a scan for a commit's slices, for a body too large for memory."""
         return CommitScan(
             file.end_version, file.name, self._root_url, memory_bytes=self._memory_bytes
         )
 
     def end_commit(self, file: LogFile, scan: CommitScan) -> None:
-        """Take a commit whose slices were all fed to `scan`.
+        """Feed a commit whose slices were all fed to `scan`.
 
         Raises:
             CorruptLogError, TornCommitError: As `feed_lines`.
@@ -175,15 +175,15 @@ class LogReplay:
         actions: Iterable[pa.RecordBatch],
         files: Iterable[pa.RecordBatch],
     ) -> None:
-        """Take a Parquet checkpoint, part or sidecar.
+        """Feed a Parquet checkpoint, part or sidecar.
 
         Args:
             actions: Rows with the columns of `checkpoint.OTHER_ACTIONS`; rows without any such
-                action may be left out.
+                action may be omitted.
             files: All rows in order, with `checkpoint.KEY_COLUMNS`; empty without files.
 
         Raises:
-            CorruptLogError: A row is no action.
+            CorruptLogError: A row is not an action.
         """
         self._expect(file)
         content = self._checkpoint
@@ -266,7 +266,7 @@ class LogReplay:
         """Return the snapshot.
 
         Raises:
-            BugError: Files are still wanted.
+            BugError: Not all files were fed.
 
         """
         if not self.done or self._state is None or self._version != self.segment.version:
@@ -283,7 +283,7 @@ class LogReplay:
 
 
 def _taken_from(files: list[CheckpointFiles]) -> Iterator[CheckpointFiles]:
-    """Yield the stretches in order and keep none: together they are as large as the index."""
+    """Yield the parts in order and release each: together they are as large as the index."""
     files.reverse()
     while files:
         yield files.pop()

@@ -1,4 +1,4 @@
-"""Which files of a log rebuild a version. A `LogSegment` that exists is complete.
+"""Chooses the files of a log that rebuild a version. A `LogSegment` is always complete.
 
 Protocol: PROTOCOL.md#checkpoints, #action-reconciliation, #log-compaction-files
 """
@@ -15,11 +15,11 @@ from tailerd.formats.delta.protocol.log_path import CHECKPOINT_KINDS, LogFile, L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogListing:
-    """What one listing of the log found, sorted out.
+    """The classified files of one listing of the log.
 
     Attributes:
         commits: By version.
-        checkpoints: Complete ones by version, each a tuple of its parts; the preferred one first.
+        checkpoints: Complete ones by version, each a tuple of its parts; preferred ones first.
         compactions: In listing order.
         checksum_versions: Versions with a `.crc` file.
     """
@@ -31,7 +31,7 @@ class LogListing:
 
     @classmethod
     def of(cls, files: Iterable[LogFile]) -> LogListing:
-        """Sort out the files of a listing; multi-part checkpoints that lack a part are dropped."""
+        """Classify the files of a listing; drop incomplete multi-part checkpoints."""
         commits: dict[int, LogFile] = {}
         single: dict[int, list[tuple[LogFile, ...]]] = defaultdict(list)
         multi: dict[tuple[int, int], list[LogFile]] = defaultdict(list)
@@ -55,7 +55,7 @@ class LogListing:
             if len({file.part for file in found}) == parts:
                 single[version].append(tuple(sorted(found, key=lambda file: file.part)))
         for candidates in single.values():
-            # V2 checkpoints first, then one file, then parts: each newer form fixes the older.
+            # V2 checkpoints first, then single files, then multi-part: newer forms are better.
             candidates.sort(key=lambda c: (c[0].kind is not LogFileKind.UUID_CHECKPOINT, len(c)))
         return cls(
             commits=commits,
@@ -66,22 +66,21 @@ class LogListing:
 
     @property
     def head_version(self) -> int | None:
-        """The newest version anything tells of; None for an empty log."""
+        """The newest version with any file; None for an empty log."""
         compacted = (file.end_version for file in self.compactions)
         newest = [*self.commits, *self.checkpoints, *compacted]
         return max(newest) if newest else None
 
     @property
     def earliest_commit(self) -> int | None:
-        """The oldest commit that is still there."""
+        """The oldest commit that still exists."""
         return min(self.commits) if self.commits else None
 
     def gap(self, version: int | None = None, excluded: frozenset[str] = frozenset()) -> int | None:
-        """Return the first commit that lacks on the way to a version (None: the newest).
+        """Return the first missing commit needed for a version (None: the newest).
 
-        None where none lacks, and where the log was cut off behind what is asked for: it is an
-        older version, or its checkpoint is damaged. Where only the first commit lacks, it may be
-        late.
+        None if none is missing, or if cleanup removed needed commits: for an older version, or
+        because a checkpoint is damaged. If only the first commit is missing, it may be listed late.
 
         Args:
             excluded: As `LogSegment.for_version`.
@@ -103,9 +102,9 @@ class LogListing:
 class LogSegment:
     """The files that rebuild `version`.
 
-    What holds: `ascending_commits` are the versions after the checkpoint (or from 0) up to
-    `version`, without a gap; an entry may be a compaction that stands for its range; the
-    checkpoint has all its parts and is not newer than `version`.
+    Invariants: `ascending_commits` are the versions after the checkpoint (or from 0) up to
+    `version`, without a gap; an entry may be a compaction that replaces its range; the checkpoint
+    has all its parts and is not newer than `version`.
     """
 
     version: int
@@ -120,7 +119,7 @@ class LogSegment:
 
     @property
     def compactions(self) -> tuple[LogFile, ...]:
-        """Entries that stand for a range of commits."""
+        """Entries that replace a range of commits."""
         return tuple(f for f in self.ascending_commits if f.kind is LogFileKind.COMPACTION)
 
     @classmethod
@@ -136,11 +135,11 @@ class LogSegment:
 
         Args:
             place: The table's, for error messages.
-            excluded: Names of checkpoint or compaction files found damaged; they are passed over.
+            excluded: Names of damaged checkpoint or compaction files, which are skipped.
 
         Raises:
             NotATableError: The log has no commit, no checkpoint and no compaction.
-            MissingVersionError: Files that are needed are not there; says which.
+            MissingVersionError: Files that are needed are missing; the message names them.
         """
         head = listing.head_version
         if head is None:
@@ -190,14 +189,14 @@ def _commits(
 def _chain(
     listing: LogListing, after: int, target: int, excluded: frozenset[str]
 ) -> tuple[list[LogFile], int | None]:
-    """Return files that lead on from `after`, and the first version that lacks before `target`."""
+    """Return consecutive files from `after` on, and the first missing version up to `target`."""
     chosen: list[LogFile] = []
     version = after + 1
     while version <= target:
         file = listing.commits.get(version)
         if file is None:
-            # A compaction replaces commits that are gone. While they are there they are read
-            # instead: writers are known whose compactions lose removes.
+            # A compaction is used only if its commits are missing: some writers' compactions lose
+            # removes.
             file = _compaction_from(listing.compactions, version, target, excluded)
         if file is None:
             return chosen, version
@@ -212,10 +211,10 @@ def commits_between(
     """Return the commits after one version up to another.
 
     Args:
-        compactions: Read in place of their commits, though these may be there again.
+        compactions: Used instead of their commits, even if these exist again.
 
     Raises:
-        MissingVersionError: One is not there.
+        MissingVersionError: One is missing.
     """
     replaced = {
         version for file in compactions for version in range(file.version, file.end_version + 1)

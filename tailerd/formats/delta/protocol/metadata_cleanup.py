@@ -1,4 +1,4 @@
-"""Which files of the log are no longer needed, and why the others stay.
+"""Decides which files of the log are no longer needed, and why others stay.
 
 Protocol: PROTOCOL.md#metadata-cleanup; checkpointProtection: its own document
 """
@@ -21,13 +21,14 @@ LOG_CHANGED = "The log changed since it was read."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupPlan:
-    """What cleanup deletes.
+    """The files that cleanup deletes.
 
     Attributes:
-        files: In the order of their deletion: were it to stop anywhere, every version that is to
-            be kept could still be rebuilt.
-        oldest_version: The oldest version that can be rebuilt afterwards; None where nothing goes.
-        stays: A file of the checkpoint of that version, as it was listed.
+        files: In the order of deletion: if it stops at any point, every version to keep can still
+            be rebuilt.
+        oldest_version: The oldest version that can be rebuilt afterwards; None if nothing is
+            deleted.
+        stays: A file of the checkpoint of that version, as listed.
         reason: Why nothing, or no more, is deleted; a sentence.
     """
 
@@ -37,7 +38,7 @@ class CleanupPlan:
     reason: str = ""
 
     def common_with(self, earlier: CleanupPlan) -> CleanupPlan:
-        """Return what this plan and an earlier one delete; nothing where one of them does not."""
+        """Return the files that both this plan and an earlier one delete."""
         if self.oldest_version is None or earlier.oldest_version is None:
             return self if self.oldest_version is None else earlier
         first, second = self, earlier
@@ -49,7 +50,7 @@ class CleanupPlan:
 
 
 def midnight_before(time_ms: int) -> int:
-    """Return midnight UTC of a time's day: cutting there keeps the log steady for a day."""
+    """Return midnight UTC of a time's day: with it, cleanup changes the log only once a day."""
     return time_ms - time_ms % DAY_MS
 
 
@@ -57,11 +58,11 @@ def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None =
     """Return the time before which commits have expired.
 
     Args:
-        older_than_seconds: Keep longer than the table says.
+        older_than_seconds: Retention, if longer than the table's own.
 
     Raises:
-        InvalidPropertyError: What the table says is no interval.
-        ConfigError: That is not as long as the table says.
+        InvalidPropertyError: The table's retention is not a valid interval.
+        ConfigError: `older_than_seconds` is shorter than the table's retention.
     """
     configuration = state.metadata.configuration
     seconds = properties.duration_seconds(configuration, properties.LOG_RETENTION)
@@ -86,13 +87,13 @@ def cutoff_commit(times_ms: Mapping[int, int], cutoff: int) -> int | None:
     """Return the newest commit not newer than the cutoff; None without any.
 
     Args:
-        times_ms: Time of each commit, growing with the version.
+        times_ms: Time of each commit, increasing with the version.
     """
     return max((version for version, time in times_ms.items() if time <= cutoff), default=None)
 
 
 def cleanup_terms(state: TableState) -> object:
-    """Return what a table says of cleanup, to be compared: its protocol and some properties."""
+    """Return the protocol and the properties that affect cleanup, for comparison."""
     names = (
         properties.EXPIRED_LOG_CLEANUP,
         properties.LOG_RETENTION,
@@ -103,7 +104,7 @@ def cleanup_terms(state: TableState) -> object:
 
 
 def is_allowed(state: TableState) -> str:
-    """Return why the table's own properties forbid cleanup; empty where they do not."""
+    """Return why the table's own properties forbid cleanup; empty if they do not."""
     configuration = state.metadata.configuration
     if not properties.is_enabled(configuration, properties.EXPIRED_LOG_CLEANUP, default=True):
         return f"The table has {properties.EXPIRED_LOG_CLEANUP} = false."
@@ -123,10 +124,10 @@ def plan_cleanup(
     Args:
         state: Of the newest version.
         listing: The whole log.
-        files: All its files, as they were listed; those of incomplete checkpoints too.
+        files: All its files, as listed, including those of incomplete checkpoints.
         newest_expired: The cutoff commit.
-        needed_from: The oldest version somebody still wants to rebuild; None where nobody does.
-        wanted_by: Who that is, for people.
+        needed_from: The oldest version that must stay rebuildable; None if there is none.
+        wanted_by: The reader that needs it, human-readable.
     """
     if reason := is_allowed(state):
         return CleanupPlan(reason=reason)
@@ -168,7 +169,7 @@ def _is_before(file: LogFile, kept: int) -> bool:
 
 
 def _deletion_order(file: LogFile) -> tuple[int, int]:
-    """Compactions first, then by version; of one version the commit before its checkpoint."""
+    """Sort compactions first, then by version; a commit before the checkpoint of its version."""
     is_compaction = file.kind is LogFileKind.COMPACTION
     return (-1 if is_compaction else file.version, file.kind in CHECKPOINT_KINDS)
 
@@ -176,11 +177,11 @@ def _deletion_order(file: LogFile) -> tuple[int, int]:
 def expired_sidecars(
     sidecars: Iterable[LogFile], named: frozenset[str], now_ms: int
 ) -> tuple[LogFile, ...]:
-    """Return sidecars that no checkpoint names and that no checkpoint in the making can want.
+    """Return sidecars that no checkpoint references, not even one that is being written.
 
     Args:
-        named: Names of all sidecars that any checkpoint names.
-        now_ms: Those of the last day stay, counted from its midnight.
+        named: Names of all sidecars that any checkpoint references.
+        now_ms: Sidecars of the last day stay, counted from its midnight.
     """
     limit = midnight_before(now_ms - DAY_MS)
     return tuple(file for file in sidecars if file.name not in named and file.mtime_ms < limit)

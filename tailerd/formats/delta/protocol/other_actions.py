@@ -1,4 +1,4 @@
-"""The actions of a state that are no file actions, as their writers put them.
+"""The non-file actions of a state, as written.
 
 Protocol: PROTOCOL.md#action-reconciliation
 """
@@ -19,9 +19,9 @@ StateAction = tuple[str, JsonObject]
 
 
 class OtherActions:
-    """Reconciles protocol, metadata, transactions and domains; a later action replaces its like.
+    """Reconciles protocol, metadata, transactions and domains; later actions replace earlier ones.
 
-    Unknown fields of each are kept.
+    Unknown fields are kept.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class OtherActions:
         self._domains: dict[str, JsonObject] = {}
 
     def take(self, kind: str, body: JsonObject) -> None:
-        """Take the next action, in the order of the log."""
+        """Apply the next action, in the order of the log."""
         match kind:
             case "protocol":
                 self._protocol = body
@@ -45,13 +45,13 @@ class OtherActions:
                 raise BugError(f"{kind} is no action of a state.")
 
     def take_lines(self, lines: Iterable[FullLine]) -> None:
-        """Take the actions of some lines that are no file actions."""
+        """Apply the non-file actions of lines."""
         for line in lines:
             if (other := line.other) is not None:
                 self.take(*other)
 
     def of_checkpoint(self, transactions_after_ms: int | None = None) -> Iterator[StateAction]:
-        """Yield what a checkpoint repeats: no removed domains, no transactions that expired.
+        """Yield the actions for a checkpoint, without removed domains and expired transactions.
 
         Args:
             transactions_after_ms: Transactions last updated at or before this time expired; None
@@ -68,7 +68,7 @@ class OtherActions:
                 yield "domainMetadata", domain
 
     def check_is(self, snapshot: Snapshot) -> None:
-        """Compare with a snapshot of the same version, which was replayed another way.
+        """Compare with a snapshot of the same version that was replayed independently.
 
         Raises:
             LogChangedError: They differ, so the log changed in between.
@@ -92,7 +92,7 @@ class OtherActions:
 
 
 def applications_of(actions: Iterable[StateAction]) -> frozenset[str]:
-    """Return the applications whose transactions are among some actions."""
+    """Return the applications whose transactions are among the actions."""
     return frozenset(str(body["appId"]) for kind, body in actions if kind == "txn")
 
 

@@ -23,20 +23,20 @@ _TIMESTAMP = re.compile(
 )
 _MICROS = 1_000_000
 _DIGITS = Context(prec=76)
-"""As many as the widest decimal has; Python alone rounds to 28."""
+"""Digits of the widest decimal; Python's default rounds to 28."""
 
 
 def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str) -> pa.Scalar:
-    """Return the constant of `arrow_type` that a serialized partition value stands for.
+    """Return the constant of `arrow_type` for a serialized partition value.
 
-    An absent value is null, and so is an empty text of any type but string: there the text of the
-    protocol says null and every writer means an empty string.
+    An absent value is null, and so is an empty text of any type except string: for strings the
+    protocol specifies null, but every writer means an empty string.
 
-    A timestamp without a zone is taken as UTC. The log does not say which zone its writer
-    meant: where it is known to be another one, give what `in_zone` makes of the text.
+    A timestamp without a zone is taken as UTC. The log does not record the writer's zone: if it is
+    known to be another one, apply `in_zone` to the text first.
 
     Raises:
-        CorruptLogError: The text is no value of the type.
+        CorruptLogError: The text is not a value of the type.
     """
     if text is None or (text == "" and not pa.types.is_string(arrow_type)):
         return pa.scalar(None, arrow_type)
@@ -91,7 +91,7 @@ def _days(text: str) -> int:
 
 def _days_from_civil(year: int, month: int, day: int) -> int:
     """Return days since the epoch in the proleptic Gregorian calendar, for any year."""
-    # 400 years repeat, so any year can be moved into the range of `datetime`.
+    # The calendar repeats after 400 years, so any year can be moved into the range of `datetime`.
     shift = (year - 2000) // 400
     date = datetime.date(year - 400 * shift, month, day)
     return date.toordinal() - 719_163 + shift * 146_097
@@ -119,16 +119,16 @@ def _offset_seconds(zone: str | None) -> int:
 
 
 def lacks_zone(text: str) -> bool:
-    """Return whether a text is a timestamp that does not say its zone."""
+    """Return whether a text is a timestamp without a zone."""
     match = _TIMESTAMP.fullmatch(text.strip())
     return match is not None and match["zone"] is None
 
 
 def in_zone(text: str, zone: ZoneInfo) -> str:
-    """Return a timestamp without a zone with the offset it has in `zone`; other texts as they are.
+    """Return a timestamp without a zone with its offset in `zone`; other texts unchanged.
 
-    As in Java, a local time that comes twice is the earlier instant, and one that is left out is
-    moved on by what was left out.
+    As in Java, a local time that occurs twice is the earlier instant, and one that is skipped is
+    moved forward by the length of the gap.
     """
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None or match["zone"] is not None:
@@ -136,10 +136,10 @@ def in_zone(text: str, zone: ZoneInfo) -> str:
     try:
         local = _near(match["date"], int(match["hour"] or 0), int(match["minute"] or 0))
     except ValueError:
-        # Whoever parses it says what is wrong.
+        # Parsing the text raises the error.
         return text
     local = local.replace(second=min(int(match["second"] or 0), 59))
-    # Both of Java's rules are the offset from before the change, which fold=0 stands for.
+    # Both of Java's rules use the offset before the change, which is fold=0.
     offset = zone.utcoffset(local)
     assert offset is not None
     seconds = offset.days * 86_400 + offset.seconds
@@ -150,14 +150,14 @@ def in_zone(text: str, zone: ZoneInfo) -> str:
 
 
 def _near(date: str, hour: int, minute: int) -> datetime.datetime:
-    """Return a local time with the same offset as this one, in a year that `datetime` has."""
+    """Return a local time with the same offset as this one, in the range of `datetime`."""
     match = _DATE.fullmatch(date)
     assert match is not None
     year = int(match[1])
     if year > datetime.MAXYEAR:
-        # The last rule of a zone goes on for ever, and 400 years have the same weekdays.
+        # The last rule of a zone applies forever, and weekdays repeat after 400 years.
         year -= -(-(year - datetime.MAXYEAR) // 400) * 400
     if year < datetime.MINYEAR:
-        # Long before the first change of a zone all days have one offset.
+        # Before the first change of a zone all days have the same offset.
         return datetime.datetime.min
     return datetime.datetime(year, int(match[2]), int(match[3]), hour, minute)

@@ -1,7 +1,7 @@
-"""What a task of an exact commit carries: the files whose rows are compared, in groups. Pure.
+"""The payload of an exact commit's task: the files whose rows are compared, in groups. Pure.
 
-A commit that takes rows away and brings rows has candidates on both sides. Which of them changed
-shows only when they are compared, so all of them are one task.
+A commit that removes and adds rows has candidates on both sides. Only a comparison shows which of
+them changed, so all of them are one task.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tailerd.rows.groups import FileBounds, FilesToCompare, group_files, likely_
 from tailerd.rows.schema_cast import MatchColumns, schema_cast
 
 MAX_EXACT_FILES = 50_000
-"""Files of one commit that are compared at most; those of a larger one come as they are."""
+"""Maximum files of a commit that are compared; a larger commit is read without comparison."""
 MAX_BOUNDED_FILES = 10_000
-"""Of more files bounds are not looked at: they would take more memory than they save."""
+"""With more files, bounds are not used: they would need more memory than they save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,11 @@ class RewrittenFiles:
     """The payload of an exact commit's only task.
 
     Attributes:
-        schema: Of the rows, deleted ones included: that after the commit.
-        removed, added: Files whose rows, as far as their filters let them through, were taken away
-            and brought.
+        schema: Of the rows, including deleted ones: the schema after the commit.
+        removed, added: Files whose rows, as selected by their filters, were removed and added.
         groups: Every file is in one.
-        removed_tasks, added_tasks: Of each file the position of the task that it would have alone.
-        key: Columns whose values make a deleted and an inserted row the two images of an update;
-            empty: nothing is paired.
+        removed_tasks, added_tasks: The position of the task that each file would have alone.
+        key: Key columns by which a delete and an insert are paired to an update; empty: no pairing.
         prefix: Of the rows' places (`RowPlaces`).
     """
 
@@ -78,7 +76,7 @@ def schema_of(task: ChangeTask) -> TableSchema:
 
 
 def with_files(task: ChangeTask, change: Callable[[DataFile], DataFile]) -> ChangeTask:
-    """Return a task of either kind with its files changed; the task itself where none is."""
+    """Return a task of either kind with its files changed; the task itself if none is."""
     if not isinstance(task.payload, RewrittenFiles):
         before = data_file(task)
         after = change(before)
@@ -114,18 +112,17 @@ def exact_task(
     after: TableSchema,
     key: Sequence[str],
 ) -> ChangeTask:
-    """Return the task that compares what the tasks of one commit would give.
+    """Return the task that compares the rows of one commit's tasks.
 
     Args:
-        tasks: One for each file that takes rows away or brings some; of one kind or both.
-        bounds: What is known of their rows, parallel; empty where nothing is.
-        before, after: Schemas of the table without and with the commit.
+        tasks: One for each file that removes or adds rows; of one kind or both.
+        bounds: Known bounds of their rows, parallel; empty if not known.
+        before, after: Schemas of the table before and after the commit.
     """
     sides: dict[bool, list[int]] = {True: [], False: []}
     for number, task in enumerate(tasks):
         sides[task.change_type is ChangeType.DELETE].append(number)
-    # A removed file is read as a reader of the new version would see it, but for where its
-    # partition values are.
+    # A removed file is read with the new version's schema, except for its partition columns.
     seen = replace(after, partition_columns=before.partition_columns)
     removed = tuple(replace(data_file(tasks[n]), schema=seen) for n in sides[True])
     added = tuple(data_file(tasks[number]) for number in sides[False])
@@ -178,12 +175,12 @@ def _groups(
 def file_bounds(
     file: DataFile, stats: str | bytes | None, *, with_statistics: bool
 ) -> FileBounds | None:
-    """Return what is known of a file's rows; None where its partition values are not.
+    """Return the known bounds of a file's rows; None if its partition values are not known.
 
     Args:
         file: Of a commit that changes neither schema nor partition columns.
         stats: The statistics of its action.
-        with_statistics: Whether to look at them.
+        with_statistics: Whether to use them.
     """
     values = dict(file.partition_values)
     partition: list[Hashable] = []
@@ -193,7 +190,7 @@ def file_bounds(
         try:
             partition.append(parse_partition_value(values[physical], kind, name).as_py())
         except OverflowError:
-            # Python's years are 1 to 9999, Delta's are not.
+            # Python's years end at 9999, Delta's do not.
             return None
     columns = bounds_of(stats, file.schema) if with_statistics else {}
     return FileBounds(partition=tuple(partition), columns=columns)
@@ -201,10 +198,9 @@ def file_bounds(
 
 @functools.lru_cache(maxsize=64)
 def _partition_fields(schema: TableSchema) -> tuple[tuple[str, str, pa.DataType], ...]:
-    """Return logical name, physical name and type of the partition columns that tell files apart.
+    """Return logical name, physical name and type of partition columns that distinguish files.
 
-    An instant's text may lack its zone, which is said later; texts of a CHAR column are padded
-    when they are read.
+    Not timestamps, whose zone may be added later, and not CHAR columns, which are padded when read.
     """
     columns = parse_schema(schema.text)
     found = (columns.named(name) for name in schema.partition_columns)
@@ -218,13 +214,13 @@ def _partition_fields(schema: TableSchema) -> tuple[tuple[str, str, pa.DataType]
 def can_compare(before: TableSchema, after: TableSchema) -> bool:
     """Return whether rows of the old schema can be read and compared in the new one.
 
-    They can where each column is still there and has its type or a wider one. A table that is
-    replaced by one with other columns is not: its deleted rows would have nothing but nulls.
+    This requires that each column still exists and has its type or a wider one. If a table is
+    replaced by one with other columns, its deleted rows would have only nulls.
     """
     if before == after:
         return True
     if after.column_mapping == "id" != before.column_mapping:
-        # Files written before have no ids to find columns by.
+        # Earlier files have no ids by which to find columns.
         return False
     old, new = parse_schema(before.text), parse_schema(after.text)
     if not old.fields or not new.fields:
@@ -237,7 +233,7 @@ def can_compare(before: TableSchema, after: TableSchema) -> bool:
 def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
     """Return whether rows of the old schema can be read and compared in the columns of the new one.
 
-    As `can_compare`, but columns that are no longer there are left out, and renamed ones are found.
+    As `can_compare`, but dropped columns are left out, and renamed ones are matched.
     """
     if before == after:
         return True
@@ -250,7 +246,7 @@ def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
 
 
 def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> bool:
-    """Return whether every field of the old type, at any depth, is that of the new one by name."""
+    """Return whether every field of the old type, at any depth, is unchanged in the new one."""
     match old, new:
         case StructType(fields), StructType():
             return all(

@@ -1,4 +1,4 @@
-"""How many rows the files of a commit have, from their statistics.
+"""Counts the rows in the files of a commit, from their statistics.
 
 Protocol: PROTOCOL.md#per-file-statistics
 """
@@ -9,10 +9,10 @@ from tailerd.formats.delta.protocol.actions import FileAction, num_records_of
 
 
 class RowTally:
-    """Counts physical rows: deleted ones too, so that a new deletion vector changes nothing.
+    """Counts physical rows, including deleted ones, so that a new deletion vector changes nothing.
 
     Attributes:
-        added: Rows in the files of `add` actions; None where one lacks statistics.
+        added: Rows in the files of `add` actions; None if one lacks statistics.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class RowTally:
 
     @property
     def removed(self) -> int | None:
-        """Rows in the files of `remove` actions; None where one's are not told.
+        """Rows in the files of `remove` actions; None if those of one are not known.
 
-        Writers leave statistics out of removes; one that is paired with an `add` of the same path
-        has its rows.
+        Writers omit statistics from removes; for one that is paired with an `add` of the same path,
+        the rows of the `add` are used.
         """
         paired = [self._of_marked.get(key) for key in self._untold]
         known = [rows for rows in paired if rows is not None]

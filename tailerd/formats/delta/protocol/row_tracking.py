@@ -1,7 +1,7 @@
-"""Row tracking: which rows a commit carried over, told by ids instead of values. Pure.
+"""Row tracking: identifies rows that a commit carried over by ids instead of values. Pure.
 
 Every row of a table with row tracking has a stable id and the version of the commit that last
-changed it. A file has them in two columns of its own, where a row was moved there; in all others
+changed it. A file has both in two hidden columns for rows that were moved there; for other rows
 they follow from its `add`: `baseRowId` and the row's position, and `defaultRowCommitVersion`.
 
 Protocol: PROTOCOL.md#row-tracking
@@ -18,22 +18,22 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 
 FEATURE = "rowTracking"
 PRESERVED = "delta.rowTracking.preserved"
-"""The tag of a commit whose writer kept the ids of rows that it moved."""
+"""The tag of a commit whose writer preserved the ids of moved rows."""
 
 
 _SENSIBLE = range(2**62)
-"""No table has more rows or commits, and the sum of two such numbers has 64 bits."""
+"""No table has more rows or commits, and the sum of two such numbers fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Names of the columns in which data files have what row tracking says of their rows."""
+    """Names of the row-tracking columns in data files."""
 
     row_id: str
     commit_version: str
 
     def ids_of(self, action: FileAction) -> RowIds | None:
-        """Return what is known of the rows of a file; None where its action does not say it."""
+        """Return the row ids of a file; None if its action lacks the fields."""
         first, version = action.base_row_id, action.default_row_commit_version
         if first is None or version is None or first not in _SENSIBLE or version not in _SENSIBLE:
             return None
@@ -48,10 +48,10 @@ class RowColumns:
 def row_columns(
     before: TableState, after: TableState, info: CommitInfo | None
 ) -> RowColumns | None:
-    """Return where rows of a commit have their ids; None where ids do not tell what it changed.
+    """Return the columns with the row ids of a commit; None if ids do not show its changes.
 
     Args:
-        before, after: The table's state without and with the commit.
+        before, after: The table's state before and after the commit.
     """
     if info is None or info.tags.get(PRESERVED) != "true":
         return None

@@ -1,4 +1,4 @@
-"""A table's schema: Delta's JSON, parsed, and its Arrow types.
+"""Parses a table's schema from Delta's JSON, and maps it to Arrow types.
 
 Protocol: PROTOCOL.md#schema-serialization-format, #column-mapping, #delta-data-type-to-parquet
 """
@@ -49,7 +49,7 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
 _CHAR = re.compile(r"char\((\d{1,9})\)")
 
 MAX_DEPTH = 60
-"""Arrow's streams, which Spark is fed with as well, take no more levels; a map has two."""
+"""Limit of Arrow streams, which are also used for Spark; a map counts as two levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class StructType:
     fields: tuple[StructField, ...]
 
     def named(self, name: str) -> StructField | None:
-        """Return the field of that logical name."""
+        """Return the field of this logical name; None if there is none."""
         return next((item for item in self.fields if item.name == name), None)
 
 
@@ -104,7 +104,7 @@ class StructField:
 
     @property
     def column_id(self) -> int | None:
-        """`delta.columnMapping.id` where the table has one."""
+        """`delta.columnMapping.id`; None if the table has none."""
         value = self.metadata.get(COLUMN_ID)
         return value if isinstance(value, int) else None
 
@@ -120,14 +120,14 @@ VOID = PrimitiveType("void")
 
 
 def schema_json(text: str) -> Any:
-    """Return `schemaString` as JSON; of an empty one a struct without fields.
+    """Return `schemaString` as JSON; for an empty one a struct without fields.
 
     Raises:
-        CorruptLogError: The text is no JSON.
-        UnsupportedFeatureError: It is nested too deep.
+        CorruptLogError: The text is not JSON.
+        UnsupportedFeatureError: It is nested too deeply.
     """
     if not text:
-        # A table may exist before its columns do.
+        # A table may be created without columns.
         return {"type": "struct", "fields": []}
     try:
         return json.loads(text)
@@ -142,8 +142,8 @@ def parse_schema(text: str) -> StructType:
     """Parse `schemaString`; an empty one is a struct without columns.
 
     Raises:
-        CorruptLogError: The text is no schema.
-        UnsupportedFeatureError: It is nested too deep.
+        CorruptLogError: The text is not a schema.
+        UnsupportedFeatureError: It is nested too deeply.
     """
     try:
         parsed = _parse(schema_json(text), 0)
@@ -198,7 +198,7 @@ def _parse(node: Any, depth: int) -> DataType:
 
 
 def _check_is_text(text: str) -> None:
-    """Refuse lone surrogates, which neither Arrow nor a message could have."""
+    """Reject lone surrogates, which neither Arrow nor a message can encode."""
     text.encode()
 
 
@@ -214,10 +214,10 @@ def _parse_field(node: Any, depth: int) -> StructField:
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:
-    """Return the Arrow type rows of a Delta type come in.
+    """Return the Arrow type for a Delta type.
 
     Raises:
-        UnsupportedFeatureError: Names the type and the column.
+        UnsupportedFeatureError: There is none; the message names the type and the column.
     """
     match data_type:
         case StructType(fields):

@@ -1,4 +1,4 @@
-"""Types as people write them.
+"""Formats types as text, human-readable.
 
 Protocol: PROTOCOL.md#schema-serialization-format
 """
@@ -15,7 +15,7 @@ from tailerd.formats.delta.protocol.schema import (
 
 
 def type_text(data_type: DataType) -> str:
-    """Return a type as Spark's `simpleString` has it: `array<struct<a:long>>`."""
+    """Return a type in the form of Spark's `simpleString`: `array<struct<a:long>>`."""
     match data_type:
         case PrimitiveType(name):
             return name
@@ -29,7 +29,7 @@ def type_text(data_type: DataType) -> str:
 
 
 def column_texts(schema: StructType) -> tuple[tuple[str, str], ...]:
-    """Return name and type of each column, in order; a column that must have a value says so."""
+    """Return name and type of each column, in order, with `not null` if applicable."""
     return tuple(
         (each.name, type_text(each.type) + ("" if each.nullable else " not null"))
         for each in schema.fields

@@ -1,4 +1,4 @@
-"""Sidecars of V2 checkpoints: where their files are.
+"""Resolves the files of sidecars of V2 checkpoints.
 
 Protocol: PROTOCOL.md#sidecar-files, #sidecar-file-information
 """
@@ -13,13 +13,13 @@ from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, Log
 
 
 def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
-    """Return the log file a `sidecar` action names.
+    """Return the log file that a `sidecar` action references.
 
-    Sidecars always lie in the table's own `_sidecars` folder; an absolute path counts by its last
-    part, as writers may spell it either way.
+    Sidecars are always in the table's own `_sidecars` folder; of an absolute path only the last
+    part is used, because writers use both forms.
 
     Raises:
-        PathOutsideTableError: The name tries to leave the folder.
+        PathOutsideTableError: The name would leave the folder.
     """
     name = unquote(sidecar.path).rpartition("/")[2]
     if name in ("", ".", ".."):

@@ -1,8 +1,8 @@
-"""Which sidecars of the last checkpoint the next one names again.
+"""Decides which sidecars of the last checkpoint the next one reuses.
 
-A sidecar that no commit touched is as true as on its first day, so a checkpoint costs what changed
-and not what there is. Each brings a sidecar of its own with the files that came, and when there are
-too many small ones, they become one.
+A sidecar that no commit affected is still valid, so the cost of a checkpoint is proportional to the
+changes and not to the table. Each checkpoint adds a sidecar with the new files; when there are too
+many small ones, they are merged.
 
 Protocol: PROTOCOL.md#v2-spec, #sidecar-files
 """
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
 
 SIDECAR_FILES = 50_000
-"""File actions of a full sidecar: smaller ones are touched less, larger ones are fewer."""
+"""File actions of a full sidecar: smaller ones are rewritten less often, larger ones are fewer."""
 SMALL_FILES = SIDECAR_FILES // 4
 MAX_SMALL = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart:
-    """A file of the checkpoint below.
+    """A file of the previous checkpoint.
 
     Attributes:
-        first_row, rows: Its place among the rows of the checkpoint.
-        adds, removes: Actions in it; None where that is not known.
-        live_adds: How many of `adds` are live now.
+        first_row, rows: Its range in the rows of the checkpoint.
+        adds, removes: Number of its actions; None if not known.
+        live_adds: Number of `adds` that are live now.
         has_sound_removes: Whether none of its removes was undone or repeated since, and not all
-            of them expired; True without any.
+            of them expired; True without removes.
     """
 
     file: LogFile
@@ -42,7 +42,7 @@ class StoredPart:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether its rows are as true as when they were written."""
+        """Whether all its rows are still valid."""
         return (
             self.file.kind is LogFileKind.SIDECAR
             and self.adds is not None
@@ -55,7 +55,7 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarPlan:
-    """What the next checkpoint does with each file of the one below; parts keep their order."""
+    """Which files of the previous checkpoint are reused or rewritten; parts keep their order."""
 
     reused: tuple[StoredPart, ...]
     rewritten: tuple[StoredPart, ...]
@@ -75,5 +75,5 @@ class SidecarPlan:
 
     @property
     def next_row(self) -> int:
-        """First row number that no reused part has."""
+        """First row number after those of reused parts."""
         return max((part.first_row + part.rows for part in self.reused), default=0)

@@ -23,9 +23,9 @@ COLUMN_MAPPING_MODES = ("none", "name", "id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What the rows of a version mean: its protocol and metadata.
+    """Protocol and metadata of a version.
 
-    Readable only after `check_rows`: on the way to a version others may be passed that are not.
+    Call `check_rows` before reading rows: a replay may pass unsupported states of earlier versions.
     """
 
     version: int
@@ -33,7 +33,7 @@ class TableState:
     metadata: Metadata
 
     def check_log(self) -> None:
-        """Refuse a version whose log this release cannot understand.
+        """Reject a version whose log is not supported.
 
         Raises:
             UnsupportedFeatureError, CorruptLogError: As `check_readable`.
@@ -41,7 +41,7 @@ class TableState:
         check_readable(self.protocol, self.version, log_only=True)
 
     def check_rows(self) -> None:
-        """Refuse a version whose rows this release cannot read.
+        """Reject a version whose rows cannot be read.
 
         Raises:
             UnsupportedFeatureError, CorruptLogError: As `check_readable`.
@@ -60,14 +60,14 @@ class TableState:
 
     @property
     def column_mapping(self) -> str:
-        """`none`, `name` or `id`; the property counts only where the protocol supports it."""
+        """`none`, `name` or `id`; the property is ignored unless the protocol supports it."""
         if not supports_column_mapping(self.protocol):
             return "none"
         return self.metadata.configuration.get(properties.COLUMN_MAPPING_MODE, "none").lower()
 
     @property
     def schema(self) -> TableSchema:
-        """The schema as tasks carry it."""
+        """The schema in the form used by tasks."""
         return TableSchema(
             text=self.metadata.schema_text,
             partition_columns=tuple(self.metadata.partition_columns),
@@ -81,11 +81,11 @@ class TableState:
 
     @property
     def has_in_commit_timestamps(self) -> bool:
-        """Whether commits carry their own time at this version."""
+        """Whether commits have in-commit timestamps at this version."""
         return properties.is_enabled(self.metadata.configuration, properties.IN_COMMIT_TIMESTAMPS)
 
     def after(self, commit: Commit) -> TableState:
-        """Return the state with one more commit; the same object when nothing of it changes."""
+        """Return the state after one more commit; the same object if nothing changes."""
         if commit.protocol is None and commit.metadata is None:
             return self
         return TableState(
@@ -96,7 +96,7 @@ class TableState:
 
 
 def first_state(version: int, protocol: Protocol | None, metadata: Metadata | None) -> TableState:
-    """Return the state of a log's beginning.
+    """Return the initial state of a log.
 
     Raises:
         CorruptLogError: The log has no protocol, or no metadata.
@@ -113,16 +113,16 @@ def first_state(version: int, protocol: Protocol | None, metadata: Metadata | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One version of a table. Replaced by `advance`, never edited.
+    """One version of a table. Immutable; `advance` returns a new one.
 
     Attributes:
         state: Protocol and metadata; `state.version` is where they last changed.
         transactions: Newest `txn` of each application.
         domain_metadata: Live metadata domains.
         checkpoint_version: Version of the checkpoint it was built on; None without one.
-        num_files, size_bytes: Of live files; None when the snapshot was opened without files.
+        num_files, size_bytes: Of live files; None if the snapshot was opened without files.
         checkpoint_files: Files with the checkpoint's rows, each with the number of its first row.
-        compactions: Compactions read in place of commits.
+        compactions: Compactions read instead of commits.
     """
 
     version: int
@@ -149,7 +149,7 @@ class Snapshot:
         checkpoint_files: tuple[tuple[LogFile, int], ...],
         compactions: tuple[LogFile, ...],
     ) -> Snapshot:
-        """Return the snapshot a replay arrived at; `files` belongs to it from now on."""
+        """Return the snapshot resulting from a replay; it takes ownership of `files`."""
         return cls(
             version=version,
             state=state,
@@ -169,7 +169,7 @@ class Snapshot:
         """The live files.
 
         Raises:
-            BugError: Opened without files, or advanced since: the index moved on to the newer one.
+            BugError: Opened without files, or advanced since: the index belongs to the newer one.
         """
         if self._files is None:
             raise BugError(f"The snapshot of version {self.version} was opened without files.")
@@ -180,9 +180,9 @@ class Snapshot:
         return self._files
 
     def advance(self, commit: Commit) -> Snapshot:
-        """Return the next version's snapshot, at a cost that follows the commit and not the table.
+        """Return the next version's snapshot, at a cost proportional to the commit.
 
-        The file index is handed on: afterwards only the new snapshot knows its files.
+        The file index is passed on: afterwards only the new snapshot has files.
 
         Raises:
             CorruptLogError: `commit` is not the next version.
@@ -214,14 +214,14 @@ class Snapshot:
         rows: Origins,
         applications: Collection[str],
     ) -> Snapshot:
-        """Return this version based on a checkpoint that was written of it.
+        """Return this version based on a checkpoint that was written from it.
 
-        The file index is handed on, as by `advance`: this object may not be asked for files again.
+        The file index is passed on, as by `advance`: this object has no files afterwards.
 
         Args:
             checkpoint_files: Files of the new checkpoint, each with the number of its first row.
             keys, rows: As `FileIndex.rebase`.
-            applications: Those whose transactions the new checkpoint has; of others they expired.
+            applications: Those whose transactions are in the new checkpoint; others have expired.
         """
         self.files.rebase(self.version, keys, rows)
         return replace(

@@ -1,7 +1,7 @@
-"""File statistics as columns, as checkpoints may hold them, and back as JSON.
+"""Converts file statistics between JSON and the columns of checkpoints.
 
-A bound that cannot be said in the other form is left out: statistics are optional everywhere, and a
-missing bound only costs a reader the chance to skip a file.
+A bound that cannot be represented in the other form is left out: statistics are optional
+everywhere, and without a bound a reader only cannot skip the file.
 
 Protocol: PROTOCOL.md#per-file-statistics, #checkpoints (stats_parsed)
 """
@@ -30,13 +30,13 @@ from tailerd.formats.delta.protocol.schema import (
 from tailerd.formats.delta.protocol.snapshot import TableState
 
 _UNBOUNDED = frozenset({"boolean", "binary", "variant", "void"})
-"""Types without an order that writers would keep bounds of, or without a value."""
+"""Types for which writers keep no bounds, or without a value."""
 
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _SPELT_DAYS = (-12_687_427, 11_248_737)
 """Days since the epoch of the years -32767 to 32767."""
 
-# Decimals keep their digits; floats are made where the column is one.
+# Numbers are decoded as decimals to keep all digits, and converted to floats for float columns.
 _JSON = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
@@ -59,7 +59,7 @@ def statistics_type(state: TableState) -> pa.StructType:
 def _struct(
     columns: StructType, mapping: str, leaf: Callable[[DataType], pa.DataType | None]
 ) -> pa.StructType | None:
-    """Return a struct of the columns for which `leaf` has a type; None where there are none."""
+    """Return a struct of the columns for which `leaf` returns a type; None if there are none."""
     members = []
     for item in columns.fields:
         inner = item.type
@@ -83,7 +83,7 @@ def _bound_type(data_type: DataType) -> pa.DataType | None:
 
 
 def parse_statistics(texts: Sequence[str | None], kind: pa.StructType) -> pa.StructArray:
-    """Return statistics texts as columns; an unreadable text is as good as none."""
+    """Return statistics texts as columns; an unreadable text counts as absent."""
     return _column([_object(text) for text in texts], kind)
 
 
@@ -124,21 +124,21 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _parsed(value: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """Parse dates, times and decimals, which JSON has no form for."""
+    """Parse dates, times and decimals, for which JSON has no type."""
     if isinstance(value, bool | dict | list):
         return None
     try:
         scalar = parse_partition_value(str(value), kind, "")
     except CorruptLogError:
         return None
-    # A rounded bound would leave out rows.
+    # A rounded bound would exclude rows.
     if pa.types.is_decimal(kind) and scalar.as_py() != Decimal(str(value)):
         return None
     return scalar
 
 
 def statistics_texts(parsed: pa.StructArray) -> pa.StringArray:
-    """Return statistics of a `statistics_type` as texts; null where there are none."""
+    """Return statistics of a `statistics_type` as texts; null for rows without statistics."""
     rows = _speakable(parsed).to_pylist()
     return pa.array(
         [None if row is None else _ENCODER.encode(_pruned(row)).decode() for row in rows],
@@ -147,7 +147,7 @@ def statistics_texts(parsed: pa.StructArray) -> pa.StringArray:
 
 
 def _speakable(array: pa.Array) -> pa.Array:
-    """Turn dates and times into texts."""
+    """Convert dates and times to texts."""
     kind = array.type
     if pa.types.is_struct(kind):
         members = [_speakable(pc.struct_field(array, index)) for index in range(kind.num_fields)]
@@ -165,7 +165,7 @@ def _speakable(array: pa.Array) -> pa.Array:
 
 
 def _spelt(array: pa.Array) -> pa.StringArray:
-    """Return dates or times as texts; null for years that Arrow cannot spell."""
+    """Return dates or times as texts; null for years that Arrow cannot format."""
     kind = array.type
     if pa.types.is_date(kind):
         days = array.cast(pa.int32())

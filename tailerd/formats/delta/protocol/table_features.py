@@ -1,4 +1,4 @@
-"""Which tables this reader may serve. One row per feature; an unknown reader feature is a stop.
+"""Defines which tables can be read. One row per feature; an unknown reader feature is an error.
 
 Protocol: PROTOCOL.md#table-features, #reader-version-requirements
 """
@@ -17,12 +17,12 @@ FEATURES_WRITER_VERSION = 7
 
 @dataclass(frozen=True, slots=True)
 class ReaderFeature:
-    """A feature that readers must know.
+    """A feature that readers must support.
 
     Attributes:
-        how: What this reader does about it.
-        refusal: Why it is refused; None when it is served.
-        changes_log: Whether it also changes what the log itself means.
+        how: How this reader handles it.
+        refusal: Why it is not supported; None if it is.
+        changes_log: Whether it also changes the interpretation of the log.
     """
 
     name: str
@@ -59,14 +59,14 @@ READER_FEATURES = {feature.name: feature for feature in _FEATURES}
 
 
 def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) -> None:
-    """Refuse a protocol this reader cannot honour at `version`.
+    """Reject a protocol that is not supported at `version`.
 
     Args:
-        log_only: Ask only whether the log itself can be understood, to show it. A table whose rows
-            are refused can still be looked at, as long as its protocol names what it asks for.
+        log_only: Check only whether the log can be interpreted, to inspect it. A table whose rows
+            cannot be read can still be inspected, if its protocol names the features it requires.
 
     Raises:
-        UnsupportedFeatureError: Names the reader version, or every feature that stands in the way.
+        UnsupportedFeatureError: The message names the reader version, or every unsupported feature.
         CorruptLogError: The protocol contradicts itself.
     """
     names = protocol.reader_features
@@ -103,7 +103,7 @@ def _problem(name: str, log_only: bool) -> str | None:
 
 
 def supports_column_mapping(protocol: Protocol) -> bool:
-    """Return whether `delta.columnMapping.mode` counts under this protocol."""
+    """Return whether `delta.columnMapping.mode` is effective under this protocol."""
     if protocol.min_reader_version == FEATURES_READER_VERSION:
         return "columnMapping" in (protocol.reader_features or ())
     return protocol.min_reader_version == 2

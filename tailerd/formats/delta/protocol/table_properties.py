@@ -1,4 +1,4 @@
-"""Table properties this reader honours, read from `metaData.configuration`.
+"""Table properties that tailerd uses, read from `metaData.configuration`.
 
 Protocol: PROTOCOL.md#change-metadata and the sections of each feature.
 """
@@ -28,7 +28,7 @@ ROW_COMMIT_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColum
 CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
 
 DEFAULT_SECONDS = {LOG_RETENTION: 30 * 86_400.0, DELETED_FILE_RETENTION: 7 * 86_400.0}
-"""How long log entries and removed data files are kept where a table does not say."""
+"""How long log entries and removed data files are kept by default."""
 
 _DAYS = {"week": 7, "day": 1}
 _MONTHS = {"year": 12, "month": 1}
@@ -57,20 +57,20 @@ def is_enabled(configuration: Mapping[str, str], name: str, *, default: bool = F
 
 
 def is_disabled(configuration: Mapping[str, str], name: str) -> bool:
-    """Return whether a boolean property that is on by default is `false`, in any case."""
+    """Return whether a boolean property that defaults to true is `false`, in any case."""
     return configuration.get(name, "").strip().lower() == "false"
 
 
 def number(configuration: Mapping[str, str], name: str) -> int | None:
-    """Return a whole-number property; None when absent or no number."""
+    """Return a whole-number property; None if absent or not a number."""
     text = configuration.get(name, "").strip()
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def duration_seconds(configuration: Mapping[str, str], name: str) -> float | None:
-    """Return a retention in seconds; its default where it is absent, None where it is no interval.
+    """Return a retention in seconds; its default if absent, None if it is not an interval.
 
-    What an unreadable text keeps is not known: nothing may be dropped by it.
+    The retention of an unreadable text is not known: nothing must be deleted because of it.
 
     Args:
         name: One of `DEFAULT_SECONDS`.
@@ -82,8 +82,8 @@ def duration_seconds(configuration: Mapping[str, str], name: str) -> float | Non
 def parse_interval(text: str) -> float | None:
     """Return the seconds of `interval 7 days`, `30 days` or `interval 1 week 2 hours`; else None.
 
-    Accepts what Delta Spark does: Spark's text of a CalendarInterval, not negative as a whole, with
-    fractions of seconds only. Months and years have no fixed length.
+    Accepts the same as Delta Spark: the text of a CalendarInterval that is not negative as a whole,
+    with fractions only for seconds. Months and years have no fixed length.
     """
     text = text.strip().lower().removeprefix("interval ")
     days = months = microseconds = at = 0
@@ -113,9 +113,9 @@ def parse_interval(text: str) -> float | None:
 
 
 def retention_seconds(configuration: Mapping[str, str]) -> float:
-    """Return how long after its time a commit's entry and its data files are kept at least.
+    """Return the minimum time for which a commit's log entry and data files are kept.
 
-    For warnings: where a text is no interval, other writers may go by the default.
+    For warnings: if a text is not an interval, other writers may use the default.
     """
     known = {name: duration_seconds(configuration, name) for name in DEFAULT_SECONDS}
     return min(DEFAULT_SECONDS[n] if each is None else each for n, each in known.items())

@@ -1,4 +1,4 @@
-"""Which removes a state keeps: the newest of each logical file that is not live, until it expires.
+"""The removes of a state: the newest of each logical file that is not live, until it expires.
 
 Protocol: PROTOCOL.md#add-file-and-remove-file (tombstones), #action-reconciliation
 """
@@ -19,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 class Tombstones:
     """Removes of the commits after a checkpoint, by key: 16 bytes each.
 
-    Fed with every commit in ascending order, asked afterwards.
+    Add every commit in ascending order, call `close`, then query.
     """
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class Tombstones:
         self._is_taken: Mask = np.empty(0, np.bool_)
 
     def take(self, version: int, keys: Sequence[int]) -> None:
-        """Take the removes of one commit."""
+        """Add the removes of one commit."""
         if keys:
             self._keys.append(np.array(keys, np.uint64))
             self._versions.append(np.full(len(keys), version, np.int64))
 
     def close(self, files: FileIndex) -> None:
-        """Settle which removes count at the version of `files`: those of files not live there."""
+        """Determine the valid removes at the version of `files`: those of files not live there."""
         keys = np.concatenate([np.empty(0, np.uint64), *self._keys])
         versions = np.concatenate([np.empty(0, np.int64), *self._versions])
         self._keys, self._versions = [], []
-        # Stable: of several removes of one file the last one stays.
+        # Stable: the last of several removes of one file is kept.
         order = np.argsort(keys, kind="stable")
         keys, versions = keys[order], versions[order]
         is_newest = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
@@ -51,18 +51,18 @@ class Tombstones:
 
     @property
     def count(self) -> int:
-        """How many there are, expired ones included."""
+        """Number of valid removes, including expired ones."""
         return len(self._ours)
 
     def take_counting(self, version: int, keys: KeyArray) -> Mask:
-        """Return which of some removes of the commit `version` count; each does once."""
+        """Return which of the removes of the commit `version` are valid; each is returned once."""
         at, found = self._find(keys)
         found[found] = (self._newest[at[found]] == version) & ~self._is_taken[at[found]]
         self._is_taken[at[found]] = True
         return found
 
     def contain(self, keys: KeyArray) -> Mask:
-        """Return for which keys a commit brought a newer remove than the checkpoint's."""
+        """Return for which keys a commit has a newer remove than the checkpoint."""
         return self._find(keys)[1]
 
     def _find(self, keys: KeyArray) -> tuple[npt.NDArray[np.int64], Mask]:

@@ -1,4 +1,4 @@
-"""Columns whose type was widened.
+"""Finds columns whose type was widened.
 
 Protocol: PROTOCOL.md#type-widening
 """
@@ -48,7 +48,7 @@ def _inner(kind: DataType) -> Iterator[StructField]:
 
 
 def _was_float(field: StructField) -> bool:
-    # Changes of what an array or a map holds stand at the field that has it, with a `fieldPath`.
+    # Changes of an element, key or value are recorded at the enclosing field, with a `fieldPath`.
     changes = field.metadata.get(TYPE_CHANGES)
     return isinstance(changes, list) and any(
         isinstance(change, dict) and change.get("fromType") == "float" for change in changes

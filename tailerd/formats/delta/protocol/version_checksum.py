@@ -1,4 +1,4 @@
-"""The version checksum: a writer's own count of the table, compared with ours.
+"""Parses version checksums, and compares them with a replayed snapshot.
 
 Protocol: PROTOCOL.md#version-checksum-file
 """
@@ -26,7 +26,7 @@ _DECODER = msgspec.json.Decoder(VersionChecksum)
 
 
 def parse_version_checksum(body: bytes) -> VersionChecksum | None:
-    """Read a checksum file; None when it is unreadable: readers must go on without it."""
+    """Parse a checksum file; None if it is unreadable: readers must continue without it."""
     try:
         return _DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -37,7 +37,7 @@ def validate_checksum(snapshot: Snapshot, checksum: VersionChecksum) -> None:
     """Compare a replayed snapshot with the checksum of its version.
 
     Raises:
-        ChecksumMismatchError: Names every field that differs, with both values.
+        ChecksumMismatchError: The message names every field that differs, with both values.
     """
     pairs: list[tuple[str, object, object]] = [
         ("numFiles", checksum.num_files, snapshot.num_files),

@@ -1,6 +1,6 @@
-"""The version checksum as a writer leaves it: every field the protocol lists but the file list.
+"""Builds the version checksum: every field of the protocol except the file list.
 
-`allFiles` is left out: it repeats the table, and only a table of few files could afford it.
+`allFiles` is left out: it repeats the table, and is feasible only for a table of few files.
 
 Protocol: PROTOCOL.md#version-checksum-file
 """
@@ -21,11 +21,12 @@ def checksum_body(snapshot: Snapshot, info: CommitInfo | None) -> bytes:
     """Return the body of `N.crc`.
 
     Args:
-        snapshot: Of version N, with its files; the cost follows the commits since the last call.
+        snapshot: Of version N, with its files; the cost is proportional to the commits since the
+            last call.
         info: Provenance of commit N.
 
     Raises:
-        CorruptLogError: In-commit timestamps are on and the commit has none.
+        CorruptLogError: In-commit timestamps are enabled and the commit has none.
     """
     state, files = snapshot.state, snapshot.files
     body: dict[str, Any] = {}
@@ -71,6 +72,6 @@ def _in_commit_time(version: int, info: CommitInfo | None) -> int:
 
 
 def _present(action: Metadata | Protocol | msgspec.Struct) -> dict[str, Any]:
-    """Return an action as JSON has it: fields that are absent are left out."""
+    """Return an action in JSON form, without absent fields."""
     fields = msgspec.to_builtins(action)
     return {name: value for name, value in fields.items() if value is not None}

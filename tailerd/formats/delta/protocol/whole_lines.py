@@ -1,4 +1,4 @@
-"""Chunks of a file of lines become blocks of whole lines; no line takes more than memory allows.
+"""Splits chunks of a file into blocks of whole lines; a line that exceeds the memory is an error.
 
 Protocol: PROTOCOL.md#delta-log-entries
 """
@@ -10,31 +10,31 @@ from tailerd.errors import CorruptLogError, TooLargeError
 
 
 class WholeLines:
-    """Holds back a line until it is complete.
+    """Buffers a line until it is complete.
 
     Args:
         name: File name for error messages.
-        memory_bytes: What reading may take.
+        memory_bytes: Memory for reading.
     """
 
     def __init__(self, name: str, memory_bytes: int) -> None:
         self._name = name
         self._memory_bytes = memory_bytes
-        # Pieces are joined once, not at every chunk: that would take the square of their number.
+        # Pieces are joined once: joining at every chunk would be quadratic in their number.
         self._pieces: list[bytes] = []
         self._held_bytes = 0
 
     @property
     def has_rest(self) -> bool:
-        """Whether more than white space is held back."""
+        """Whether more than white space is buffered."""
         return any(piece.strip() for piece in self._pieces)
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return every line completed by `chunk`; empty while there is none.
+        """Return every line completed by `chunk`; empty if there is none.
 
         Raises:
-            CorruptLogError: An endless line is none, but bytes that were never written.
-            TooLargeError: A line is longer than memory allows.
+            CorruptLogError: A too long line has NUL bytes: its data was never written.
+            TooLargeError: A line does not fit the memory.
         """
         cut = chunk.rfind(b"\n") + 1
         if not cut:
@@ -48,7 +48,7 @@ class WholeLines:
         return whole
 
     def rest(self) -> bytes:
-        """Return what is held back; nothing is afterwards."""
+        """Return the buffered bytes and clear the buffer."""
         rest = b"".join(self._pieces)
         self._pieces, self._held_bytes = [], 0
         return rest
@@ -61,10 +61,10 @@ class WholeLines:
         if self._held_bytes <= largest_piece_bytes(self._memory_bytes):
             return
         has_nuls = b"\0" in self._pieces[0]
-        # Whoever keeps the error keeps this object too.
+        # Free the memory now: a traceback of the error keeps this object alive.
         self._pieces.clear()
         if has_nuls:
-            # No JSON has one; file systems show them where data never reached the disk.
+            # JSON has no NUL bytes; file systems show them for data that never reached the disk.
             raise CorruptLogError(
                 f"{self._name} has NUL bytes where actions of the Delta protocol should be, because"
                 " it was damaged or never written whole.",

@@ -1,7 +1,7 @@
-"""Which tables' logs this release may write to: it must honour every writer feature they name.
+"""Defines the tables whose logs can be maintained: every writer feature must be supported.
 
-None of these asks more of a checkpoint, a compaction or a checksum than to repeat what is there;
-that is why they may be written. Data files and commits are never written.
+For a checkpoint, a compaction or a checksum, these features only require that existing actions are
+repeated. Data files and commits are never written.
 
 Protocol: PROTOCOL.md#table-features, #writer-version-requirements
 """
@@ -19,7 +19,7 @@ CHECKPOINT_PROTECTION = "checkpointProtection"
 
 HONOURED = frozenset(
     {
-        # They bind writers of data, and nobody else.
+        # They apply only to writers of data.
         "allowColumnDefaults",
         "appendOnly",
         "changeDataFeed",
@@ -34,7 +34,7 @@ HONOURED = frozenset(
         "invariants",
         "materializePartitionColumns",
         "vacuumProtocolCheck",
-        # They change what rows mean, which the log only carries along.
+        # They change the meaning of rows, which does not affect the log.
         "collations",
         "collations-preview",
         "columnMapping",
@@ -46,14 +46,14 @@ HONOURED = frozenset(
         "variantShredding-preview",
         "variantType",
         "variantType-preview",
-        # They bring actions or fields, which are repeated.
+        # They add actions or fields, which are repeated.
         "clustering",
         "deletionVectors",
         "domainMetadata",
         "inCommitTimestamp",
         "inCommitTimestamp-preview",
         "rowTracking",
-        # They are about the log itself, and obeyed.
+        # They apply to the log itself, and are implemented.
         CHECKPOINT_PROTECTION,
         V2_CHECKPOINT,
     }
@@ -71,10 +71,10 @@ _REASONS = {
 
 
 def check_maintainable(state: TableState) -> None:
-    """Refuse a table whose log this release must not write to. Reading it is another matter.
+    """Reject a table whose log must not be written to. Reading it is checked separately.
 
     Raises:
-        UnsupportedFeatureError: Names the writer version, or every feature that stands in the way.
+        UnsupportedFeatureError: The message names the writer version, or every unsupported feature.
     """
     state.check_log()
     protocol = state.protocol
@@ -92,7 +92,7 @@ def check_maintainable(state: TableState) -> None:
 
 
 def refused_features(protocol: Protocol) -> list[str]:
-    """Return the features that stand in the way, each with the reason."""
+    """Return the unsupported features, each with the reason."""
     names = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     return [
         f"{name} ({_REASONS.get(name, 'unknown to this release')})"

@@ -1,1 +1,1 @@
-"""How large a table is, and how long its log has become."""
+"""Measures the size of a table and the length of its log."""

@@ -1,4 +1,4 @@
-"""How long a table's log has become since somebody last wrote a checkpoint."""
+"""Measures the length of a table's log since the last checkpoint."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
 
 RECENT_SECONDS = 60.0
-"""How often the newest part of the log is listed, while commits come."""
+"""How often the newest part of the log is listed, while there are new commits."""
 WHOLE_SECONDS = 3600.0
-"""How often all of it is: cleanup shortens its old end."""
+"""How often the whole log is listed: cleanup removes its oldest files."""
 
 
 class LogTally:
-    """Counts files of one log: listed now and then, moved on by every commit in between.
+    """Counts files of one log: listed periodically, updated by every commit in between.
 
     Attributes:
         checkpoint_version: The newest complete checkpoint; None without one.
@@ -35,7 +35,7 @@ class LogTally:
         self.is_settled = True
 
     async def look(self, now: float) -> bool:
-        """List the log if that is due; tell whether it was.
+        """List the log if that is due; return whether it was.
 
         Args:
             now: Monotonic seconds.
@@ -55,18 +55,18 @@ class LogTally:
         return True
 
     def due_in(self, now: float) -> float | None:
-        """Return the seconds until the log should be listed again; None while nothing comes."""
+        """Return the seconds until the next listing is due; None while there are no commits."""
         return None if self.is_settled else max(0.0, self._listed_at + RECENT_SECONDS - now)
 
     def expire(self) -> None:
-        """Let the next look list the newest part of the log: somebody wrote a checkpoint."""
+        """Make the next `look` list the newest part of the log: a checkpoint was written."""
         self._listed_at = float("-inf")
         self.is_settled = False
 
     def advance(self, file: LogFile) -> None:
         """Count a new commit."""
         if file.version <= self._newest:
-            # The listing was ahead.
+            # The listing included it already.
             return
         self._newest = file.version
         self.commits += 1
@@ -89,7 +89,7 @@ class LogTally:
 
 
 def _count(listing: LogListing, start: int) -> int:
-    """Return how many files of versions from `start` on a listing has."""
+    """Return the number of files in a listing for versions from `start` on."""
     checkpoints = listing.checkpoints.items()
     return (
         sum(version >= start for version in listing.commits)

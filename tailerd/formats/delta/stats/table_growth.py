@@ -1,7 +1,7 @@
-"""How large a table is and what a reader of its changes has before it, moved on by each commit.
+"""Tracks the size of a table and the pending work of a reader, updated by each commit.
 
-The table is opened once, with its files; from then on a commit costs what the commit is long. Rows
-follow statistics: one file without them, or a commit that does not add up, and they are unknown.
+The table is opened once, with its files; after that the cost is proportional to each commit's size.
+Rows come from statistics: after a file without them, or an inconsistent commit, they are unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILE_KEYS = 1 << 64
 
 
 def open_growth(place: TablePlace) -> TableGrowth:
-    """Return the statistics of one table; nothing is asked of it yet."""
+    """Return the statistics of one table; makes no request yet."""
     return TableGrowth(LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True))
 
 
@@ -42,7 +42,7 @@ class TableGrowth(CommitStatistics):
     """Follows one table. Opened and advanced by one task.
 
     Args:
-        reader: The table's log, made `with_rows`.
+        reader: The table's log, created `with_rows`.
 
     Attributes:
         measured_again_after: Maintenance jobs that change figures without a commit.
@@ -70,33 +70,33 @@ class TableGrowth(CommitStatistics):
         return table_id == self.table_id or table_id in self._table_ids
 
     def columns(self) -> Columns:
-        """Return name and type of each column at that version, for people.
+        """Return name and type of each column at that version, human-readable.
 
         Raises:
-            CorruptLogError: The schema is none.
-            UnsupportedFeatureError: It is nested too deep.
+            CorruptLogError: The schema is invalid.
+            UnsupportedFeatureError: It is nested too deeply.
         """
         return _columns_of(self._cache.snapshot.state.metadata.schema_text)
 
     @property
     def version(self) -> int:
-        """The version it has come to."""
+        """The version up to which commits are applied."""
         return self._cache.snapshot.version
 
     async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
-        """Load the table right before what is to be delivered, or at its head.
+        """Load the table right before the next delivery, or at its head.
 
-        An engine may have been faster than this, and what it delivered meanwhile is to be seen
-        too: so it begins where delivery began, if that is near.
+        An engine may already have delivered commits before this call, which must be counted too: so
+        it starts where delivery began, if that is near.
 
         Args:
             now: Monotonic seconds.
-            first: Where delivery began; None where nothing is delivered.
-            next_up: The first thing not yet delivered; commits from there on are pending.
+            first: Where delivery began; None if nothing is delivered.
+            next_up: The first item not yet delivered; commits from there on are pending.
 
         Raises:
             TableError: The table cannot be read.
-            StorageError: The log cannot be.
+            StorageError: The log cannot be read.
         """
         snapshot = await self._snapshot_before(_commit_of(first), _commit_of(next_up))
         self._table_ids = {snapshot.state.metadata.id}
@@ -116,12 +116,12 @@ class TableGrowth(CommitStatistics):
             return await self._cache.open()
 
     def reaches(self, next_up: Offset) -> bool:
-        """Return whether advancing to an offset is cheaper than to open the table again there."""
+        """Return whether advancing to an offset is cheaper than opening the table again there."""
         next_version = _commit_of(next_up)
         return next_version is None or next_version <= self.version + 1 + COMMITS_AT_ONCE
 
     async def advance(self, now: float) -> bool:
-        """Apply commits that have come, a bounded number; tell whether more may be there.
+        """Apply a bounded number of new commits; return whether there may be more.
 
         Raises:
             TableError, StorageError: A commit cannot be read.
@@ -136,17 +136,17 @@ class TableGrowth(CommitStatistics):
         return True
 
     def expire(self) -> None:
-        """Let the next `advance` look at the log itself, not only at new commits."""
+        """Make the next `advance` list the log, not only read new commits."""
         self._log.expire()
 
     def due_in(self, now: float) -> float | None:
-        """Return the seconds until `advance` should be called although no commit came."""
+        """Return the seconds until `advance` is due even without a new commit."""
         return self._log.due_in(now)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is to deliver from an offset on; None where it was not followed.
+        """Return what is left to deliver from an offset on; None if that was not tracked.
 
-        What lies before is forgotten; without an offset everything is.
+        What is before the offset is dropped; without an offset everything is.
         """
         next_version = _commit_of(next_up)
         if next_version is None:
@@ -163,7 +163,7 @@ class TableGrowth(CommitStatistics):
         )
 
     def size(self) -> TableSize:
-        """Return the table as it is now."""
+        """Return the current figures of the table."""
         snapshot, log = self._cache.snapshot, self._log
         files = snapshot.files
         deleted = files.vectors.deleted_rows
@@ -188,7 +188,7 @@ class TableGrowth(CommitStatistics):
         self._table_ids.add(self.table_id)
         self._new_commits.append(_facts_of(found))
         self._commits.append((commit.version, *_work_of(commit)))
-        # A file that is added again, or removed twice, makes the sums of rows wrong.
+        # A file that is added again or removed twice would make the row counts wrong.
         is_plain = (
             self._cache.snapshot.files.num_files
             == files_before + commit.added.files - commit.removed.files
@@ -201,7 +201,7 @@ class TableGrowth(CommitStatistics):
 
 
 def _work_of(commit: Commit) -> tuple[int, int]:
-    """Return files and bytes behind the row changes of a commit."""
+    """Return the number and bytes of the files with the row changes of a commit."""
     if commit.change_files.files:
         return commit.change_files.files, commit.change_files.size_bytes
     added, removed = commit.data_added, commit.data_removed
@@ -234,7 +234,7 @@ def _commit_of(offset: Offset | None) -> int | None:
 
 
 def _snapshot_share(offset: Offset | None) -> float:
-    """Return how much of a snapshot is still to be delivered, from 0 to 1."""
+    """Return the share of a snapshot that is still to be delivered, 0 to 1."""
     if offset is None or offset.phase is not Phase.SNAPSHOT:
         return 0.0
     return 1 - offset.position / _FILE_KEYS

@@ -1,1 +1,1 @@
-"""What the table format says, without IO: manifests, fragments, fields, transactions. Pure."""
+"""The table format without IO: manifests, fragments, fields, transactions. Pure."""

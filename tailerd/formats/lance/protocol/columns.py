@@ -1,7 +1,7 @@
 """The columns of a version, from the fields of its manifest. Pure.
 
-Specification: "Schema & Fields". A column is found again by its id: its name may change, and what
-takes its name may be another one.
+Specification: "Schema & Fields". A column is matched by its id: its name may change, and another
+column may get its name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailerd.formats.lance.protocol.wire import content, entry, fields, number, 
 from tailerd.formats.plain_schema import plain_type
 
 ROW_ID = "_rowid"
-"""The name under which rows give their ids; no column may have it."""
+"""The name of the column of row ids; no other column may have it."""
 _NO_PARENT = -1
 _EXTENSION = "ARROW:extension:name"
 _BLOB = "lance-encoding:blob"
@@ -43,9 +43,9 @@ _PLAIN = {
 }
 _LISTS = frozenset({"list", "large_list", "list.struct", "large_list.struct"})
 _READ_AS_STORED = frozenset({"", "arrow.uuid", "arrow.bool8", "arrow.opaque"})
-"""Extensions whose rows come as what they are stored as."""
+"""Extensions whose rows are returned with their storage type."""
 _JSON = "lance.json"
-"""Stored in bytes of its own, given as text."""
+"""Stored in a binary form, returned as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class Column:
     """A column of a table.
 
     Attributes:
-        id: Of its field; `ids` also has those of the fields in it.
-        type: As rows are given; None where they cannot be: `reason` says why.
+        id: Of its field; `ids` also has those of its nested fields.
+        type: Of the emitted rows; None if it is not supported: `reason` says why.
         is_blob: Its values may be very large.
     """
 
@@ -80,7 +80,7 @@ def parse_columns(messages: Iterable[bytes]) -> tuple[Column, ...]:
     """Return the columns of a version, in order.
 
     Raises:
-        CorruptLogError: The messages are no fields.
+        CorruptLogError: The messages are not fields.
     """
     found = [_field(message) for message in messages]
     children: dict[int, list[_Field]] = {}
@@ -93,7 +93,7 @@ def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = Non
     """Return the schema of rows with the wanted columns, in the table's order; None for all.
 
     Raises:
-        UnsupportedFeatureError: A wanted one cannot be given.
+        UnsupportedFeatureError: The type of a wanted one is not supported.
     """
     names = None if wanted is None else frozenset(wanted)
     chosen = [each for each in columns if names is None or each.name in names]
@@ -107,7 +107,7 @@ def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = Non
 
 
 def matching(column: Column, others: Sequence[Column]) -> Column | None:
-    """Return what a column was in another version: by id; else, after a cast, by name."""
+    """Return the same column in another version: by id, or by name (after a cast)."""
     found = next((each for each in others if each.id == column.id), None)
     if found is not None:
         return found
@@ -153,7 +153,7 @@ def _column(field: _Field, children: dict[int, list[_Field]]) -> Column:
         inside.append(each)
         if len(inside) > sum(map(len, children.values())):
             raise CorruptLogError(f"the fields of column {field.name} are in a circle")
-        # Id 0 of the first column is also the parent that a message leaves out.
+        # An omitted parent is 0, which is also the id of the first column.
         left += [child for child in children.get(each.id, ()) if child is not each]
     kind, reason = None, ""
     try:
@@ -171,7 +171,7 @@ def _column(field: _Field, children: dict[int, list[_Field]]) -> Column:
 
 
 class _UnknownTypeError(Exception):
-    """A field's type has no form in rows."""
+    """A field's type is not supported."""
 
 
 def _type(field: _Field, children: dict[int, list[_Field]]) -> pa.DataType:
@@ -195,7 +195,7 @@ def _type(field: _Field, children: dict[int, list[_Field]]) -> pa.DataType:
 
 
 def _leaf(kind: str) -> pa.DataType:
-    """Return the type that a text says."""
+    """Return the type for its text form."""
     if kind in _PLAIN:
         return _PLAIN[kind]
     family, _, rest = kind.partition(":")

@@ -1,7 +1,7 @@
-"""From two manifests to what changed between them: fragments, deletions, columns. Pure.
+"""Computes the difference of two manifests: fragments, deletions, columns. Pure.
 
-Fragments are compared as bytes; only those that differ are parsed. The same fragment is one with
-the same id and a data file in common: after an overwrite by an old writer ids begin at 0 again.
+Fragments are compared as bytes; only those that differ are parsed. Two fragments are the same if
+they have the same id and a common data file: after an overwrite by an old writer ids restart at 0.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tailerd.formats.lance.protocol.transactions import Operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFragment:
-    """A fragment of both versions that is not the same in them.
+    """A fragment that is in both versions and differs.
 
     Attributes:
-        changed: Ids of columns of the new version whose values stand elsewhere now.
+        changed: Ids of columns of the new version whose values are in other files now.
     """
 
     before: Fragment
@@ -29,16 +29,16 @@ class KeptFragment:
 
     @property
     def deletions_differ(self) -> bool:
-        """Whether other rows of it are deleted."""
+        """Whether its deleted rows differ."""
         return self.before.deletions != self.after.deletions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What two versions do not have in common.
+    """The difference of two versions.
 
     Attributes:
-        removed, added: Fragments that only the old, and only the new one has, in its order.
+        removed, added: Fragments that only the old or only the new version has, in its order.
         kept: Fragments of both in which rows or values differ.
     """
 
@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def live_rows(self) -> tuple[int | None, int | None]:
-        """Rows of the removed, and of the added fragments; None where writers did not say."""
+        """Rows of the removed and of the added fragments; None if not recorded by writers."""
         removed, added = (_live_rows(each) for each in (self.removed, self.added))
         return removed, added
 
@@ -67,8 +67,8 @@ def difference(
     """Compare two versions.
 
     Args:
-        before: None where there was nothing.
-        old_columns, new_columns: Theirs.
+        before: None before the first version.
+        old_columns, new_columns: Of the two versions.
 
     Raises:
         CorruptLogError, UnsupportedFeatureError: A fragment that differs cannot be read.
@@ -96,9 +96,9 @@ def difference(
 
 
 def is_only_rearranged(found: Difference, operation: Operation) -> bool:
-    """Return whether a commit certainly moved rows and changed none.
+    """Return whether it is certain that a commit moved rows and changed none.
 
-    Fragments that are only kept with other bytes, such as other ids of rows, change nothing.
+    Kept fragments that differ only in bytes, such as row ids, do not change rows.
     """
     if operation is not Operation.REWRITE:
         return False
@@ -107,7 +107,7 @@ def is_only_rearranged(found: Difference, operation: Operation) -> bool:
 
 
 def may_be_rearranged(found: Difference, operation: Operation) -> bool:
-    """Return whether only comparing rows shows if any changed: nobody says what the commit was."""
+    """Return whether only a comparison of rows shows if any changed, for an unknown operation."""
     if not found.may_be_rearranged or operation not in (Operation.UNKNOWN, Operation.REWRITE):
         return False
     removed, added = found.live_rows
@@ -118,7 +118,7 @@ def may_be_rearranged(found: Difference, operation: Operation) -> bool:
 def _changed_columns(
     before: Fragment, after: Fragment, old: Sequence[Column], new: Sequence[Column]
 ) -> tuple[int, ...]:
-    """Return the ids of columns whose values were in another file, or in none, before."""
+    """Return the ids of columns whose values were in another file before, or in none."""
     found = []
     for column in new:
         former = matching(column, old)

@@ -1,4 +1,4 @@
-"""Fragments: data files of some rows, and which of these are deleted. Pure.
+"""Fragments: a range of rows in data files, and which of the rows are deleted. Pure.
 
 Specification: "Fragments", "Deletion".
 """
@@ -22,10 +22,10 @@ class LanceFile:
     """A data file of a fragment.
 
     Attributes:
-        field_ids: Of its columns; below zero for one that is no longer used.
-        columns: Where each is in the file; empty in files of version 1.
-        size_bytes: 0 where its writer did not say.
-        base: Number of the base path that it is in; None for the table's own folder.
+        field_ids: Of its columns; negative for one that is no longer used.
+        columns: Index of each column in the file; empty in files of version 1.
+        size_bytes: 0 if not recorded.
+        base: Number of its base path; None for the table's own folder.
         is_legacy: Whether it is of version 1.
     """
 
@@ -39,11 +39,11 @@ class LanceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionFile:
-    """Says which rows of a fragment are deleted.
+    """The file with the deleted rows of a fragment.
 
     Attributes:
-        is_bitmap: A Roaring bitmap; else an Arrow file.
-        count: How many rows that are; 0 where its writer did not say.
+        is_bitmap: Whether it is a Roaring bitmap; else an Arrow file.
+        count: Number of deleted rows; 0 if not recorded.
     """
 
     fragment: int
@@ -55,17 +55,17 @@ class DeletionFile:
 
     @property
     def path(self) -> str:
-        """Where it is, below the table's folder."""
+        """Its path, relative to the table's folder."""
         suffix = "bin" if self.is_bitmap else "arrow"
         return f"{DELETIONS_FOLDER}/{self.fragment}-{self.read_version}-{self.id}.{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """Some rows of a table.
+    """A range of rows of a table.
 
     Attributes:
-        physical_rows: Deleted ones included; 0 where its writer did not say.
+        physical_rows: Including deleted ones; 0 if not recorded.
     """
 
     id: int
@@ -75,7 +75,7 @@ class Fragment:
 
     @property
     def live_rows(self) -> int | None:
-        """Rows that are not deleted; None where writers did not say."""
+        """Rows that are not deleted; None if not recorded."""
         deletions = self.deletions
         if not self.physical_rows or (deletions is not None and not deletions.count):
             return None
@@ -83,7 +83,7 @@ class Fragment:
 
     @property
     def size_bytes(self) -> int:
-        """Of its data files, as far as writers said."""
+        """Total size of its data files, as far as recorded."""
         return sum(file.size_bytes for file in self.files)
 
     @property
@@ -92,12 +92,12 @@ class Fragment:
         return any(file.is_legacy for file in self.files)
 
     def shares_files_with(self, other: Fragment) -> bool:
-        """Return whether a data file is of both: ids alone may begin again after an overwrite."""
+        """Return whether both have a common data file: ids may restart after an overwrite."""
         paths = {(file.base, file.path) for file in other.files}
         return any((file.base, file.path) in paths for file in self.files)
 
     def column_places(self, field_ids: Iterable[int]) -> frozenset[tuple[int, ColumnPlace]]:
-        """Return where the values of some fields are: id, and file, base and column in it."""
+        """Return the location of the values of fields: id, and file, base and column."""
         wanted = frozenset(field_ids)
         return frozenset(
             (each, (file.path, file.base, file.columns[place] if file.columns else place))
@@ -108,11 +108,11 @@ class Fragment:
 
 
 def parse_fragment(message: bytes) -> Fragment:
-    """Read a fragment.
+    """Parse a fragment.
 
     Raises:
-        CorruptLogError: It is none.
-        UnsupportedFeatureError: Values of its rows stand elsewhere too.
+        CorruptLogError: It is not a fragment.
+        UnsupportedFeatureError: Values of its rows may be in other files, such as overlays.
     """
     said: dict[int, int | bytes] = {}
     files: list[LanceFile] = []
@@ -162,7 +162,7 @@ def _data_file(message: bytes) -> LanceFile:
         columns=tuple(columns) if len(columns) == len(ids) else (),
         size_bytes=size,
         base=base,
-        # 0.3 was the first number of version 2.
+        # Version 2 files start at number 0.3.
         is_legacy=versions[0] == 0 and versions[1] < 3,
     )
 

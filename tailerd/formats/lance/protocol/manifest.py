@@ -1,7 +1,7 @@
-"""A manifest: what a table is in one version. Pure.
+"""Parses manifests: the content of a table in one version. Pure.
 
 Specification: "Dataset Directory", "Fragments", "Manifest Naming Schemes". Fragments stay bytes:
-those of two versions are compared as they are, and only the ones that differ are parsed.
+those of two versions are compared as bytes, and only the ones that differ are parsed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KNOWN_FLAGS = {
     16: "several base paths",
     32: "no transaction files",
 }
-"""Bits of the flags for readers, and what they mean; others are refused."""
+"""Bits of the reader flags, and their meaning; tables with others are rejected."""
 _OTHER_FLAGS = {64: "data overlay files", 128: "covering indices", 256: "mixed file versions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasePath:
-    """A place that data files may be in besides the table's own folder.
+    """A place for data files outside the table's own folder.
 
     Attributes:
         is_table: Whether it is a table's folder, with `data` and `_deletions` in it.
@@ -56,9 +56,9 @@ class Manifest:
         fields: Its columns, as messages.
         fragments: As messages, in order.
         timestamp_us: Microseconds since the epoch, UTC.
-        reader_flags: Bits; `check_readable` refuses those that are not known.
-        transaction_file: Name below `_transactions`; empty where its writer left none.
-        transaction: The same, where the manifest's file holds it; None where it does not.
+        reader_flags: Bits; `check_readable` rejects unknown ones.
+        transaction_file: Name below `_transactions`; empty if there is none.
+        transaction: The transaction inlined in the manifest's file; None if it is not inlined.
         file_version: Of its data files.
         writer: Name and version of the library that wrote it; may be empty.
         size_bytes: Of its file.
@@ -82,7 +82,7 @@ class Manifest:
 
     @property
     def identity(self) -> str:
-        """What tells this version from the same one of another table: its transaction's uuid."""
+        """Distinguishes this version from the same one of another table: its transaction's uuid."""
         name = self.transaction_file.removesuffix(".txn")
         return name.partition("-")[2] or self.digest
 
@@ -93,7 +93,7 @@ class Manifest:
 
     @cached_property
     def fragment_set(self) -> frozenset[bytes]:
-        """The fragments, to be found among."""
+        """The fragments as a set, for lookup."""
         return frozenset(self.fragments)
 
     @property
@@ -123,13 +123,13 @@ class Manifest:
 
 
 def parse_manifest(file: bytes, path: str) -> Manifest:
-    """Read a manifest's file.
+    """Parse a manifest's file.
 
     Args:
         path: For errors.
 
     Raises:
-        CorruptLogError: It is torn, or none.
+        CorruptLogError: It is torn, or not a manifest.
     """
     try:
         return _parsed(file)
@@ -182,9 +182,9 @@ def _parsed(file: bytes) -> Manifest:
 
 
 def _transaction(file: bytes, found: dict[int, int | bytes]) -> bytes | None:
-    """Return the transaction, where the file holds it; releases differ in which field says so.
+    """Return the inlined transaction, if any; its position is in different fields by release.
 
-    What is there counts only if it has the uuid that the transaction's own file is named by.
+    It is used only if it has the uuid in the name of the transaction's own file.
     """
     name = text(found.get(12, b"")).removesuffix(".txn").partition("-")[2]
     for place in _TRANSACTION_SECTIONS:
@@ -201,7 +201,7 @@ def _transaction(file: bytes, found: dict[int, int | bytes]) -> bytes | None:
 
 
 def _message_at(file: bytes, position: int) -> bytes:
-    """Return a message in a file, which follows its length."""
+    """Return a message in a file, which is stored after its length."""
     start = position + _LENGTH.size
     if start > len(file):
         raise CorruptLogError("it is shorter than it says")
@@ -212,9 +212,9 @@ def _message_at(file: bytes, position: int) -> bytes:
 
 
 def _micros(timestamp: bytes) -> int:
-    """Return the time as `LanceDataset.versions()` tells it, so that both agree to the microsecond.
+    """Return the time as `LanceDataset.versions()` does, so that both agree to the microsecond.
 
-    The library divides nanoseconds as floats, which may move the last digit by one.
+    pylance divides nanoseconds as floats, which may change the last digit by one.
     """
     said = {place: number(value) for place, value in fields(timestamp)}
     nanos = said.get(1, 0) * 10**9 + said.get(2, 0)
@@ -222,7 +222,7 @@ def _micros(timestamp: bytes) -> int:
 
 
 def _second(message: bytes, joint: str) -> str:
-    """Return the second text of a message, after the first where there is something between."""
+    """Return the second text of a message; with `joint`, both texts joined by it."""
     said = {place: text(value) for place, value in fields(message) if place in (1, 2)}
     return said.get(2, "") if not joint else joint.join(said[each] for each in sorted(said))
 

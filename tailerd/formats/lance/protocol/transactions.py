@@ -1,6 +1,6 @@
-"""The transaction of a version: which operation it was. Pure.
+"""Parses the operation of a version's transaction. Pure.
 
-Specification: "Conflict Resolution". One thing is asked of it: whether rows were only moved.
+Specification: "Conflict Resolution". It is used only to decide whether rows were only moved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Operation(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """What people call it; empty where it is not known."""
+        """Its name, human-readable; empty if unknown."""
         return "" if self is Operation.UNKNOWN else self.name.lower().replace("_", " ")
 
 
@@ -43,7 +43,7 @@ def parse_operation(message: bytes) -> Operation:
     """Return the operation of a transaction.
 
     Raises:
-        CorruptLogError: It is no message.
+        CorruptLogError: It is not a message.
     """
     known = {each.value for each in Operation}
     places = [place for place, _ in fields(message) if place in known]

@@ -1,9 +1,9 @@
-"""Names of manifests, and the versions they say. Pure.
+"""Maps names of manifests to versions. Pure.
 
-Specification: "Manifest Naming Schemes". Two schemes: the version itself, or what is left of it to
-the largest number, in 20 digits, so that the newest is listed first. Of all other names in the
-folder none is a version: `d….manifest` is detached, `….manifest-{uuid}` staged for a store of
-manifests elsewhere, `latest_version_hint.json` a hint.
+Specification: "Manifest Naming Schemes". Two schemes: the version itself, or its difference to the
+largest number, in 20 digits, so that the newest is listed first. Other names in the folder are not
+versions: `d….manifest` is detached, `….manifest-{uuid}` is staged for an external manifest store,
+`latest_version_hint.json` is only an optimisation.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Scheme(enum.Enum):
 
 
 def version_of(name: str) -> Version | None:
-    """Return the version that a name says; None where it is no manifest's."""
+    """Return the version in a manifest's name; None for other names."""
     found = _version(_NAME, name)
     return None if found is None else found[0]
 
 
 def staged_version(name: str) -> Version | None:
-    """Return the version of a manifest that waits for a store elsewhere to commit it."""
+    """Return the version of a manifest staged for an external store; None for other names."""
     found = _version(_STAGED, name)
     return None if found is None else found[0]
 
 
 def scheme_of(names: Iterable[str]) -> Scheme | None:
-    """Return how manifests are named; None where there is none.
+    """Return the naming scheme of manifests; None if there is none.
 
     Raises:
-        LogChangedError: In both ways, which no table may: they are being renamed.
+        LogChangedError: Both schemes are used: manifests are being renamed.
     """
     found = {each[1] for name in names if (each := _version(_NAME, name)) is not None}
     if len(found) > 1:
@@ -77,14 +77,14 @@ def _version(pattern: re.Pattern[str], name: str) -> tuple[Version, Scheme] | No
 
 
 class LanceVersions:
-    """Which versions follow each other: 1, 2, 3, and so on."""
+    """Consecutive versions, starting at 1."""
 
     def version_before(self, version: Version) -> Version:
-        """Return the last version below `version`; `BEFORE_ALL` where there is none."""
+        """Return the last version below `version`; `BEFORE_ALL` if there is none."""
         return Version(version - 1) if version > FIRST else BEFORE_ALL
 
     def next_version(self, version: Version) -> Version:
-        """Return the first version above `version`, which may not be there yet."""
+        """Return the first version above `version`, which may not exist yet."""
         return Version(max(version + 1, FIRST))
 
 

@@ -1,7 +1,7 @@
-"""Messages as the wire has them: numbered fields, each a number or bytes. Pure.
+"""Decodes the Protobuf wire format: numbered fields, each a number or bytes. Pure.
 
-Manifests of tables with many fragments are large, and of most fragments only the bytes are needed:
-a field that holds a message stays bytes until somebody asks for what is in it.
+Manifests of tables with many fragments are large, and for most fragments only the bytes are needed:
+a field with a message stays bytes until it is decoded on demand.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MOST_SHIFT = 63
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Yield number and value of each field in order; repeated ones come several times.
+    """Yield number and value of each field in order; repeated fields occur several times.
 
     Raises:
-        CorruptLogError: It is no message.
+        CorruptLogError: It is not a message.
     """
     at, end = 0, len(message)
     try:
@@ -56,15 +56,15 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def runs(message: bytes, place: int) -> tuple[list[bytes], list[tuple[int, Value]]]:
-    """Return what one repeated field holds, and all other fields in order.
+    """Return the values of one repeated field, and all other fields in order.
 
-    The same as sorting `fields`, for messages that are mostly one field: runs of it cost less.
+    Equivalent to filtering `fields`, but faster for messages with long runs of that field.
 
     Args:
         place: Of the field; below 16.
 
     Raises:
-        CorruptLogError: It is no message, or the field holds a number.
+        CorruptLogError: It is not a message, or the field is a number.
     """
     tag = place << 3 | _BYTES
     found: list[bytes] = []
@@ -73,7 +73,7 @@ def runs(message: bytes, place: int) -> tuple[list[bytes], list[tuple[int, Value
     end = len(message)
     while at < end:
         if message[at] != tag:
-            # Up to the next of the run, field by field.
+            # Field by field up to the next run.
             start, at = at, _after(message, at)
             others += fields(message[start:at])
             continue
@@ -92,7 +92,7 @@ def runs(message: bytes, place: int) -> tuple[list[bytes], list[tuple[int, Value
 
 
 def _after(message: bytes, at: int) -> int:
-    """Return where the field ends that begins at a place; at most the message's end."""
+    """Return the end of the field that begins at a position; at most the message's end."""
     try:
         tag, at = _varint(message, at)
         kind = tag & 7
@@ -120,10 +120,10 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: Value) -> int:
-    """Return a number that may be below zero.
+    """Return a signed number.
 
     Raises:
-        CorruptLogError: It is no number.
+        CorruptLogError: It is not a number.
     """
     found = number(value)
     return found - 2 * _SIGN if found >= _SIGN else found
@@ -133,7 +133,7 @@ def number(value: Value) -> int:
     """Return a number.
 
     Raises:
-        CorruptLogError: It is none.
+        CorruptLogError: It is not a number.
     """
     if isinstance(value, int):
         return value
@@ -155,7 +155,7 @@ def text(value: Value) -> str:
     """Return a text.
 
     Raises:
-        CorruptLogError: It is none.
+        CorruptLogError: It is not a text.
     """
     try:
         return content(value).decode()
@@ -164,10 +164,10 @@ def text(value: Value) -> str:
 
 
 def numbers(value: Value) -> list[int]:
-    """Return the numbers of a packed list, or the one that is not packed; may be below zero.
+    """Return the signed numbers of a packed list, or of a single unpacked value.
 
     Raises:
-        CorruptLogError: It is no list of numbers.
+        CorruptLogError: It is not a list of numbers.
     """
     if isinstance(value, int):
         return [signed(value)]
@@ -185,7 +185,7 @@ def entry(value: Value) -> tuple[str, bytes]:
     """Return key and value of a map's entry.
 
     Raises:
-        CorruptLogError: It is none.
+        CorruptLogError: It is not an entry.
     """
     key, found = "", b""
     for place, each in fields(content(value)):

@@ -1,1 +1,1 @@
-"""What the files of an array say; pure."""
+"""Parses the files of an array; pure."""

@@ -1,4 +1,4 @@
-"""Which commits an array has: from the names in `__commits` and at the top. Pure.
+"""Determines the commits of an array from the names in `__commits` and in its top folder. Pure.
 
 Format specification: commits, consolidated_commits_file.md, ignore_file.md, vacuum_file.md.
 """
@@ -23,7 +23,7 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class DeletePlace:
-    """Where the condition of a delete is: a file, and which of its bytes (None: to its end)."""
+    """Where the condition of a delete is: a file, and a byte range (None: to its end)."""
 
     file: str
     start: int = 0
@@ -32,20 +32,20 @@ class DeletePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidatedFile:
-    """What a `.con` file lists: names of commit files; of deletes the place of each condition."""
+    """The content of a `.con` file: names of commit files; for deletes, also their conditions."""
 
     writes: tuple[str, ...]
     deletes: tuple[tuple[str, DeletePlace], ...]
 
 
 def read_consolidated(content: bytes, file: str) -> ConsolidatedFile:
-    """Read a `.con` file: a line for each commit; a delete's is followed by length and condition.
+    """Parse a `.con` file: a line for each commit; for a delete followed by length and condition.
 
     Args:
         file: Its name, for errors and for the places of conditions.
 
     Raises:
-        CorruptLogError: It is cut off, or lists what is no commit.
+        CorruptLogError: It is truncated, or lists a file that is not a commit.
         UnsupportedFeatureError: It lists an update.
     """
     writes, deletes, at = [], [], 0
@@ -84,19 +84,19 @@ def refused_update(file: str) -> UnsupportedFeatureError:
 
 
 def read_lines(content: bytes) -> tuple[str, ...]:
-    """Return the names that a `.vac` or `.ign` file lists, without the folders before them."""
+    """Return the names in a `.vac` or `.ign` file, without their folders."""
     lines = content.decode("utf-8", "replace").splitlines()
     return tuple(last_part(line) for line in lines if line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commits:
-    """What is committed, whatever the readers' time.
+    """All commits, independent of a reader's time.
 
     Attributes:
-        fragments: Written cells, by name; the merged ones too.
+        fragments: Written cells, by name, including merged ones.
         deletes: Conditions that delete cells, and where each is.
-        to_vacuum: Merged fragment -> the names of its originals, as long as they may be there.
+        to_vacuum: Merged fragment -> the names of its originals, while these may still exist.
     """
 
     fragments: frozenset[TimedName]
@@ -105,12 +105,12 @@ class Commits:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of everything that is committed."""
+        """Names of all fragments and deletes."""
         return frozenset(each.text for each in (*self.fragments, *self.deletes))
 
     @property
     def replacing(self) -> frozenset[TimedName]:
-        """Merged fragments that count: an original of them is gone."""
+        """Merged fragments in use: at least one of their originals is missing."""
         there = {each.text for each in self.fragments}
         return frozenset(
             each
@@ -119,7 +119,7 @@ class Commits:
         )
 
     def counted(self) -> frozenset[TimedName]:
-        """Return the fragments that count: no merged one before its time, no original after."""
+        """Return the fragments in use: a merged fragment or its originals, never both."""
         replacing = self.replacing
         gone = {name for each in replacing for name in self.to_vacuum.get(each.text, ())}
         return frozenset(
@@ -137,13 +137,13 @@ def find_commits(
     to_vacuum: Mapping[str, Iterable[str]] | None = None,
     fragments: Iterable[str] = (),
 ) -> Commits:
-    """Return what is committed.
+    """Return the commits of an array.
 
     Args:
-        files: Names of the files in `__commits`, and of commit files at the top.
-        consolidated: What its `.con` files list.
-        ignored: What its `.ign` files list, which `.con` files no longer say.
-        to_vacuum: Merged fragment -> what its `.vac` file lists.
+        files: Names of the files in `__commits`, and of commit files in the top folder.
+        consolidated: Content of its `.con` files.
+        ignored: Names in its `.ign` files, which are ignored in `.con` files.
+        to_vacuum: Merged fragment -> names in its `.vac` file.
         fragments: Names of fragments that are committed without a commit file (before format 5).
 
     Raises:

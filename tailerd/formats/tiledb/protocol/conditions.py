@@ -1,9 +1,9 @@
-"""The condition of a delete: what must be true of a cell for it to stay. Pure.
+"""Parses the condition of a delete: what must be true for a cell to stay. Pure.
 
-A delete of `v >= 40` is stored as `v < 40`, and of `a or b` as `and` of negations, which the format
-specification does not say (`deletes_and_updates.cc` does). So to find what was deleted, what is
-stored is negated. A cell for which the stored condition is not true goes, nulls and NaN included,
-for which its negation is not true either.
+A delete of `v >= 40` is stored as `v < 40`, and of `a or b` as `and` of negations; this is not in
+the format specification (see `deletes_and_updates.cc`). So to find deleted cells, the stored
+condition is negated. A cell for which the stored condition is not true is deleted, including nulls
+and NaN, for which its negation is not true either.
 
 Format specification: delete_commit_file.md, generic_tile.md, tile.md, filter_pipeline.md.
 """
@@ -28,7 +28,7 @@ _DEEPEST = 200
 
 
 class Operator(enum.IntEnum):
-    """How a field is compared; the first six are in the specification."""
+    """How a field is compared; only the first six are in the specification."""
 
     LESS = 0
     AT_MOST = 1
@@ -66,7 +66,7 @@ class Combination(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A field and what it is compared with; the value as the file has it."""
+    """A comparison of a field with a value; the value has the encoding of the file."""
 
     operator: Operator
     field: str
@@ -85,7 +85,7 @@ Condition = Comparison | Combined
 
 
 def negated(condition: Condition) -> Condition:
-    """Return what is true of every cell without nulls and NaN of which a condition is not."""
+    """Return the condition that is true if another is false, for cells without nulls and NaN."""
     if isinstance(condition, Comparison):
         return Comparison(_NEGATED[condition.operator], condition.field, condition.value)
     if condition.combination is Combination.NOT:
@@ -104,15 +104,14 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
 
 
 def read_condition(content: bytes, file: str) -> Condition:
-    """Read a delete's file: a generic tile with the tree of the condition.
+    """Parse a delete's file: a generic tile with the tree of the condition.
 
     Args:
         file: Its name, for errors.
 
     Raises:
         CorruptLogError: It is damaged.
-        UnsupportedFeatureError: It is encrypted, filtered in a way not known here, or has an
-            operator that is not known.
+        UnsupportedFeatureError: It is encrypted, or has an unknown filter or operator.
     """
     try:
         tree = _unfiltered(content, file)
@@ -177,7 +176,7 @@ def _chunks(data: bytes, *, is_packed: bool) -> Iterator[bytes]:
 
 
 def _parts(meta: bytes, body: bytes) -> Iterator[bytes]:
-    """Yield the unpacked parts of a chunk: those of other filters' metadata do not occur."""
+    """Yield the decompressed parts of a chunk; metadata of other filters does not occur."""
     metas, count = struct.unpack_from("<II", meta)
     at = 0
     for number in range(metas + count):

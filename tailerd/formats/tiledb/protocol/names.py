@@ -1,4 +1,4 @@
-"""Names of fragments, commit files and schemas: `__t1_t2_uuid_v` and its older spellings.
+"""Parses names of fragments, commit files and schemas: `__t1_t2_uuid_v` and its older forms.
 
 Format specification: timestamped_name.md, fragment.md (names before format 5).
 """
@@ -14,7 +14,7 @@ FRAGMENTS = "__fragments"
 SCHEMA = "__schema"
 OLD_SCHEMA = "__array_schema.tdb"
 OLD_FRAGMENT_METADATA = "__fragment_metadata.tdb"
-"""In a fragment's folder before format 5: with it the fragment is committed."""
+"""Marks a fragment as committed before format 5, in the fragment's folder."""
 GROUP_MARKS = ("__tiledb_group.tdb",)
 GROUP = "__group"
 
@@ -23,7 +23,7 @@ _OLDEST_NAME = re.compile(r"__([0-9a-f]{32})_(\d+)(?:_(\d+))?", re.ASCII)
 
 
 class CommitKind(enum.Enum):
-    """What a file in `__commits`, or at the top, says; the value is its suffix."""
+    """The kind of a file in `__commits` or in the top folder; the value is its suffix."""
 
     WRITE = ".wrt"
     OLD_WRITE = ".ok"
@@ -39,7 +39,7 @@ class TimedName:
     """A name with its times.
 
     Attributes:
-        first_ms, last_ms: Of what it holds, milliseconds since 1970; equal unless it is merged.
+        first_ms, last_ms: Of its content, milliseconds since 1970; equal unless it is merged.
         text: The name itself, without a suffix.
     """
 
@@ -49,17 +49,17 @@ class TimedName:
 
     @property
     def is_merged(self) -> bool:
-        """Whether it holds what was written at several times."""
+        """Whether it has cells of several times."""
         return self.first_ms < self.last_ms
 
     @property
     def uuid(self) -> str:
-        """The name's own identity."""
+        """The UUID in the name."""
         return next(part for part in self.text.split("_") if len(part) == 32)
 
 
 def timed_name(text: str) -> TimedName | None:
-    """Read a name without its suffix; None where it is none."""
+    """Parse a name without its suffix; None if it is not such a name."""
     match = _NAME.fullmatch(text)
     if match is not None:
         return TimedName(first_ms=int(match[1]), last_ms=int(match[2]), text=text)
@@ -71,7 +71,7 @@ def timed_name(text: str) -> TimedName | None:
 
 
 def commit_file(name: str) -> tuple[TimedName, CommitKind] | None:
-    """Read the name of a commit file; None where it is none."""
+    """Parse the name of a commit file; None for other files."""
     stem, dot, suffix = name.rpartition(".")
     timed = timed_name(stem)
     if timed is None or not dot:
@@ -83,5 +83,5 @@ def commit_file(name: str) -> tuple[TimedName, CommitKind] | None:
 
 
 def last_part(place: str) -> str:
-    """Return the last piece of a path or URL: what vacuum files named by older writers say."""
+    """Return the last part of a path or URL, for vacuum files of older writers with full paths."""
     return place.rstrip("/").rpartition("/")[2]

@@ -1,8 +1,8 @@
-"""Versions of an array, and what lies between two of them. Pure.
+"""Versions of an array, and the commits between two of them. Pure.
 
-A version is a time in milliseconds: all that was committed in one millisecond is one commit. Merged
-fragments that kept the times of their cells can still be opened at any of them; of others only the
-end is left.
+A version is a time in milliseconds: everything committed in one millisecond is one commit. Merged
+fragments that kept the times of their cells can still be opened at any of these times, others only
+at their end.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tailerd.formats.tiledb.protocol.commits import Commits, DeletePlace
 from tailerd.formats.tiledb.protocol.names import TimedName
 
 NONE_MS = -1
-"""Stands for the time before the first commit."""
+"""Placeholder for the time before the first commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateCommits:
-    """Commits that appeared behind what was already delivered.
+    """Commits that appeared with an earlier time than already delivered ones.
 
     Attributes:
         times_ms: Their times, ascending.
@@ -35,13 +35,13 @@ class LateCommits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What an array says of its past at one look.
+    """The readable history of an array at one poll.
 
     Attributes:
-        commits: Everything that is committed.
-        fragments: Those that count, ascending by time.
-        blind: Merged fragments that lost the times of their cells: nothing between is readable.
-        versions: Times of commits that can be told apart, ascending; none in the future.
+        commits: All commits.
+        fragments: Those in use, ascending by time.
+        blind: Merged fragments that lost the times of their cells: no time in between is readable.
+        versions: Distinguishable times of commits, ascending; none in the future.
     """
 
     commits: Commits
@@ -51,11 +51,11 @@ class Timeline:
 
     @classmethod
     def of(cls, commits: Commits, timed: Collection[str], now_ms: int) -> Timeline:
-        """Order commits.
+        """Return the timeline of commits.
 
         Args:
             timed: Names of merged fragments that have the times of their cells.
-            now_ms: What is stamped later is not seen by readers yet.
+            now_ms: Commits with a later time are not visible to readers yet.
         """
         counted = sorted(commits.counted())
         blind = tuple(each for each in counted if each.is_merged and each.text not in timed)
@@ -70,16 +70,16 @@ class Timeline:
 
     @property
     def head(self) -> int:
-        """The newest version; `NONE_MS` of an array without any."""
+        """The newest version; `NONE_MS` for an array without commits."""
         return self.versions[-1] if self.versions else NONE_MS
 
     def before(self, time_ms: int) -> int:
-        """Return the last version below a time; `NONE_MS` where there is none."""
+        """Return the last version below a time; `NONE_MS` if there is none."""
         at = bisect_left(self.versions, time_ms)
         return self.versions[at - 1] if at else NONE_MS
 
     def after(self, time_ms: int) -> int | None:
-        """Return the first version above a time; None where there is none yet."""
+        """Return the first version above a time; None if there is none yet."""
         at = bisect_right(self.versions, time_ms)
         return self.versions[at] if at < len(self.versions) else None
 
@@ -89,7 +89,7 @@ class Timeline:
         return self.versions[start:end]
 
     def hiding(self, time_ms: int) -> TimedName | None:
-        """Return the merged fragment because of which the array cannot be read at a time."""
+        """Return the merged fragment that makes the array unreadable at a time; None for none."""
         return next((m for m in self.blind if m.first_ms <= time_ms < m.last_ms), None)
 
     def writes_between(self, after_ms: int, until_ms: int) -> tuple[TimedName, ...]:
@@ -105,7 +105,7 @@ class Timeline:
 
 
 def commits_digest(commits: Commits, until_ms: int) -> str:
-    """Return a hash of what was written and deleted up to a time; merging alone changes nothing."""
+    """Return a hash of the writes and deletes up to a time; merging does not change it."""
     names = sorted(
         each.text
         for each in (*commits.fragments, *commits.deletes)
@@ -117,13 +117,13 @@ def commits_digest(commits: Commits, until_ms: int) -> str:
 def late_commits(
     known: Collection[TimedName], now: Collection[TimedName], delivered_ms: int
 ) -> LateCommits:
-    """Return the commits at or before a delivered time that were not known when it was.
+    """Return the commits at or before a delivered time that were not known at its delivery.
 
-    A fragment that merely merges others brings nothing.
+    A fragment that only merges others is not a late commit.
 
     Args:
-        known: Everything that was committed then.
-        now: Everything that is committed at a later look.
+        known: All commits at that time.
+        now: All commits at a later poll.
     """
     found = sorted(
         each
@@ -135,7 +135,7 @@ def late_commits(
 
 
 def vanished(known: Collection[TimedName], now: Timeline) -> tuple[str, ...]:
-    """Return the names that were committed and are in no merged fragment either."""
+    """Return the names of known commits that no longer exist and are in no merged fragment."""
     there = now.commits.names
     merged = [each for each in now.commits.fragments if each.is_merged]
     return tuple(

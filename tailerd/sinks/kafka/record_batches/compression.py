@@ -1,4 +1,4 @@
-"""The compressions a Kafka record batch can have."""
+"""The compression types of Kafka record batches."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _ATTRIBUTES = {
 
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31
-"""The largest window, in a gzip container; its header holds no time."""
+"""The largest window, with a gzip header, which has no timestamp."""
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _ZSTD_LEVEL = 1
-"""Of JSON it makes as few bytes as level 3 in two thirds of the time."""
+"""Compresses JSON as well as level 3, in two thirds of the time."""
 
 
 def compressed(data: memoryview, compression: Compression) -> bytes | memoryview:
-    """Return the bytes in the framing that Kafka's own clients read; the same for the same bytes.
+    """Return the compressed bytes, deterministic and in the framing that Kafka's clients read.
 
     `none` returns the argument.
     """
@@ -66,7 +66,7 @@ def _snappy(data: memoryview) -> bytes:
 
 
 def _lz4(data: memoryview) -> bytes:
-    # Kafka reads no blocks that refer to earlier ones.
+    # Kafka does not support linked blocks.
     return bytes(lz4.frame.compress(data, block_linked=False))
 
 

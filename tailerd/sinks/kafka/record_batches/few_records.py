@@ -1,4 +1,4 @@
-"""The records of Kafka record batches one by one: for few of them Python is faster than kernels.
+"""Encode the records of Kafka record batches one by one: faster than kernels for few records.
 
 The layout is that of `record_layout`.
 """
@@ -20,11 +20,11 @@ MAX_FEW_RECORDS = 150
 
 @dataclass(frozen=True, slots=True)
 class FewRecords:
-    """Some records of one partition.
+    """Encoded records of one partition.
 
     Attributes:
-        partition: Where they go.
-        rows: Their numbers, in order.
+        partition: Their partition.
+        rows: Their indexes in the input, in order.
         payload: Their bytes.
         first_timestamp_ms, max_timestamp_ms: Of these records.
     """
@@ -45,11 +45,11 @@ def few_records(
     max_bytes: int,
     max_records: int,
 ) -> tuple[list[FewRecords], list[tuple[int, int]]]:
-    """Return payloads by partition, and (row, size) of each record that is larger than one.
+    """Return payloads by partition, and (row, size) of each record larger than `max_bytes`.
 
     Args:
         records, timestamps_ms, partitions, headers: As for `record_batches`.
-        max_bytes, max_records: Of one payload.
+        max_bytes, max_records: Limits of one payload.
     """
     count = len(records)
     fields = _fields(records, headers)
@@ -81,7 +81,7 @@ def _batches(
     max_bytes: int,
     max_records: int,
 ) -> Iterator[FewRecords]:
-    """Yield the records of one partition, cut where a payload is full."""
+    """Yield the payloads of one partition, split at the limits."""
     start, size = 0, 0
     pieces: list[bytes] = []
     for place, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Murmur2 as Kafka's producers use it to choose the partition of a key, for whole columns."""
+"""Kafka's Murmur2 hash, which chooses the partition of a key, vectorised for columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MASK = 0xFFFFFFFF
 _M32 = np.uint32(_M)
 
 _FEW_ROWS = 24
-"""Up to so many keys Python hashes them faster than kernels do."""
+"""Up to this many keys, pure Python is faster than NumPy kernels."""
 _BLOCK_ROWS = 16_384
-"""The hashes of so many keys stay in the processor's cache from one word to the next."""
+"""The hashes of this many keys stay in the CPU cache from one word to the next."""
 
 
 def murmur2(keys: pa.Array) -> Hashes:
-    """Return the hash of each key; of a null that of no bytes.
+    """Return the hash of each key; a null hashes like an empty key.
 
     Args:
         keys: `binary` or `large_binary`, any slice.
@@ -37,7 +37,7 @@ def murmur2(keys: pa.Array) -> Hashes:
 
 
 def _byte_ranges(keys: pa.Array) -> tuple[Bytes, Rows, Rows]:
-    """Return the data, and where each key starts in it and how long it is."""
+    """Return the data, and each key's start and length in it."""
     kind = np.int64 if pa.types.is_large_binary(keys.type) else np.int32
     _, offset_buffer, data_buffer = keys.buffers()
     if offset_buffer is None or data_buffer is None or not len(keys):
@@ -51,14 +51,14 @@ def _byte_ranges(keys: pa.Array) -> tuple[Bytes, Rows, Rows]:
 
 
 def _block(data: Bytes, starts: Rows, lengths: Rows) -> Hashes:
-    """Hash some keys: word after word of all that are long enough, the longest ones last."""
+    """Hash a block of keys word by word, sorted by length so that long keys come last."""
     is_sorted = bool((lengths[1:] >= lengths[:-1]).all())
     order = None if is_sorted else np.argsort(lengths, kind="stable")
     if order is not None:
         starts, lengths = starts[order], lengths[order]
     hashes = lengths.astype(np.uint32) ^ np.uint32(_SEED)
     words = lengths >> 2
-    # Words at any byte; those of a key never reach beyond its end.
+    # Unaligned words; those of a key never extend beyond its end.
     four_bytes = np.ndarray(max(len(data) - 3, 0), dtype="<u4", buffer=data, strides=(1,))
     num_words = int(words[-1])
     is_shorter = np.searchsorted(words, np.arange(num_words), side="right").tolist()
@@ -105,7 +105,7 @@ def _finish_words(
 
 
 def _mix_tail(data: Bytes, starts: Rows, lengths: Rows, hashes: Hashes) -> None:
-    """Mix the one to three bytes behind the last whole word."""
+    """Mix the one to three bytes after the last whole word."""
     extra = lengths & 3
     ends = starts + lengths - extra
     for place in (2, 1, 0):

@@ -1,4 +1,4 @@
-"""Which partition each record goes to, as Kafka's own producers decide it."""
+"""Assign a partition to each record, as Kafka's own producers do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.sinks.kafka.record_batches.murmur2 import murmur2
 Partitions = npt.NDArray[np.int32]
 
 RUN_RECORDS = 1024
-"""So many records without a key go to one partition before the next one is taken."""
+"""Number of consecutive records without a key that get the same partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Assignment:
 
     Attributes:
         partitions: One per record, from 0.
-        num_keyless: How many records had no key; the caller adds it to its counter.
+        num_keyless: Number of records without a key; the caller adds it to its counter.
     """
 
     partitions: Partitions
@@ -34,16 +34,16 @@ class Assignment:
 def assign_partitions(
     keys: pa.Array | None, num_records: int, num_partitions: int, *, keyless_before: int = 0
 ) -> Assignment:
-    """Choose partitions by key as Kafka's default partitioner does: equal keys stay together.
+    """Assign partitions by key as Kafka's default partitioner does: equal keys, equal partitions.
 
-    Records without a key fill the partitions in turns, in runs: few large batches instead of many
-    small ones, and the same counter gives the same partitions.
+    Records without a key are distributed round robin, in runs of `RUN_RECORDS`: this makes few
+    large batches instead of many small ones, and depends only on the counter.
 
     Args:
-        keys: `binary` or `large_binary`; None when no record has a key.
+        keys: `binary` or `large_binary`; None if no record has a key.
         num_records: Number of records.
-        num_partitions: Of the topic; at least 1.
-        keyless_before: How many records without a key came before.
+        num_partitions: Number of the topic's partitions; at least 1.
+        keyless_before: Number of earlier records without a key.
     """
     if keys is None:
         partitions = _in_turns(num_records, num_partitions, keyless_before)
@@ -62,10 +62,11 @@ def _in_turns(count: int, num_partitions: int, before: int) -> Partitions:
 
 
 def explicit_partitions(numbers: pa.Array, num_partitions: int, *, column: str) -> Partitions:
-    """Return the partitions that a column names.
+    """Return the partitions given by a column.
 
     Raises:
-        ConfigError: The column is no integer, or a value is null or no partition of the topic.
+        ConfigError: The column is not an integer column, or a value is null or not a partition of
+            the topic.
     """
     if not pa.types.is_integer(numbers.type):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Kafka record batches, version 2, built of columns of keys and values.
+"""Build Kafka record batches (magic 2) from columns of keys and values.
 
-All partitions are laid out in one buffer at once; a batch is a slice of it. What only the producer
-knows (its id, epoch and sequence) and the checksum are written when a batch is finished.
+Batches of several partitions are encoded together into one buffer; a batch is a slice of it. The
+producer's id, epoch and sequence and the checksum are written by `RecordBatch.finish`.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -27,12 +27,12 @@ Rows = npt.NDArray[np.int64]
 
 HEADER_BYTES = 61
 MAX_RECORDS = 2**20
-"""Of one batch, whatever the limit."""
+"""Maximum number of records in one batch, whatever the configured limit."""
 
 _FRAME = Struct(">qiib")  # base offset, length, leader epoch, magic
 _BODY = Struct(
     ">hiqqqhii"
-)  # attributes .. record count: what the checksum covers, with the records
+)  # attributes .. record count: covered by the checksum, together with the records
 _CRC = Struct(">I")
 _MAGIC = 2
 _BYTES_BEFORE_LENGTH_COUNTS = 12
@@ -46,8 +46,8 @@ class RecordBatchLimit:
     """Upper bounds of one batch.
 
     Attributes:
-        max_bytes: Of the whole batch before compression, header included. A batch that
-            compression would make larger is sent as it is, so this bounds what is sent too.
+        max_bytes: Size of the whole batch before compression, including the header. A batch that
+            compression would enlarge is sent uncompressed, so the sent size has the same bound.
         max_records: At most `MAX_RECORDS`.
     """
 
@@ -60,13 +60,13 @@ DEFAULT_RECORD_BATCH_LIMIT = RecordBatchLimit()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """One batch of one partition, finished but for its header.
+    """A batch of one partition, complete except for its header.
 
     Attributes:
-        partition: Where it goes.
-        rows: Numbers of its records among those it was built of, in order.
-        payload: The records, compressed as `compression` says.
-        compression: `none` also where compressing did not make the payload smaller.
+        partition: Its partition.
+        rows: Indexes of its records in the input, in order.
+        payload: The records, compressed with `compression`.
+        compression: `none` also if compression did not make the payload smaller.
         first_timestamp_ms, max_timestamp_ms: Of its records, milliseconds since the epoch.
         uncompressed_bytes: Size of the whole batch without compression.
     """
@@ -81,12 +81,12 @@ class RecordBatch:
 
     @property
     def num_records(self) -> int:
-        """Number of records, which is also how far the sequence moves on."""
+        """Number of records, by which the producer's sequence number advances."""
         return len(self.rows)
 
     @property
     def size_bytes(self) -> int:
-        """Size of the finished batch."""
+        """Size of the complete batch."""
         return HEADER_BYTES + len(self.payload)
 
     def finish(
@@ -97,7 +97,7 @@ class RecordBatch:
         base_sequence: int = -1,
         is_transactional: bool = False,
     ) -> memoryview:
-        """Return the batch as it is sent, a copy; -1 where the producer is not idempotent."""
+        """Return a copy of the batch with its header; ids are -1 without an idempotent producer."""
         body = _BODY.pack(
             self.compression.attribute | (_TRANSACTIONAL if is_transactional else 0),
             self.num_records - 1,
@@ -110,7 +110,7 @@ class RecordBatch:
         )
         frame = _FRAME.pack(0, self.size_bytes - _BYTES_BEFORE_LENGTH_COUNTS, 0, _MAGIC)
         checksum = _CRC.pack(crc32c(self.payload, crc32c(body)))
-        # Memory of Arrow's pool: that of `bytes` goes back to the system each time.
+        # From Arrow's memory pool: memory of `bytes` is returned to the system each time.
         whole = memoryview(pa.allocate_buffer(self.size_bytes)).cast("B")
         whole[:HEADER_BYTES] = frame + checksum + body
         whole[HEADER_BYTES:] = self.payload
@@ -119,12 +119,12 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OversizeRecord:
-    """A record that is larger than a batch may be, and in none.
+    """A record that exceeds the batch limit and is in no batch.
 
     Attributes:
-        row: Its number among the records.
-        size_bytes: Size of a batch that would hold nothing else, without compression; a few bytes
-            more where numbers of other records are longer.
+        row: Its index in the input.
+        size_bytes: Uncompressed size of a batch with only this record; may be a few bytes too high,
+            because it assumes the longest varints of all records.
     """
 
     row: int
@@ -133,11 +133,11 @@ class OversizeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBatches:
-    """What records became.
+    """The batches built from records.
 
     Attributes:
-        batches: By partition, and within each in the order of the records.
-        oversize: Records that are in no batch, in their order.
+        batches: Ordered by partition, then by the order of the records.
+        oversize: Records that are in no batch, in input order.
     """
 
     batches: tuple[RecordBatch, ...]
@@ -153,15 +153,15 @@ def record_batches(
     compression: Compression = Compression.NONE,
     limit: RecordBatchLimit = DEFAULT_RECORD_BATCH_LIMIT,
 ) -> BuiltBatches:
-    """Build the batches of all records; the same arguments give the same bytes.
+    """Build the batches of all records; the same arguments produce the same bytes.
 
     Args:
         records: Keys and values.
-        timestamps_ms: Milliseconds since the epoch, of all records or of each.
-        partitions: The partition, from 0, of all records or of each.
-        headers: In this order on every record.
-        compression: Tried on each batch.
-        limit: When a batch is full; it holds at least one record.
+        timestamps_ms: Milliseconds since the epoch, one for all records or one for each.
+        partitions: Partition number, one for all records or one for each.
+        headers: Headers of every record, in order.
+        compression: Applied to each batch that it makes smaller.
+        limit: Limits of one batch.
     """
     if len(records) <= few_records.MAX_FEW_RECORDS:
         return _few(records, timestamps_ms, partitions, headers, compression, limit)
@@ -231,13 +231,13 @@ def _few(
 def _ordered(
     sizes: Rows, partitions: int | npt.NDArray[np.integer], max_bytes: int
 ) -> tuple[Rows | None, tuple[OversizeRecord, ...]]:
-    """Return the records that fit, partition by partition, and those that do not.
+    """Return the order of the records that fit, grouped by partition, and the oversize records.
 
-    None instead of an order is all records as they are.
+    An order of None is the input order of all records.
     """
     order = None
     if not isinstance(partitions, int):
-        # Sorting 16-bit numbers is a radix sort.
+        # NumPy uses radix sort for 16-bit integers.
         narrow = partitions.astype(np.uint16) if partitions.max(initial=0) < 2**16 else partitions
         order = np.argsort(narrow, kind="stable")
     if int(sizes.max(initial=0)) <= max_bytes:
@@ -253,7 +253,7 @@ def _ordered(
 def _bounds(
     ends: Rows, partitions: npt.NDArray[np.integer], max_bytes: int, max_records: int
 ) -> Rows:
-    """Return where batches start, and where the last one ends; one search for each."""
+    """Return the start of each batch and the end of the last; one binary search per batch."""
     count = len(ends) - 1
     changes = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
     bounds = [0]
@@ -267,10 +267,10 @@ def _bounds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """Which records come in which order; `partitions` and `timestamps` are in that order already.
+    """Records in their final order; `partitions` and `timestamps` are already in that order.
 
-    `partitions` and `timestamps` are of shape (1,) where all are alike; an `order` of None is that
-    of the layout.
+    `partitions` and `timestamps` have shape (1,) if all are equal; an `order` of None is that of
+    the layout.
     """
 
     layout: RecordLayout
@@ -279,10 +279,10 @@ class _Plan:
     timestamps: Rows
 
     def built(self, bounds: Rows, compression: Compression) -> list[RecordBatch]:
-        """Build neighbouring batches at once.
+        """Build adjacent batches together.
 
-        So much at a time that what numpy computes stays in the processor's cache, and that the
-        memory of one portion can serve the next.
+        A call builds about `_PORTION_BYTES`, so that NumPy's arrays stay in the CPU cache and their
+        memory is reused by the next call.
         """
         first, last = int(bounds[0]), int(bounds[-1])
         counts = np.diff(bounds)
@@ -324,7 +324,7 @@ class _Plan:
 def _packed(
     payload: memoryview, compression: Compression
 ) -> tuple[bytes | memoryview, Compression]:
-    """Compress where that helps."""
+    """Return the compressed payload if it is smaller, else the payload itself."""
     packed = compressed(payload, compression)
     if len(packed) < len(payload):
         return packed, compression

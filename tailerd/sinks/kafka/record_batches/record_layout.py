@@ -1,7 +1,7 @@
-"""The records of Kafka record batches as columns, down to their bytes.
+"""Encode the records of Kafka record batches, column by column.
 
-One record: length, attributes, timestamp delta, offset delta, key length, key, value length, value,
-header count, headers; every number but the attributes is a zigzag varint.
+A record: length, attributes, timestamp delta, offset delta, key length, key, value length, value,
+header count, headers; all numbers except the attributes are zigzag varints.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NULL_LENGTH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLayout:
-    """Records in the order of their bytes.
+    """Records as columns of encoded fields.
 
     Attributes:
         count: Number of records.
-        fields: Key, value and headers, each with the length before it.
-        field_bytes: Bytes of `fields` of each record, shape (count,).
+        fields: Key, value and headers, each after its length.
+        field_bytes: Size of each record's `fields`, shape (count,).
     """
 
     count: int
@@ -38,7 +38,7 @@ class RecordLayout:
     field_bytes: Numbers
 
     def take(self, rows: Numbers) -> RecordLayout:
-        """Return the given records, in that order."""
+        """Return the records at the given indexes, in that order."""
         fields = tuple(field.take(rows) for field in self.fields)
         field_bytes = np.take(self.field_bytes, rows)
         return RecordLayout(count=len(rows), fields=fields, field_bytes=field_bytes)
@@ -52,11 +52,11 @@ class RecordLayout:
         )
 
     def largest_sizes(self, last_offset_delta: int, widest_timestamp_delta: int) -> Numbers:
-        """Return for each record a size it does not exceed, and comes close to.
+        """Return a close upper bound of each record's size.
 
         Args:
-            last_offset_delta: No record has a greater one.
-            widest_timestamp_delta: Milliseconds; none is farther from zero.
+            last_offset_delta: Largest offset delta of any record.
+            widest_timestamp_delta: Largest absolute timestamp delta of any record, milliseconds.
         """
         body = (
             len(_ATTRIBUTES.raw)
@@ -73,9 +73,9 @@ class RecordLayout:
         """Return the bytes of all records, and the size of each.
 
         Args:
-            timestamp_deltas: Milliseconds after the first record of the batch, of shape (1,) where
-                they are alike.
-            offset_deltas: Place of each record in its batch.
+            timestamp_deltas: Milliseconds after the first record of the batch; shape (1,) if all
+                are equal.
+            offset_deltas: Index of each record in its batch.
         """
         timestamps, offsets = varints(timestamp_deltas), varints(offset_deltas)
         body = self.field_bytes + (timestamps.sizes + offsets.sizes + len(_ATTRIBUTES.raw))
@@ -87,11 +87,11 @@ class RecordLayout:
 def record_layout(
     keys: pa.Array | None, values: pa.Array, headers: Sequence[Header] = ()
 ) -> RecordLayout:
-    """Lay out records of columns.
+    """Return the layout of records from columns.
 
     Args:
-        keys, values: Binary of any layout; null is no key and no value.
-        headers: In this order on every record.
+        keys, values: Binary arrays of any layout; a null is a null key or value.
+        headers: Headers of every record, in order.
     """
     fields = [*_with_length(keys), *_with_length(values), ConstantBytes(varint(len(headers)))]
     for header in headers:

@@ -1,4 +1,4 @@
-"""Requests to a schema registry, through Confluent's own client. Blocking; one thread at a time."""
+"""Send requests to a schema registry, with Confluent's client. Blocking; one thread at a time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _FIRST_WAIT_MS = 200
 _LONGEST_WAIT_MS = 2000
 _KEPT_SCHEMAS = 100
 _NO_SCHEMA = (40401, 40402)
-"""What registries answer of a subject, or a version of it, that is not there."""
+"""Error codes of registries for a subject or a version that does not exist."""
 _HIDDEN = "(secret)"
 
 
 class RegistryClient:
-    """One registry, as a `Registry`.
+    """A `Registry` over HTTP.
 
-    Every request ends: after `timeout`, `retries` and the last of `urls`.
+    The time of every request is bounded by `timeout`, `retries` and the number of `urls`.
     """
 
     def __init__(self, config: SchemaRegistryConfig) -> None:
-        """Initialize; nothing is asked yet.
+        """Initialize; no request is sent yet.
 
         Raises:
             ConfigError: Certificates cannot be read.
@@ -42,11 +42,11 @@ class RegistryClient:
             self._client = SchemaRegistryClient(_options(config))
 
     def close(self) -> None:
-        """Close its connections; it cannot be used any more."""
+        """Close the connections; the client cannot be used afterwards."""
         self._client.close()
 
     def check(self, subject: str) -> None:
-        """Make sure that the registry answers this user, about a subject that need not be there.
+        """Check that the registry accepts requests from this user; the subject need not exist.
 
         Raises:
             TailerdError: It does not.
@@ -55,15 +55,15 @@ class RegistryClient:
             try:
                 self._client.get_latest_version(subject)
             except SchemaRegistryError as error:
-                # Where another server answers, or at another path, nothing is found either.
+                # A different server or a wrong path also returns 404, but not these codes.
                 if error.error_code not in _NO_SCHEMA:
                     raise
 
     def registered_id(self, subject: str, schema: RecordSchema) -> int | None:
-        """Return the id of a schema under a subject; None where it is not registered there.
+        """Return the id of a schema under a subject; None if it is not registered there.
 
         Raises:
-            TailerdError: The registry cannot be asked.
+            TailerdError: The registry cannot be reached.
         """
         with self._asking(f"the schema of {subject} is not known"):
             try:
@@ -75,17 +75,17 @@ class RegistryClient:
             return None if found.schema_id is None else int(found.schema_id)
 
     def is_compatible(self, subject: str, schema: RecordSchema) -> bool:
-        """Return whether the registry's rule for a subject allows a schema after its latest.
+        """Return whether a subject's compatibility rule allows a schema as its next version.
 
         Raises:
-            TailerdError: The registry cannot be asked.
+            TailerdError: The registry cannot be reached.
         """
         with self._asking(f"the schema of {subject} could not be checked"):
             try:
                 return bool(self._client.test_compatibility(subject, _schema(schema)))
             except SchemaRegistryError as error:
                 if error.http_status_code == NOT_FOUND:
-                    # There is no subject yet.
+                    # The subject does not exist yet.
                     return True
                 raise
 
@@ -93,17 +93,17 @@ class RegistryClient:
         """Register a schema under a subject; return its id.
 
         Raises:
-            IncompatibleSchemaError: The registry's rule for the subject forbids it.
-            TailerdError: The registry cannot be asked, or refuses.
+            IncompatibleSchemaError: The subject's compatibility rule forbids it.
+            TailerdError: The registry cannot be reached, or refuses.
         """
         with self._asking(f"the schema of {subject} could not be registered"):
             return int(self._client.register_schema(subject, _schema(schema)))
 
     def latest_text(self, subject: str) -> str:
-        """Return the text of the latest schema of a subject; empty where there is none.
+        """Return the text of the latest schema of a subject; empty if there is none.
 
         Raises:
-            TailerdError: The registry cannot be asked.
+            TailerdError: The registry cannot be reached.
         """
         with self._asking(f"the latest schema of {subject} is not known"):
             try:
@@ -117,16 +117,16 @@ class RegistryClient:
         """Return the text of a schema.
 
         Raises:
-            TailerdError: The registry cannot be asked, or has none of that id.
+            TailerdError: The registry cannot be reached, or has no schema with that id.
         """
         with self._asking(f"the schema {schema_id} is not known"):
             return self._client.get_schema(schema_id).schema_str or ""
 
     def allow_every_schema(self, subject: str) -> None:
-        """Switch the registry's rule off for a subject.
+        """Disable the compatibility rule of a subject.
 
         Raises:
-            TailerdError: The registry cannot be asked, or refuses.
+            TailerdError: The registry cannot be reached, or refuses.
         """
         with self._asking(f"the compatibility of {subject} could not be set"):
             self._client.set_compatibility(subject, "NONE")
@@ -142,7 +142,7 @@ class RegistryClient:
                     reason = reason.replace(secret, _HIDDEN)
                 raise RegistryAnswerError(error.http_status_code, reason) from error
             except ValueError as error:
-                # Another server answers there: what it says is no JSON.
+                # The response is not JSON: it is from a different server.
                 raise RegistryAnswerError(
                     NOT_FOUND, "what answers is no schema registry"
                 ) from error
@@ -167,7 +167,7 @@ def _options(config: SchemaRegistryConfig) -> dict[str, object]:
         "retries.wait.ms": _FIRST_WAIT_MS,
         "retries.max.wait.ms": _LONGEST_WAIT_MS,
         "cache.capacity": _KEPT_SCHEMAS,
-        # What is latest is asked each time: others register too.
+        # The latest version is not cached: other clients register schemas too.
         "cache.latest.ttl.sec": 0,
     }
     if (basic := config.basic_auth) is not None:
@@ -177,7 +177,7 @@ def _options(config: SchemaRegistryConfig) -> dict[str, object]:
         options |= {
             "bearer.auth.credentials.source": "STATIC_TOKEN",
             "bearer.auth.token": config.bearer_token.get_secret_value(),
-            # Of Confluent's cloud; the client insists on it.
+            # For Confluent Cloud; the client requires it.
             "bearer.auth.logical.cluster": "",
         }
     if (tls := config.tls) is not None:

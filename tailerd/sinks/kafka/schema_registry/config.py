@@ -1,4 +1,4 @@
-"""The section `schema_registry` of the Kafka sink; checking it loads no client."""
+"""The Kafka sink's section `schema_registry`; validating it does not load the client."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class SchemaRegistryConfig(BaseModel):
             if parts.scheme not in ("http", "https") or not parts.hostname or "," in url:
                 raise ValueError("write http://host:port or https://host:port, with its path")
             if parts.username is not None or parts.password is not None:
-                # An address is shown; a password must not be.
+                # Messages show the address, which must not contain a password.
                 raise ValueError("leave the user out of the URL and set basic_auth")
         return value
 

@@ -1,11 +1,11 @@
-"""Every error of the registry's client becomes one of ours, here and nowhere else."""
+"""Map every error of the registry's client to a tailerd error; the only place that does so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# The module that the client itself takes: one of two of this interface.
+# The module that the client itself uses: one of two with this interface.
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
 from tailerd.errors import ConfigError, IncompatibleSchemaError, SinkError, SinkRefusedError
@@ -19,11 +19,11 @@ _MOST_CHARACTERS = 500
 
 
 class RegistryAnswerError(Exception):
-    """The registry answered with another status than success; never leaves this folder.
+    """The registry answered with an error status; never leaves this package.
 
     Attributes:
-        status: Of HTTP.
-        reason: What it said, without secrets.
+        status: HTTP status.
+        reason: The registry's message, without secrets.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -34,16 +34,16 @@ class RegistryAnswerError(Exception):
 
 @contextmanager
 def registry_calls(doing: str, address: str) -> Iterator[None]:
-    """Map what a request raises inside.
+    """Map the errors of a request inside the context.
 
     Args:
-        doing: What was tried: `the schema of orders-value could not be registered`.
-        address: The registry's.
+        doing: What failed: `the schema of orders-value could not be registered`.
+        address: The registry's address.
 
     Raises:
         IncompatibleSchemaError: Its rule for the subject forbids the schema.
-        SinkRefusedError: It refuses, and will until somebody acts.
-        SinkError: It cannot be reached, or has a fault that passes.
+        SinkRefusedError: A permanent refusal that the operator must resolve.
+        SinkError: It cannot be reached, or has a transient failure.
         ConfigError: Certificates cannot be read.
     """
     try:

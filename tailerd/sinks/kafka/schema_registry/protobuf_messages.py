@@ -1,4 +1,4 @@
-"""Decoders of Protobuf messages by the official library, made of the text of their schema."""
+"""Build decoders of Protobuf messages with the official library, from their parsed schema."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _FILE = "table.proto"
 
 
 def message_decoder(package: str, messages: Mapping[str, ParsedMessage]) -> Callable[[bytes], Any]:
-    """Return what decodes the first message of a schema.
+    """Return a decoder of the first message of a schema.
 
     Every field that is not repeated has presence.
 
     Args:
-        package: Of the messages.
-        messages: Those of the schema by full name, each before those inside it.
+        package: Package of the messages.
+        messages: Messages of the schema by full name, each before its nested messages.
     """
-    # The second version of the language, where presence is the rule; bytes are the same.
+    # proto2, because its fields have presence; the encoding is the same.
     file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=package, syntax="proto2")
     pool, names = descriptor_pool.DescriptorPool(), set[str]()
     for module in _FOREIGN:
@@ -72,7 +72,7 @@ def _set_type(described: FieldDescriptor, kind: str) -> None:
 
 
 def _add(pool: descriptor_pool.DescriptorPool, descriptor: Any, names: set[str]) -> None:
-    """Add a file to a pool, those that it imports first."""
+    """Add a file to a pool, after the files that it imports."""
     if descriptor.name in names:
         return
     names.add(descriptor.name)

@@ -1,4 +1,4 @@
-"""The schemas of the records of one topic: under which subjects, and what may be registered."""
+"""Look up and register the schemas of one topic's records under their subjects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ INCOMPATIBLE_HINT = (
 
 
 class Registry(Protocol):
-    """What is asked of a schema registry. Blocking.
+    """The requests to a schema registry. Blocking.
 
-    Errors: `SinkError` where it cannot be asked; deliveries wait then.
+    Errors: `SinkError` if it cannot be reached; deliveries then wait.
     """
 
     def registered_id(self, subject: str, schema: RecordSchema) -> int | None:
-        """Return the id of a schema under a subject; None where it is not registered there."""
+        """Return the id of a schema under a subject; None if it is not registered there."""
         ...
 
     def is_compatible(self, subject: str, schema: RecordSchema) -> bool:
-        """Return whether the registry's rule for a subject allows a schema after its latest."""
+        """Return whether a subject's compatibility rule allows a schema as its next version."""
         ...
 
     def register(self, subject: str, schema: RecordSchema) -> int:
@@ -35,11 +35,11 @@ class Registry(Protocol):
         ...
 
     def latest_text(self, subject: str) -> str:
-        """Return the text of the latest schema of a subject; empty where there is none."""
+        """Return the text of the latest schema of a subject; empty if there is none."""
         ...
 
     def allow_every_schema(self, subject: str) -> None:
-        """Switch the registry's rule off for a subject."""
+        """Disable the compatibility rule of a subject."""
         ...
 
 
@@ -48,11 +48,11 @@ class TopicSubjects:
     """The schemas of one topic's records, as a `SchemaRegistry`.
 
     Attributes:
-        registry: It is asked.
+        registry: The registry to query.
         topic: Name of the topic.
-        strategy: Names the subjects.
-        may_register: Whether schemas that are not there are registered.
-        is_checked: Whether the registry's rule for the subject holds; else it is switched off.
+        strategy: How subjects are named.
+        may_register: Whether missing schemas are registered.
+        is_checked: Whether the subject's compatibility rule applies; else it is disabled.
     """
 
     registry: Registry
@@ -66,12 +66,12 @@ class TopicSubjects:
         return self.registry.latest_text(self.subject(part, name))
 
     def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-        """Return the ids of schemas; where one is forbidden, none is registered.
+        """Return the ids of schemas; if one is forbidden, none is registered.
 
         Raises:
-            IncompatibleSchemaError: The registry's rule forbids one.
-            SchemaNotRegisteredError: One is not there, and is not to be registered.
-            TailerdError: The registry cannot be asked, or refuses.
+            IncompatibleSchemaError: The compatibility rule forbids one.
+            SchemaNotRegisteredError: One is missing, and `may_register` is false.
+            TailerdError: The registry cannot be reached, or refuses.
         """
         subjects = [self.subject(each.part, each.name) for each in schemas]
         asked = list(zip(subjects, schemas, strict=True))
@@ -88,7 +88,7 @@ class TopicSubjects:
         """Return the subject of keys or values.
 
         Args:
-            part: Which of the two.
+            part: Keys or values.
             name: Full name of the record.
         """
         match self.strategy:
@@ -100,7 +100,7 @@ class TopicSubjects:
                 return f"{self.topic}-{name}"
 
     def _check(self, subject: str, schema: RecordSchema) -> None:
-        """Make sure that a schema may be registered."""
+        """Check that a schema may be registered."""
         if not self.may_register:
             raise SchemaNotRegisteredError(
                 f"The {schema.kind} schema that {schema.name} has now is not registered under the"
@@ -108,7 +108,7 @@ class TopicSubjects:
                 remedy=f"Register it: {schema.text}",
             )
         if not self.is_checked:
-            # Not every registry has settings of a subject that has no schema yet.
+            # Not every registry supports settings for a subject without schemas.
             if self.registry.latest_text(subject):
                 self.registry.allow_every_schema(subject)
         elif not self.registry.is_compatible(subject, schema):

@@ -1,7 +1,7 @@
-"""File actions of a log as tasks hand them to each other: Arrow rows that can be put in order.
+"""File actions of a log as exchanged between tasks: Arrow rows that can be sorted.
 
-Of the actions with one key the last counts: of the highest `order` (twice the version, an `add`
-after the `remove` of its commit), and there of the highest `place`.
+Of the actions with the same key the last is valid: the one with the highest `order` (twice the
+version, an `add` after the `remove` of its commit), and among these the highest `place`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class OrderedActions:
-    """Some `add` or `remove` actions of one version.
+    """A batch of `add` or `remove` actions of one version.
 
     Attributes:
-        body: In the checkpoint's form, none null.
+        body: In the checkpoint's form, without nulls.
         keys, places: Parallel.
     """
 
@@ -51,7 +51,7 @@ class OrderedActions:
     places: Places
 
     def batch(self) -> pa.RecordBatch:
-        """Return them as rows of `schema_of`."""
+        """Return the actions as rows of `schema_of`."""
         order = 2 * self.version + int(self.is_add)
         columns = [
             pa.array(self.keys),
@@ -63,7 +63,7 @@ class OrderedActions:
 
 
 def schema_of(form: CheckpointForm, *, is_add: bool) -> pa.Schema:
-    """Return the columns of actions on their way between tasks."""
+    """Return the columns of actions exchanged between tasks."""
     body = form.add_type if is_add else form.remove_type
     return pa.schema({"key": pa.uint64(), "order": pa.int64(), "place": pa.int64(), "body": body})
 
@@ -73,7 +73,7 @@ def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
 
     Raises:
         CorruptLogError: A line does not have the shape of its action.
-        FileMissingError: The file is gone.
+        FileMissingError: The file is missing.
     """
     lines = CommitLines(log).of(file)
 
@@ -86,7 +86,7 @@ def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
 
 
 def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
-    """Yield the file actions of some files, about `BATCH_ROWS` at a time.
+    """Yield the file actions of a split, about `BATCH_ROWS` at a time.
 
     Raises:
         CorruptLogError, FileMissingError: The log is damaged, or changes meanwhile.

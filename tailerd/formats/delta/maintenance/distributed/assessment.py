@@ -1,4 +1,4 @@
-"""What the driver must know before file actions are moved: all of a log that is no file action."""
+"""Collects what the driver needs before file actions are moved: the non-file actions of a log."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _BATCH_ROWS = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyedSplit:
-    """What a task found out of its files.
+    """What a task collected from its files.
 
     Attributes:
-        others: Actions that are no file actions, in the order of the log.
-        extra_adds, extra_removes: Types of fields of file actions that this release does not know.
-        keys: Of all file actions of commits; empty where they were not asked for.
-        actions: How many file actions there are at most.
-        rows_of_groups: Rows of each row group, of a Parquet file.
+        others: Non-file actions, in the order of the log.
+        extra_adds, extra_removes: Types of unknown fields of file actions.
+        keys: Of all file actions of commits; empty if not requested.
+        actions: Maximum number of file actions.
+        rows_of_groups: Rows of each row group of a Parquet file.
     """
 
     split: LogSplit
@@ -46,7 +46,7 @@ class SurveyedSplit:
 
 
 def assessment(log: LogFolder, split: LogSplit, *, with_keys: bool) -> SurveyedSplit:
-    """Look through some files of a log.
+    """Scan the files of a split.
 
     Raises:
         CorruptLogError, FileMissingError: The log is damaged, or changes meanwhile.
@@ -117,14 +117,14 @@ def merged_extras(found: Sequence[SurveyedSplit]) -> ExtraColumns:
 def stored_part(
     log: LogFolder, file: LogFile, changed: KeyArray, removed_after_ms: int
 ) -> StoredPart:
-    """Look whether a sidecar is as true as when it was written.
+    """Check which actions of a sidecar are still valid.
 
     Args:
-        changed: Keys of all file actions since, ascending.
+        changed: Keys of all later file actions, ascending.
         removed_after_ms: Removes of files deleted at or before this time expired.
 
     Raises:
-        CorruptLogError, FileMissingError: The sidecar is damaged or gone.
+        CorruptLogError, FileMissingError: The sidecar is damaged or missing.
     """
     with CheckpointFile.of(log, file) as rows:
         adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
@@ -145,7 +145,7 @@ def stored_part(
 
 
 def _keyed(rows: CheckpointFile, kind: str) -> Iterator[pa.StructArray]:
-    """Yield what identifies the actions of a kind, and when removes happened."""
+    """Yield the key columns of the actions of a kind, and the times of removes."""
     if rows.column_type(kind) is None:
         return
     leaves = [leaf.replace("add.", f"{kind}.", 1) for leaf in IDENTITY_COLUMNS]

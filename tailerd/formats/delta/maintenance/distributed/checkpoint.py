@@ -1,8 +1,8 @@
-"""A V2 checkpoint written by an engine's tasks: the log of a table too large for one process.
+"""Writes V2 checkpoints by the tasks of an engine, for tables too large for one process.
 
-The driver learns what is no file action, and which files of the log there are; the file actions go
-from task to task, by ranges of their keys. So the driver needs memory for the names of sidecars and
-for the keys that the commits changed, and not for the table.
+The driver collects non-file actions and lists the files of the log; file actions are exchanged
+between tasks by key range. So the driver needs memory for the names of sidecars and for the keys
+that commits changed, but not for the table.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from tailerd.formats.delta.protocol.version_checksum import parse_version_checks
 from tailerd.formats.maintenance import TaskExecutor
 
 KEYS_BYTES = 2 * 1024**3
-"""Of so many bytes of commits the driver takes the keys; above, no sidecar is named again."""
+"""Maximum bytes of commits whose keys the driver collects; above, no sidecar is reused."""
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What the driver knows of one checkpoint in the making."""
+    """The driver's state of one checkpoint being written."""
 
     snapshot: Snapshot
     basis: CheckpointBasis
@@ -78,9 +78,9 @@ class DistributedCheckpoints:
     """Writes V2 checkpoints of one table. Used by one task at a time.
 
     Args:
-        executor: Runs the tasks; its workers see the table.
+        executor: Runs the tasks; its workers can access the table.
         reader: The table's log, in a store that workers can open.
-        clock: Tells what expired.
+        clock: Determines what has expired.
     """
 
     def __init__(
@@ -93,14 +93,15 @@ class DistributedCheckpoints:
         self._writer = LogWriter(reader, clock=self._clock)
 
     async def write(self, snapshot: Snapshot, manifest: ManifestKind = "json") -> CheckpointResult:
-        """Write a checkpoint of a version that is published; its snapshot needs no files.
+        """Write a checkpoint of a published version; its snapshot needs no files.
 
         Raises:
-            UnsupportedFeatureError: The table has no V2 checkpoints, or must be left alone.
-            MissingVersionError, FileMissingError: Commits of the snapshot are gone from the log.
+            UnsupportedFeatureError: The table has no V2 checkpoints, or requires an unsupported
+                writer feature.
+            MissingVersionError, FileMissingError: Commits of the snapshot are missing from the log.
             CorruptLogError: The log is damaged.
-            LogChangedError: It changed meanwhile, or another table took its place.
-            StorageError: A file cannot be written; nothing a reader would see is left.
+            LogChangedError: It changed meanwhile, or was replaced by that of another table.
+            StorageError: A file cannot be written; nothing visible to readers is left.
             EngineError: The engine failed.
         """
         basis = await basis_of(self._log, snapshot, self._clock.now_ms())
@@ -118,10 +119,10 @@ class DistributedCheckpoints:
             raise
         return await self._finish(plan, written, manifest)
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ assessment
 
     async def _assessment(self, plan: _Plan) -> None:
-        """Learn everything but the file actions, and decide which sidecars stay."""
+        """Collect everything except the file actions, and decide which sidecars are reused."""
         parts, sidecars = await self._checkpoint_files(plan.snapshot)
         commit_bytes = sum(file.size_bytes for file in plan.basis.commits)
         may_reuse = bool(sidecars) and commit_bytes <= KEYS_BYTES
@@ -144,14 +145,14 @@ class DistributedCheckpoints:
         found += await self._executor.map(
             described, partial(assessment, self._log, with_keys=False)
         )
-        # Unknown fields of sidecars that stay are in these alone, and need no column elsewhere.
+        # Unknown fields of reused sidecars need no column in new ones.
         extras = merged_extras(found)
         plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
         plan.actions = sum(each.actions for each in found)
         plan.splits = [split for each in found for split in _dealt_out(each)]
 
     async def _checkpoint_files(self, snapshot: Snapshot) -> tuple[list[LogFile], list[LogFile]]:
-        """Return the files of the checkpoint below, and its sidecars."""
+        """Return the files of the previous checkpoint, and its sidecars."""
         found = [file for file, _ in snapshot.checkpoint_files]
         parts = [file for file in found if file.kind is not LogFileKind.SIDECAR]
         sidecars: dict[str, LogFile] = {}
@@ -163,7 +164,7 @@ class DistributedCheckpoints:
     async def _choose(
         self, plan: _Plan, sidecars: Sequence[LogFile], changed: KeyArray
     ) -> list[LogFile]:
-        """Decide which sidecars are named again; return the others."""
+        """Decide which sidecars are reused; return the others."""
         look = partial(_stored_part, self._log, plan.basis.removed_after_ms)
         parts = await self._executor.map_with(changed, sidecars, look)
         chosen = SidecarPlan.of(parts)
@@ -173,7 +174,7 @@ class DistributedCheckpoints:
     # ------------------------------------------------------------------ moving
 
     async def _move(self, plan: _Plan) -> list[WrittenSidecar]:
-        """Let tasks write the sidecars."""
+        """Write the sidecars in tasks."""
         log, form, version = self._log, plan.form, plan.snapshot.version
         assert form is not None
         cutoff, ranges = plan.basis.removed_after_ms, max(1, -(-plan.actions // SIDECAR_FILES))
@@ -187,10 +188,10 @@ class DistributedCheckpoints:
     # ------------------------------------------------------------------ finishing
 
     async def _check_complete(self, plan: _Plan, written: Iterable[WrittenSidecar]) -> None:
-        """Compare the files with the version's checksum, where it has one.
+        """Compare the number of files with the version's checksum, if it has one.
 
         Raises:
-            LogChangedError: They are more or fewer.
+            LogChangedError: The numbers differ.
         """
         if not plan.basis.has_checksum:
             return

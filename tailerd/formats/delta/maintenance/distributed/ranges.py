@@ -1,4 +1,4 @@
-"""File actions between tasks: cut by ranges of keys, put together, and written as sidecars."""
+"""Exchanges file actions between tasks: split by key ranges, merged, and written as sidecars."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, Log
 from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES
 
 Piece = tuple[bool, bytes]
-"""Whether these are `add` actions, and an Arrow batch of `schema_of` without its schema."""
+"""Whether the actions are `add` actions, and an Arrow batch of `schema_of` without its schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenSidecar:
-    """A sidecar that a task wrote, under a name that no other attempt has."""
+    """A sidecar written by a task, under a name unique to the attempt."""
 
     file: LogFile
     adds: int
@@ -44,17 +44,17 @@ class WrittenSidecar:
 def pieces_of(
     log: LogFolder, split: LogSplit, form: CheckpointForm, ranges: int
 ) -> Iterator[tuple[int, Piece]]:
-    """Yield the file actions of some files, each piece with the range of keys it belongs to.
+    """Yield the file actions of a split in pieces, each with the number of its key range.
 
     Args:
-        ranges: Into how many ranges of equal width the keys are cut.
+        ranges: Number of key ranges of equal width.
     """
     for actions in actions_of(log, split, form):
         yield from _cut(actions, ranges)
 
 
 def range_of(keys: KeyArray, ranges: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the range that each key lies in, from 0 on."""
+    """Return the number of each key's range, from 0."""
     return ((keys >> np.uint64(32)) * np.uint64(ranges)) >> np.uint64(32)
 
 
@@ -76,14 +76,14 @@ def _cut(actions: OrderedActions, ranges: int) -> Iterator[tuple[int, Piece]]:
 def write_range(
     log: LogFolder, pieces: Iterable[Piece], form: CheckpointForm, version: int, cutoff_ms: int
 ) -> list[WrittenSidecar]:
-    """Write what counts of the actions of one range of keys.
+    """Write the valid actions of one key range.
 
     Args:
         version: Of the checkpoint.
         cutoff_ms: Removes of files deleted at or before this time expired.
 
     Raises:
-        StorageError: A sidecar cannot be written. Those before it stay, and nobody names them.
+        StorageError: A sidecar cannot be written. Earlier ones stay, without being referenced.
     """
     adds, removes = _counting(pieces, form, cutoff_ms)
     if not (len(adds.keys) or len(removes.keys)):
@@ -94,7 +94,7 @@ def write_range(
 def _counting(
     pieces: Iterable[Piece], form: CheckpointForm, cutoff_ms: int
 ) -> tuple[FileActions, FileActions]:
-    """Return the adds and removes that count: the last action of each key, until it expires."""
+    """Return the valid adds and removes: the last action of each key, unless it has expired."""
     schemas = {is_add: schema_of(form, is_add=is_add) for is_add in (True, False)}
     batches: dict[bool, list[pa.RecordBatch]] = {True: [], False: []}
     for is_add, body in pieces:
@@ -129,7 +129,7 @@ async def _write(
     form: CheckpointForm,
     version: int,
 ) -> list[WrittenSidecar]:
-    """Write removes, then adds; a sidecar that is full is followed by another."""
+    """Write removes, then adds; start a new sidecar when one is full."""
     written: list[WrittenSidecar] = []
     todo = [*_slices(removes, is_add=False), *_slices(adds, is_add=True)]
     while todo:

@@ -1,4 +1,4 @@
-"""What Delta asks of itself on an engine: the request for one checkpoint, and its answer."""
+"""Messages between Delta's maintenance and its engine program: a checkpoint request and answer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def result(self) -> CheckpointResult:
-        """Return what became of the checkpoint."""
+        """Return the result of the checkpoint."""
         return CheckpointResult(
             version=self.version,
             outcome=self.outcome,

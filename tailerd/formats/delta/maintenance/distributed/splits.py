@@ -1,4 +1,4 @@
-"""How the files of a log are dealt out to tasks."""
+"""Assigns the files of a log to tasks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PART_ROWS = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSplit:
-    """What one task reads.
+    """The input of one task.
 
     Attributes:
         files: JSON files in the order of the log, or one Parquet file.
         groups: Row groups of the Parquet file; None for all.
-        first_row: Number of the first row of these within the file.
+        first_row: Number of their first row within the file.
     """
 
     files: tuple[LogFile, ...]
@@ -28,12 +28,12 @@ class LogSplit:
 
     @property
     def is_json(self) -> bool:
-        """Whether these are JSON files."""
+        """Whether the files are JSON files."""
         return self.files[0].is_json
 
 
 def commit_splits(files: Iterable[LogFile]) -> list[LogSplit]:
-    """Deal out JSON files; a large one comes alone."""
+    """Assign JSON files to splits; a large one gets its own."""
     splits: list[LogSplit] = []
     held: list[LogFile] = []
     held_bytes = 0
@@ -49,7 +49,7 @@ def commit_splits(files: Iterable[LogFile]) -> list[LogSplit]:
 
 
 def part_splits(file: LogFile, rows_of_groups: Sequence[int]) -> list[LogSplit]:
-    """Deal out the row groups of a Parquet file."""
+    """Assign the row groups of a Parquet file to splits."""
     splits: list[LogSplit] = []
     held: list[int] = []
     first_row = held_rows = 0

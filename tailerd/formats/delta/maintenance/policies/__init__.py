@@ -1,1 +1,1 @@
-"""When which job is due, and why. Pure: each policy looks at figures and a time."""
+"""Decides which job is due, and why. Pure: each policy takes figures and a time."""

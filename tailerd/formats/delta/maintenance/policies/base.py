@@ -1,4 +1,4 @@
-"""What the policies of a Delta log look at."""
+"""The figures that the policies of a Delta log use."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 READER_SECONDS_PER_COMMIT = 0.0002
 READER_BYTES_PER_SECOND = 100e6
-"""What a cold reader is taken to need for a commit file, and how fast it goes through its lines.
+"""Estimated time of a cold reader per commit file, and its throughput in reading commits.
 
-Measured with deltalake 1.6 on a local disk (0.18 ms for each of 3,000 small commits, 128 MB/s of
-large ones); ours needs 0.02 ms and reads 90 MB/s. Storages that answer requests one by one add
-their latency for each commit, and Spark schedules besides: this is the least that is saved.
+Measured with deltalake 1.6 on a local disk (0.18 ms for each of 3,000 small commits, 128 MB/s for
+large ones); tailerd needs 0.02 ms and reads 90 MB/s. Remote stores add their latency for each
+commit, and Spark its scheduling: the estimate is a lower bound of what is saved.
 """
 
 CHECKPOINT_READ_BYTES_PER_SECOND = 60e6
-"""The same reader, through a Parquet checkpoint without its statistics."""
+"""Throughput of the same reader for a Parquet checkpoint without statistics."""
 
 WRITER_BYTES_PER_SECOND = 40e6
-"""How fast this release turns commits and an earlier checkpoint into a checkpoint (one thread)."""
+"""Throughput of writing a checkpoint from commits and an earlier checkpoint (one thread)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,12 @@ class LogStats:
         commits: Those after the newest checkpoint, ascending, without a gap at the end.
         checkpoint_version, checkpoint_ms: The newest, and when it was written; None without one.
         compacted_until: Last version after the checkpoint that is in a compaction, or is known to
-            need none; None without any.
+            need none; None if there is none.
         has_checksum: Whether the newest version has one.
-        has_commit: Whether the log has the newest version's commit: a cleanup may leave its
-            checkpoint alone.
-        table_interval: The table's own `delta.checkpointInterval`; None where it says nothing.
-        live_bytes: Bytes of the newest checkpoint: about what the next one will have.
+        has_commit: Whether the log has the newest version's commit: a cleanup may leave only its
+            checkpoint.
+        table_interval: The table's own `delta.checkpointInterval`; None if not set.
+        live_bytes: Bytes of the newest checkpoint: an estimate for the next one.
     """
 
     version: int
@@ -63,23 +63,23 @@ class LogStats:
 
     @property
     def replay_seconds(self) -> float:
-        """Seconds a cold reader is taken to need for the commits since the checkpoint."""
+        """Estimated seconds for a cold reader to replay the commits since the checkpoint."""
         return replay_seconds(self.commits)
 
 
 def replay_seconds(commits: tuple[CommitFigures, ...]) -> float:
-    """Return the seconds a cold reader is taken to need for some commits."""
+    """Return the estimated seconds for a cold reader to replay commits."""
     size = sum(commit.size_bytes for commit in commits)
     return len(commits) * READER_SECONDS_PER_COMMIT + size / READER_BYTES_PER_SECOND
 
 
 def after_ms(time_ms: int, seconds: float) -> int:
-    """Return the first whole millisecond surely later than so many seconds after a time."""
+    """Return the first whole millisecond that is later than `seconds` after a time."""
     return time_ms + int(seconds * 1000) + 1
 
 
 def spell_bytes(count: float) -> str:
-    """Return a size for people."""
+    """Return a size, human-readable."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -88,7 +88,7 @@ def spell_bytes(count: float) -> str:
 
 
 def spell_seconds(seconds: float) -> str:
-    """Return a duration for people."""
+    """Return a duration, human-readable."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

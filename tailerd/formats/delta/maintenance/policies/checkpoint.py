@@ -1,4 +1,4 @@
-"""When a checkpoint is due."""
+"""Decides when a checkpoint is due."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tailerd.formats.delta.maintenance.policies.base import (
 from tailerd.formats.maintenance import Decision
 
 DEFAULT_COMMITS = 10
-"""As other writers have it, where neither the policy nor the table says anything."""
+"""The default of other writers, if neither the policy nor the table sets an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
-    """By commits, bytes, age or what a cold reader needs: the first limit that is reached counts.
+    """By commits, bytes, age or replay time of a cold reader: the first limit reached counts.
 
     Attributes:
         is_enabled: Whether checkpoints are written at all.
-        every_commits: None for what the table itself says.
+        every_commits: None for the table's own setting.
         every_bytes, every_seconds, max_replay_seconds: None for no such limit.
-        min_interval_seconds: Time between two checkpoints at least.
-        quiet_seconds: How long nobody may have committed; a table that is never quiet waits no
-            longer than until it has ten times as much as its limit.
+        min_interval_seconds: Minimum time between two checkpoints.
+        quiet_seconds: Required time without commits; a table that is never quiet waits until it has
+            ten times its limit.
         manifest: Form of the manifest of a V2 checkpoint.
     """
 
@@ -76,7 +76,7 @@ class CheckpointPolicy:
         )
 
     def _reached(self, stats: LogStats, limit: int, now_ms: int) -> str:
-        """Return which limit was reached; empty for none."""
+        """Return the limit that was reached; empty for none."""
         count, size = len(stats.commits), stats.commit_bytes
         age = (now_ms - stats.commits[0].time_ms) / 1000
         replay = stats.replay_seconds
@@ -97,10 +97,10 @@ class CheckpointPolicy:
         return after_ms(stats.commits[0].time_ms, self.every_seconds)
 
     def _held_back(self, stats: LogStats, limit: int, now_ms: int) -> tuple[str, int | None]:
-        """Return why not now and until when; an empty reason where nothing holds it back."""
+        """Return why the checkpoint must wait, and until when; an empty reason if it need not."""
         if stats.checkpoint_ms is not None:
             since = (now_ms - stats.checkpoint_ms) / 1000
-            # A checkpoint of the future is one from before the clock was set back.
+            # A checkpoint in the future was written before the clock was set back.
             if 0 <= since < self.min_interval_seconds:
                 until_ms = after_ms(stats.checkpoint_ms, self.min_interval_seconds)
                 return f"the last one was {spell_seconds(since)} ago.", until_ms
@@ -112,7 +112,7 @@ class CheckpointPolicy:
 
 
 def _since(stats: LogStats) -> str:
-    """Return since when commits count, for a sentence about them."""
+    """Return the starting point of the commit count, as part of a sentence."""
     if stats.checkpoint_version is None:
         return "and no checkpoint yet"
     return "since the newest checkpoint"

@@ -1,4 +1,4 @@
-"""When a version checksum is due."""
+"""Decides when a version checksum is due."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailerd.formats.maintenance import Decision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumPolicy:
-    """The newest version gets one, where its writer left none.
+    """The newest version gets one if its writer did not write it.
 
     Attributes:
         is_enabled: Whether checksums are written at all.

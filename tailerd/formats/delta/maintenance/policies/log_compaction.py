@@ -1,4 +1,4 @@
-"""When a log compaction is due."""
+"""Decides when a log compaction is due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tailerd.formats.delta.maintenance.policies.base import (
 from tailerd.formats.maintenance import Decision
 
 MAX_BYTES = 64 * 1024**2
-"""More commits are not put into one file: it is made in memory, and readers take it whole."""
+"""Maximum size of a compaction: it is built in memory, and readers load it as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class LogCompactionPolicy:
 
 
 def _first_run(commits: tuple[CommitFigures, ...]) -> tuple[CommitFigures, ...]:
-    """Return the first commits in a row, two at least, that fit one file; what does not is left."""
+    """Return the first run of at least two consecutive commits that fit one file."""
     run: list[CommitFigures] = []
     size = 0
     for commit in commits:
