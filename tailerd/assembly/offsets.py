@@ -170,9 +170,9 @@ async def reset_offset(
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
     stores = stores or Stores.of_config(config.storage)
-    told, ledger = telemetry or Telemetry(), ledger_of(config, name)
+    emitter, ledger = telemetry or Telemetry(), ledger_of(config, name)
     opened = partial(
-        open_source, table, told, stores=stores, memory_bytes=config.memory, ledger=ledger
+        open_source, table, emitter, stores=stores, memory_bytes=config.memory, ledger=ledger
     )
     source = await opened()
     offset = await source.initial_offset(to)

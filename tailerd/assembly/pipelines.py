@@ -151,7 +151,7 @@ class Assembly:
             path=table.path,
             build=build,
             reset=reset,
-            ended=partial(self._let_go, name),
+            ended=partial(self._release_wakeup, name),
         )
 
     def _pipeline(self, name: str, config: Config) -> Pipeline:
@@ -222,12 +222,12 @@ class Assembly:
 
     def _wakeup(self, name: str, folder: str) -> Wakeup:
         """Return a new wakeup for a table's pipeline, replacing that of the previous pipeline."""
-        self._let_go(name)
+        self._release_wakeup(name)
         wakeup = self.wakeups.subscribe(folder)
         self._wakeups[name] = (folder, wakeup)
         return wakeup
 
-    def _let_go(self, name: str) -> None:
+    def _release_wakeup(self, name: str) -> None:
         """Unsubscribe an ended pipeline; otherwise events of its folder would wait for its poll."""
         if name in self._wakeups:
             self.wakeups.unsubscribe(*self._wakeups.pop(name))

@@ -29,7 +29,7 @@ from tailerd.pipeline.watched_folders import log_folder
 from tailerd.registry import is_remote
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore
-from tailerd.storage.shared_reads import hearing, telling
+from tailerd.storage.shared_reads import filling_cache, using_cache
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 
@@ -66,13 +66,13 @@ async def open_source(
         changes=ChangeMode(config.changes),
         allowed_paths=config.allowed_paths,
         identity=config.pairing_columns,
-        wrap_store=lambda store: telling(_metered(store, telemetry), stores.shared_reads),
+        wrap_store=lambda store: filling_cache(_metered(store, telemetry), stores.shared_reads),
         on_warning=_warnings_of(config.path, telemetry, set() if warned is None else warned),
         scratch=scratch,
         options=config.options_of_format(),
         ledger=ledger,
         memory_bytes=memory_bytes,
-        on_format=_teller_of(pipeline, telemetry) if pipeline else None,
+        on_format=_format_reporter(pipeline, telemetry) if pipeline else None,
         net_above=None if config.net is None else config.net.above_versions,
     )
     source = await open_table(config.path, request, config.format)
@@ -85,16 +85,16 @@ async def open_source(
     return source
 
 
-def _teller_of(pipeline: str, telemetry: Telemetry) -> Callable[[TableFormat], None]:
+def _format_reporter(pipeline: str, telemetry: Telemetry) -> Callable[[TableFormat], None]:
     """Return a function that emits the format of a pipeline's table."""
 
-    def tell(found: TableFormat) -> None:
+    def report(found: TableFormat) -> None:
         capabilities = asdict(found.capabilities)
         telemetry.emit(
             events.TableOpened(table=pipeline, format=found.name, capabilities=capabilities)
         )
 
-    return tell
+    return report
 
 
 def _warnings_of(
@@ -107,14 +107,14 @@ def _warnings_of(
             if path in known_guesses:
                 return
             known_guesses.add(path)
-            told: events.Event = events.ZoneAssumed(
+            warning: events.Event = events.ZoneAssumed(
                 path=path, error_code=error.code, error=str(error)
             )
         else:
             is_checksum = isinstance(error, ChecksumMismatchError)
             event = events.ChecksumDiffered if is_checksum else events.CheckpointSkipped
-            told = event(path=path, error_code=error.code, error=str(error))
-        telemetry.emit(told)
+            warning = event(path=path, error_code=error.code, error=str(error))
+        telemetry.emit(warning)
 
     return warn
 
@@ -185,7 +185,7 @@ async def open_statistics(
             allowed=allowed,
             commits=folder,
             ledger=ledger,
-            wrap_store=lambda store: hearing(
+            wrap_store=lambda store: using_cache(
                 _metered(store, telemetry), folder, stores.shared_reads
             ),
         )

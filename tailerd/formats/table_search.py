@@ -213,7 +213,7 @@ async def _found(
     found = set(await search.holding(parts, known)) if parts else set()
     for each in formats:
         if each.table_of is not None:
-            found.update(await search.shown_beside(store, each.table_of))
+            found.update(await search.shown_by_siblings(store, each.table_of))
     return sorted(found)
 
 

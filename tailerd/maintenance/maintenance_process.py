@@ -61,7 +61,7 @@ class _ProcessWakeup(Wakeup):
     def ring(self) -> None:
         self._ring()
 
-    def tell(self, version: int | None, seen: Callable[[], None]) -> None:
+    def notify(self, version: int | None, seen: Callable[[], None]) -> None:
         # Maintenance may be delayed: the commit counts as seen at once.
         self._ring()
         seen()

@@ -176,7 +176,7 @@ class BucketOffsetStore:
             raise taken_over_by(await lease.newest_holder())
         # Of another daemon, or of an earlier lease whose file was deleted since.
         if entry is not None and entry.token > lease.token:
-            is_mine = await lease.rise_above(entry.token)
+            is_mine = await lease.raise_token(entry.token)
             if not is_mine or lease.token is None:
                 raise taken_over_by(entry.holder)
         return lease.token

@@ -164,9 +164,9 @@ class BucketState:
         with tempfile.TemporaryDirectory(
             prefix="tailerd-spool-", ignore_cleanup_errors=True
         ) as scratch:
-            hear_wait = None if watch is None else watch.waits
-            hear_loss = None if watch is None else partial(self._lose, watch)
-            async with lease.held(is_patient=True, on_wait=hear_wait, on_lost=hear_loss):
+            on_wait = None if watch is None else watch.waits
+            on_lost = None if watch is None else partial(self._lose, watch)
+            async with lease.held(is_patient=True, on_wait=on_wait, on_lost=on_lost):
                 if watch is not None:
                     watch.taken()
                 self._lease, self._scratch = lease, Path(scratch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tailerd.storage.mounts import answers_at_once
+from tailerd.storage.mounts import is_fast_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,4 +47,4 @@ class FolderIdentity:
         if self.place == other.place:
             return True
         is_one_device = self.place[0] == other.place[0]
-        return False if is_one_device and answers_at_once(self.path) else None
+        return False if is_one_device and is_fast_local(self.path) else None

@@ -70,7 +70,7 @@ class FolderPattern:
         there |= {folder for folder, is_held in zip(asked, holds, strict=True) if is_held}
         return sorted(folder for folder in folders if folder in there)
 
-    async def shown_beside(
+    async def shown_by_siblings(
         self, store: ObjectStore, folder_of: Callable[[str], str | None]
     ) -> list[str]:
         """Return the folders that match and that a file in their parent folder names, sorted.

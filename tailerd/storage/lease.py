@@ -101,7 +101,9 @@ class _LeaseRecord:
     beat: int
     seconds: float
     is_released: bool
-    holder: Holder = field(default_factory=lambda: Holder(machine="", pid=0, name="somebody"))
+    holder: Holder = field(
+        default_factory=lambda: Holder(machine="", pid=0, name="another process")
+    )
 
     def to_json(self) -> bytes:
         return json.dumps({"format": 1, **asdict(self)}).encode() + b"\n"
@@ -169,7 +171,7 @@ class Lease:
         """The fencing token while the lease is held: greater than that of every earlier holder."""
         return None if self._mine is None else self._mine.token
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Acquire the lease.
 
         Raises:
@@ -181,11 +183,11 @@ class Lease:
         tokens = await self._tokens()
         newest = max(tokens, default=0)
         self._ahead = None
-        if newest and (paper := await self._read(newest)) is not None and self._counts(paper):
-            self._ahead = paper
+        if newest and (record := await self._read(newest)) is not None and self._is_valid(record):
+            self._ahead = record
             raise self._purpose.refusal(
-                f"{paper.holder.name} {self._purpose.doing} now.",
-                remedy=f"Try again later; should it have died, in {paper.seconds:.0f} s.",
+                f"{record.holder.name} {self._purpose.doing} now.",
+                remedy=f"Try again later; should it have died, in {record.seconds:.0f} s.",
             )
         mine = _LeaseRecord(
             token=newest + 1 if newest else self._first_token,
@@ -223,7 +225,7 @@ class Lease:
             remedy="Try again later.",
         )
 
-    async def take_patiently(self, on_wait: OnWait | None = None) -> None:
+    async def acquire_waiting(self, on_wait: OnWait | None = None) -> None:
         """Acquire the lease, after waiting for the lease of a dead holder to expire.
 
         Args:
@@ -232,12 +234,12 @@ class Lease:
 
         Raises:
             TailerdError: The purpose's refusal: the holder renewed meanwhile, so it is alive.
-            StorageError: As `take`.
+            StorageError: As `acquire`.
         """
         seen: tuple[int, int] | None = None
         while True:
             try:
-                return await self.take()
+                return await self.acquire()
             except self._purpose.refusal:
                 if seen is not None and self._seen != seen:
                     raise
@@ -249,8 +251,8 @@ class Lease:
     async def newest_holder(self) -> str:
         """Return the name of the newest holder, for display."""
         newest = max(await self._tokens(), default=0)
-        paper = await self._read(newest) if newest else None
-        return "another process" if paper is None else paper.holder.name
+        record = await self._read(newest) if newest else None
+        return "another process" if record is None else record.holder.name
 
     async def is_mine(self) -> bool:
         """Return whether the lease is still held: no greater token exists."""
@@ -260,7 +262,7 @@ class Lease:
             self._mine = None
         return self._mine is not None
 
-    async def beat(self) -> bool:
+    async def renew(self) -> bool:
         """Renew the lease; return whether it is still held."""
         async with self._changing:
             if not await self.is_mine() or self._mine is None:
@@ -269,7 +271,7 @@ class Lease:
             await self._store.put(self._path(self._mine.token), self._mine.to_json())
             return True
 
-    async def rise_above(self, token: int) -> bool:
+    async def raise_token(self, token: int) -> bool:
         """Continue with a token above one found elsewhere; return whether the lease is still held.
 
         Such a token's file has been deleted; otherwise that token would be the valid one.
@@ -302,17 +304,17 @@ class Lease:
         """Hold and renew the lease inside the context.
 
         Args:
-            is_patient: Whether to wait as `take_patiently` does.
-            on_wait: As in `take_patiently`.
+            is_patient: Whether to wait as `acquire_waiting` does.
+            on_wait: As in `acquire_waiting`.
             on_lost: Called when a renewal finds that another process has acquired the lease: at
                 most one renewal interval later, or as soon as the storage answers again. Also
                 called when renewing fails with an error other than the storage's.
 
         Raises:
-            TailerdError, StorageError: As `take`.
+            TailerdError, StorageError: As `acquire`.
             Exception: The error that ended renewing, unless the body itself failed.
         """
-        await (self.take_patiently(on_wait) if is_patient else self.take())
+        await (self.acquire_waiting(on_wait) if is_patient else self.acquire())
         is_over = asyncio.Event()
         keeping = asyncio.create_task(self._keep(is_over, on_lost))
         try:
@@ -342,7 +344,7 @@ class Lease:
                 sleeping.cancel()
                 if not is_over.is_set():
                     with suppress(StorageError):
-                        is_held = await self.beat()
+                        is_held = await self.renew()
         except Exception:
             # Renewing has stopped, so another process will acquire the lease.
             is_held = False
@@ -365,14 +367,14 @@ class Lease:
             ):
                 await self._store.put(self._path(mine.token), done.to_json())
 
-    def _counts(self, paper: _LeaseRecord) -> bool:
+    def _is_valid(self, record: _LeaseRecord) -> bool:
         """Return whether another process's lease is still valid."""
-        if paper.is_released or paper.holder.is_surely_dead(self._holder):
+        if record.is_released or record.holder.is_surely_dead(self._holder):
             return False
         now = self._clock.monotonic()
-        if self._seen != (paper.token, paper.beat):
-            self._seen, self._seen_at = (paper.token, paper.beat), now
-        return now - self._seen_at < paper.seconds
+        if self._seen != (record.token, record.beat):
+            self._seen, self._seen_at = (record.token, record.beat), now
+        return now - self._seen_at < record.seconds
 
     async def _tokens(self) -> list[int]:
         return [

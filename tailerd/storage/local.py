@@ -23,7 +23,7 @@ from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark, NeedsNoSettings, NoSettings, ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.links import RealPlaces, open_parent
-from tailerd.storage.mounts import answers_at_once
+from tailerd.storage.mounts import is_fast_local
 from tailerd.storage.output import Output
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class LocalStore:
         self.finished = FinishedFiles()
         self.places = places
         self._root = None if places is None else places.root
-        self._answers_at_once: dict[str, bool] = {}
+        self._is_fast_local: dict[str, bool] = {}
 
     def within(self, places: RealPlaces) -> Self:
         """Return a store of this kind for one table."""
@@ -185,15 +185,15 @@ class LocalStore:
     async def _is_prompt(self, path: str) -> bool:
         """Return whether the file's folder answers at once; determined once per folder."""
         folder = path.rpartition("/")[0]
-        known = self._answers_at_once.get(folder)
+        known = self._is_fast_local.get(folder)
         if known is None:
-            known = await _run(partial(answers_at_once, folder))
+            known = await _run(partial(is_fast_local, folder))
             if known is None:
                 # The folder may be created later.
                 return False
-            if len(self._answers_at_once) >= _MAX_FOLDERS:
-                self._answers_at_once.clear()
-            self._answers_at_once[folder] = known
+            if len(self._is_fast_local) >= _MAX_FOLDERS:
+                self._is_fast_local.clear()
+            self._is_fast_local[folder] = known
         return known
 
 
@@ -259,7 +259,7 @@ class LocalOutput(Output):
         try:
             with self._using:
                 os.fsync(self._descriptor)
-                files.let_appear(self._folder, self._temporary, self._path, if_absent)
+                files.publish(self._folder, self._temporary, self._path, if_absent)
         finally:
             self._drop()
 

@@ -11,7 +11,7 @@ _OWN_DISKS = frozenset(
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def answers_at_once(folder: str, mounts: Path = _MOUNTS) -> bool | None:
+def is_fast_local(folder: str, mounts: Path = _MOUNTS) -> bool | None:
     """Return whether a stat in `folder` is fast enough to block on: microseconds, no network.
 
     Blocking. False for network, user-space and unknown file systems, and without `/proc`. None if

@@ -341,7 +341,7 @@ def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            let_appear(folder, temporary, path, if_absent)
+            publish(folder, temporary, path, if_absent)
         finally:
             drop(folder, temporary)
 
@@ -392,7 +392,7 @@ def drop(folder: int, temporary: str) -> None:
         os.unlink(temporary, dir_fd=folder)
 
 
-def let_appear(folder: int, temporary: str, path: str, if_absent: bool) -> None:
+def publish(folder: int, temporary: str, path: str, if_absent: bool) -> None:
     """Give a finished temporary file its final name, durably; the temporary name may remain."""
     if if_absent:
         # A hard link appears complete and fails when the name exists: the only atomic

@@ -109,7 +109,7 @@ class _Wrapped:
         return getattr(self._inner, name)
 
 
-class _Telling(_Wrapped):
+class _CacheFiller(_Wrapped):
     def __init__(self, inner: ObjectStore, shared: SharedReads) -> None:
         super().__init__(inner)
         self._shared = shared
@@ -126,40 +126,40 @@ class _Telling(_Wrapped):
         return bodies
 
     def _note_presence(self, path: str) -> None:
-        heard = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
-        if heard is not None:
-            heard.note_presence(path)
+        cache = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
+        if cache is not None:
+            cache.note_presence(path)
 
     async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
-        heard = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
+        cache = self._shared.get(self._inner.scheme, path.rpartition("/")[0])
         try:
             found = await self._inner.fetch(path, start, length)
         except FileMissingError:
-            if heard is not None:
-                heard.note(path, None)
+            if cache is not None:
+                cache.note(path, None)
             raise
-        if heard is not None and start == 0 and found[0].size_bytes == len(found[1]):
-            heard.note(path, found)
+        if cache is not None and start == 0 and found[0].size_bytes == len(found[1]):
+            cache.note(path, found)
         return found
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
-        heard = self._shared.get(self._inner.scheme, folder.rstrip("/"))
+        cache = self._shared.get(self._inner.scheme, folder.rstrip("/"))
         began, names = time.monotonic(), set[str]()
         async for meta in self._inner.list_from(folder, start_after):
-            if heard is not None:
+            if cache is not None:
                 names.add(meta.name)
             yield meta
-        if heard is not None:
-            heard.note_listing(began, start_after, frozenset(names))
+        if cache is not None:
+            cache.note_listing(began, start_after, frozenset(names))
 
 
-class _Hearing(_Wrapped):
-    def __init__(self, inner: ObjectStore, heard: SharedReadCache) -> None:
+class _CacheReader(_Wrapped):
+    def __init__(self, inner: ObjectStore, cache: SharedReadCache) -> None:
         super().__init__(inner)
-        self._heard = heard
+        self._cache = cache
 
     async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
-        known = self._heard.take(path)
+        known = self._cache.take(path)
         if known is None:
             return await self._inner.fetch(path, start, length)
         [found] = known
@@ -169,12 +169,12 @@ class _Hearing(_Wrapped):
         return meta, body if start == 0 and length is None else body[start:][:length]
 
 
-def telling(store: ObjectStore, shared: SharedReads) -> ObjectStore:
+def filling_cache(store: ObjectStore, shared: SharedReads) -> ObjectStore:
     """Return the store, wrapped so that what it fetches fills the caches of other readers."""
-    return cast(ObjectStore, _Telling(store, shared))
+    return cast(ObjectStore, _CacheFiller(store, shared))
 
 
-def hearing(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:
+def using_cache(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:
     """Return the store, wrapped to use what others have just fetched of `folder`."""
-    heard = shared.join(store.scheme, folder.rstrip("/"))
-    return cast(ObjectStore, _Hearing(store, heard))
+    cache = shared.join(store.scheme, folder.rstrip("/"))
+    return cast(ObjectStore, _CacheReader(store, cache))

@@ -52,9 +52,9 @@ class Watcher(Protocol):
 
 
 @runtime_checkable
-class HearsLooks(Protocol):
+class PollObserver(Protocol):
     """A watcher that compares its events with the commits that polls find."""
 
-    def looked(self, folder: str, is_untold: bool) -> None:
+    def on_poll(self, folder: str, is_unannounced: bool) -> None:
         """Record a poll of a log, and whether it found commits without an event."""
         ...

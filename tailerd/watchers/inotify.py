@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tailerd.storage.finished_files import FinishedFiles
-from tailerd.storage.mounts import answers_at_once
+from tailerd.storage.mounts import is_fast_local
 from tailerd.watchers.base import Names, StorageEvent, numbered_name
 
 _CLOSE_WRITE, _OPEN, _MOVED_TO, _CREATE = 0x8, 0x20, 0x80, 0x100
@@ -96,7 +96,7 @@ class InotifyWatcher:
         loop = asyncio.get_running_loop()
         loop.add_reader(descriptor, self._take, descriptor)
         try:
-            async with aclosing(self._hints(descriptor)) as folders:
+            async with aclosing(self._changed_folders(descriptor)) as folders:
                 async for folder in folders:
                     yield StorageEvent(folder)
         finally:
@@ -117,7 +117,7 @@ class InotifyWatcher:
                 self._report(", ".join(self._folders), error.errno or 0)
                 await asyncio.sleep(self._recheck_seconds * _RARELY)
 
-    async def _hints(self, descriptor: int) -> AsyncGenerator[str, None]:
+    async def _changed_folders(self, descriptor: int) -> AsyncGenerator[str, None]:
         """Yield changed folders, and periodically check for created, deleted or replaced ones."""
         clock = asyncio.get_running_loop().time
         for look in itertools.count():
@@ -235,7 +235,7 @@ def _attach(descriptor: int, folders: Sequence[str], known: Mapping[str, int]) -
             found.append(_Found(folder, 0, error.errno or errno.EIO, False))
         else:
             if watch != known.get(folder):
-                found.append(_Found(folder, watch, 0, bool(answers_at_once(folder))))
+                found.append(_Found(folder, watch, 0, bool(is_fast_local(folder))))
     return found
 
 

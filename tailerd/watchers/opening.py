@@ -104,7 +104,7 @@ class _Reports:
     def __init__(self, telemetry: Telemetry, queue: str) -> None:
         self._telemetry = telemetry
         self._queue = queue
-        self._silent: set[str] = set()
+        self._missing: set[str] = set()
 
     def failed(self, code: str, reason: str, attempt: int) -> None:
         self._telemetry.emit(
@@ -124,11 +124,11 @@ class _Reports:
             )
         )
 
-    def silent(self, folder: str) -> None:
+    def missing(self, folder: str) -> None:
         place = _bucket(folder)
-        if place in self._silent:
+        if place in self._missing:
             return
-        self._silent.add(place)
+        self._missing.add(place)
         self._telemetry.emit(
             events.NotificationsMissed(
                 path=place,
@@ -141,12 +141,12 @@ class _Reports:
             )
         )
 
-    def spoke(self, folder: str) -> None:
+    def received(self, folder: str) -> None:
         self._end(_bucket(folder))
-        self._silent.discard(_bucket(folder))
+        self._missing.discard(_bucket(folder))
 
     def closed(self) -> None:
-        for path in (self._queue, *self._silent):
+        for path in (self._queue, *self._missing):
             self._end(path)
 
     def _end(self, path: str) -> None:

@@ -51,11 +51,11 @@ class QueueReports(Protocol):
         """Report a message that has none of the known envelopes."""
         ...
 
-    def silent(self, folder: str) -> None:
+    def missing(self, folder: str) -> None:
         """Report a folder with commits for which the queue never had a notification."""
         ...
 
-    def spoke(self, folder: str) -> None:
+    def received(self, folder: str) -> None:
         """Report that such a folder has a notification after all."""
         ...
 
@@ -99,24 +99,24 @@ class SqsWatcher:
         self._chance = random.Random()
         self._stack = AsyncExitStack()
         self._client: Any = None
-        self._silence = MissingNotificationDetector(
-            clock, on_silent=reports.silent, on_spoken=reports.spoke
+        self._detector = MissingNotificationDetector(
+            clock, on_missing=reports.missing, on_received=reports.received
         )
         self._failures = 0
         self._undeleted = 0
-        self._is_heard = False
+        self._is_readable = False
         self._open: dict[str, _Open] = {}
         self._done: dict[str, None] = {}
         self._something_done = asyncio.Event()
 
     def covers(self, folder: str) -> bool:
         """Return whether the folder is watched and the queue currently readable."""
-        return self._is_heard and folder in self._folders
+        return self._is_readable and folder in self._folders
 
-    def looked(self, folder: str, is_untold: bool) -> None:
+    def on_poll(self, folder: str, is_unannounced: bool) -> None:
         """Record a poll of a folder's log, and whether it found commits without a notification."""
         if self.covers(folder):
-            self._silence.looked(folder, is_untold)
+            self._detector.on_poll(folder, is_unannounced)
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
         """Yield an event for each commit in the messages."""
@@ -133,17 +133,17 @@ class SqsWatcher:
                     messages = receiving.result()
                     receiving = asyncio.ensure_future(self._receive())
                     for message in messages:
-                        for event in self._hints(message):
+                        for event in self._events(message):
                             yield event
         finally:
             for task in (receiving, deleting):
                 task.cancel()
             await asyncio.gather(receiving, deleting, return_exceptions=True)
-            self._is_heard = False
+            self._is_readable = False
             self._reports.closed()
             await self._disconnect()
 
-    def _hints(self, message: _Message) -> Iterator[StorageEvent]:
+    def _events(self, message: _Message) -> Iterator[StorageEvent]:
         """Yield the events of a message, but only once until it is deleted."""
         identity, receipt = str(message["MessageId"]), str(message["ReceiptHandle"])
         if identity in self._open:
@@ -158,7 +158,7 @@ class SqsWatcher:
         if not events:
             self._finish(identity)
         for event in events:
-            self._silence.told(event.folder)
+            self._detector.note_notification(event.folder)
             yield StorageEvent(event.folder, event.version, partial(self._seen, identity))
 
     def _not_understood(self, message: _Message, identity: str, receipt: str) -> None:
@@ -191,24 +191,24 @@ class SqsWatcher:
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
         except VENDOR_ERRORS as error:
-            self._is_heard = False
+            self._is_readable = False
             self._failures += 1
-            self._tell(error, "sqs:ReceiveMessage", self._failures)
+            self._report_failure(error, "sqs:ReceiveMessage", self._failures)
             # A new client resolves credentials again.
             await self._disconnect()
             await self._clock.sleep(_BACKOFF.wait_seconds(self._failures - 1, self._chance))
             return []
         if self._failures:
             self._failures = 0
-            self._tell_resumed()
-        self._is_heard = True
+            self._report_resumed()
+        self._is_readable = True
         return list(answer.get("Messages", []))
 
-    def _tell(self, error: Exception, right: str, attempt: int) -> None:
+    def _report_failure(self, error: Exception, right: str, attempt: int) -> None:
         failure = failure_of(error, self._config.queue, right)
         self._reports.failed(failure.code, failure.message, attempt)
 
-    def _tell_resumed(self) -> None:
+    def _report_resumed(self) -> None:
         if not self._failures and not self._undeleted:
             self._reports.resumed()
 
@@ -234,11 +234,11 @@ class SqsWatcher:
             right = "sqs:DeleteMessage"
             if failure_of(error, self._config.queue, right).code == "access_denied":
                 self._undeleted += 1
-                self._tell(error, right, self._undeleted)
+                self._report_failure(error, right, self._undeleted)
             return
         if self._undeleted:
             self._undeleted = 0
-            self._tell_resumed()
+            self._report_resumed()
 
     async def _connected(self) -> Any:
         if self._client is None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
-from tailerd.watchers.base import HearsLooks, Watcher
+from tailerd.watchers.base import PollObserver, Watcher
 
 _MOST_UNSEEN = 1000
 """Maximum number of events kept for a waiter that does not poll. The oldest of more count as seen,
@@ -34,12 +34,12 @@ class Wakeup:
     """One waiter's wakeup. It stays set until the waiter waits or polls; repeated ones merge.
 
     Attributes:
-        on_looked: Called after each poll with whether it found commits without an event.
+        on_polled: Called after each poll with whether it found commits without an event.
     """
 
     def __init__(self) -> None:
         """Start without a pending wakeup."""
-        self.on_looked: Callable[[bool], None] | None = None
+        self.on_polled: Callable[[bool], None] | None = None
         self._had_news = True
         self._rung = asyncio.Event()
         self._version: int | None = None
@@ -49,7 +49,7 @@ class Wakeup:
         """Wake the waiter, now or when it next waits."""
         self._rung.set()
 
-    def tell(self, version: int | None, seen: Callable[[], None]) -> None:
+    def notify(self, version: int | None, seen: Callable[[], None]) -> None:
         """Wake the waiter, and call `seen` after its poll."""
         if version is not None:
             self._version = version if self._version is None else max(version, self._version)
@@ -77,15 +77,15 @@ class Wakeup:
             is_news: Whether it found commits.
         """
         # Right after new commits there may be more, whose events are still in flight.
-        is_untold = is_news and not self._had_news and look.version is None
+        is_unannounced = is_news and not self._had_news and look.version is None
         self._had_news = is_news
-        if self.on_looked is not None:
-            self.on_looked(is_untold)
+        if self.on_polled is not None:
+            self.on_polled(is_unannounced)
         seen, self._unseen = self._unseen[: look.count], self._unseen[look.count :]
         for call in seen:
             call()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release all events: the waiter no longer polls."""
         self.end_poll(Look(False, None, len(self._unseen)))
 
@@ -105,7 +105,7 @@ class WakeupRegistry:
             wakeup: An existing one; by default a new one.
         """
         wakeup = Wakeup() if wakeup is None else wakeup
-        wakeup.on_looked = partial(self.looked, folder)
+        wakeup.on_polled = partial(self.on_poll, folder)
         self._wakeups.setdefault(folder, []).append(wakeup)
         return wakeup
 
@@ -116,20 +116,20 @@ class WakeupRegistry:
             wakeups.remove(wakeup)
         if not wakeups:
             self._wakeups.pop(folder, None)
-        wakeup.let_go()
+        wakeup.release()
 
     async def run(self, watchers: Sequence[Watcher]) -> None:
-        """Forward the watchers' events until cancelled, and polls to `HearsLooks` watchers."""
+        """Forward the watchers' events until cancelled, and polls to `PollObserver` watchers."""
         self._watchers = watchers
         async with asyncio.TaskGroup() as group:
             for watcher in watchers:
                 group.create_task(self._listen(watcher))
 
-    def looked(self, folder: str, is_untold: bool) -> None:
-        """Notify `HearsLooks` watchers of a poll, and whether it found commits without an event."""
+    def on_poll(self, folder: str, is_unannounced: bool) -> None:
+        """Notify `PollObserver`s of a poll, and whether it found commits without an event."""
         for watcher in self._watchers:
-            if isinstance(watcher, HearsLooks):
-                watcher.looked(folder, is_untold)
+            if isinstance(watcher, PollObserver):
+                watcher.on_poll(folder, is_unannounced)
 
     async def _listen(self, watcher: Watcher) -> None:
         async with aclosing(watcher.events()) as events:
@@ -141,7 +141,7 @@ class WakeupRegistry:
                     continue
                 seen = _Countdown(len(wakeups), event.on_seen)
                 for wakeup in tuple(wakeups):
-                    wakeup.tell(event.version, seen.count)
+                    wakeup.notify(event.version, seen.count)
 
 
 class _Countdown:

@@ -182,7 +182,7 @@ async def test_a_lease_is_not_taken_behind_a_link(tmp_path: Path) -> None:
     (orders / "_tailerd").symlink_to(other)
     lease = Lease(*Stores().locate_table(str(orders)), clock=clock())
     with pytest.raises(LinkInPathError):
-        await lease.take()
+        await lease.acquire()
     assert contents(other) == {}
 
 

@@ -90,7 +90,7 @@ async def test_who_slept_while_its_lease_vanished_saves_no_more(
     async def daemon(name: str, now_ms: int) -> tuple[Lease, BucketOffsetStore]:
         holder = Holder(machine=name, pid=1, name=name)
         lease = Lease(store, "/s", clock=SimClock(), holder=holder, first_token=now_ms)
-        await lease.take()
+        await lease.acquire()
         return lease, BucketOffsetStore(store, "/s/offsets", lease)
 
     old, sleeper = await daemon("old", TODAY)
@@ -105,8 +105,8 @@ async def test_who_slept_while_its_lease_vanished_saves_no_more(
         await successor.save("orders", saved(6))
     with pytest.raises(StateInUseError, match="taken over by new"):
         await sleeper.save("orders", saved(5))
-    assert not await old.beat()
-    assert await new.beat()
+    assert not await old.renew()
+    assert await new.renew()
     assert await successor.load("orders") == saved(6 if is_saved else 4)
 
 

@@ -67,7 +67,7 @@ async def test_a_lease_that_is_taken_costs_as_long_as_a_lease_lasts(tmp_path: Pa
     turns = turns_of(table)
     holder = Holder(machine="x", pid=1, name="another")
     other = Lease(LocalStore(), str(tmp_path), clock=SimClock(), holder=holder)
-    await other.take()
+    await other.acquire()
     assert await turns.turn() == LEASE_SECONDS
     assert turns.of(events.MaintenanceYielded)
     await other.release()

@@ -33,7 +33,7 @@ def papers(folder: Path) -> list[str]:
 
 async def is_refused(asked: Lease) -> bool:
     try:
-        await asked.take()
+        await asked.acquire()
     except MaintenanceBusyError:
         return True
     return False
@@ -41,9 +41,9 @@ async def is_refused(asked: Lease) -> bool:
 
 async def test_a_lease_that_is_held_is_refused_and_names_its_holder(tmp_path: Path) -> None:
     clock = SimClock()
-    await lease(tmp_path, clock).take()
+    await lease(tmp_path, clock).acquire()
     with pytest.raises(MaintenanceBusyError, match="process 1 on elsewhere"):
-        await lease(tmp_path, clock, OTHER).take()
+        await lease(tmp_path, clock, OTHER).acquire()
 
 
 async def test_a_lease_that_is_given_back_can_be_taken_at_once_with_a_greater_token(
@@ -53,7 +53,7 @@ async def test_a_lease_that_is_given_back_can_be_taken_at_once_with_a_greater_to
     tokens = []
     for holder in (FAR, OTHER, FAR):
         mine = lease(tmp_path, clock, holder)
-        await mine.take()
+        await mine.acquire()
         tokens.append(mine.token)
         await mine.release()
         assert mine.token is None
@@ -66,23 +66,23 @@ async def test_a_lease_expires_only_after_nothing_was_heard_for_its_whole_durati
 ) -> None:
     clock = SimClock(is_automatic=True)
     first, second = lease(tmp_path, clock), lease(tmp_path, clock, OTHER)
-    await first.take()
+    await first.acquire()
     assert await is_refused(second)
     await clock.sleep(59)
     assert await is_refused(second)
-    assert await first.beat()
+    assert await first.renew()
     await clock.sleep(59)
     assert await is_refused(second), "it was heard of a minute ago at most"
     await clock.sleep(61)
     assert not await is_refused(second)
-    assert not await first.beat()
+    assert not await first.renew()
     assert not await first.is_mine()
 
 
 async def test_wall_clocks_that_jump_by_a_day_change_nothing(tmp_path: Path) -> None:
     clock = SimClock(is_automatic=True)
     first, second = lease(tmp_path, clock), lease(tmp_path, clock, OTHER)
-    await first.take()
+    await first.acquire()
     for jump in (DAY_MS, -2 * DAY_MS):
         clock.jump_wall(jump)
         assert await is_refused(second)
@@ -92,10 +92,10 @@ async def test_wall_clocks_that_jump_by_a_day_change_nothing(tmp_path: Path) -> 
 async def test_a_holder_that_slept_is_fenced_off_and_takes_nothing_back(tmp_path: Path) -> None:
     clock = SimClock(is_automatic=True)
     first, second = lease(tmp_path, clock), lease(tmp_path, clock, OTHER)
-    await first.take()
+    await first.acquire()
     await is_refused(second)
     await clock.sleep(61)
-    await second.take()
+    await second.acquire()
     await first.release()
     assert await second.is_mine()
     assert second.token == 2
@@ -106,17 +106,17 @@ async def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path) 
     await done.wait()
     me = Holder.this_process()
     clock = SimClock()
-    await lease(tmp_path, clock, Holder(machine=me.machine, pid=done.pid, name="gone")).take()
+    await lease(tmp_path, clock, Holder(machine=me.machine, pid=done.pid, name="gone")).acquire()
     mine = Lease(LocalStore(), str(tmp_path), clock=clock)
-    await mine.take()
+    await mine.acquire()
     assert mine.token == 2
 
 
 async def test_a_living_process_of_this_machine_is_respected(tmp_path: Path) -> None:
     clock = SimClock()
-    await Lease(LocalStore(), str(tmp_path), clock=clock).take()
+    await Lease(LocalStore(), str(tmp_path), clock=clock).acquire()
     with pytest.raises(MaintenanceBusyError, match=str(os.getpid())):
-        await Lease(LocalStore(), str(tmp_path), clock=clock).take()
+        await Lease(LocalStore(), str(tmp_path), clock=clock).acquire()
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"beat": 1}', b"\xff\xfe", b"null"])
@@ -128,7 +128,7 @@ async def test_a_damaged_lease_holds_nobody_up_for_ever(tmp_path: Path, body: by
     asked = lease(tmp_path, clock)
     assert await is_refused(asked)
     await clock.sleep(61)
-    await asked.take()
+    await asked.acquire()
     assert asked.token == 8
 
 
@@ -138,7 +138,7 @@ async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> N
     (folder / "notes.txt").write_text("mine")
     (folder / "x.lease").write_text("mine")
     asked = lease(tmp_path, SimClock())
-    await asked.take()
+    await asked.acquire()
     assert papers(tmp_path) == [f"{1:020}.lease", "notes.txt", "x.lease"]
 
 
@@ -149,7 +149,7 @@ async def test_a_lease_is_kept_while_it_is_used_and_given_back_at_once(tmp_path:
         for _ in range(8):
             assert await is_refused(other)
             await asyncio.sleep(0.1)
-    await other.take()
+    await other.acquire()
 
 
 async def test_no_beat_comes_after_the_release(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_a_holder_that_is_cancelled_gives_the_lease_back(tmp_path: Path) -
         await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.wait([task])
-    await lease(tmp_path, SimClock(), OTHER).take()
+    await lease(tmp_path, SimClock(), OTHER).acquire()
 
 
 class Sleeping(LocalStore):
@@ -197,13 +197,13 @@ async def test_a_taker_that_slept_while_others_took_turns_gets_no_token_of_the_p
 ) -> None:
     clock, store = SimClock(), Sleeping()
     late = Lease(store, str(tmp_path), clock=clock, holder=FAR)
-    taking = asyncio.create_task(late.take())
+    taking = asyncio.create_task(late.acquire())
     await store.is_reached.wait()
     second = lease(tmp_path, clock, OTHER)
-    await second.take()
+    await second.acquire()
     await second.release()
     third = lease(tmp_path, clock, OTHER)
-    await third.take()
+    await third.acquire()
     store.goes_on.set()
     with pytest.raises(MaintenanceBusyError, match="was quicker"):
         await taking
@@ -217,10 +217,10 @@ async def test_a_lease_that_could_not_be_made_sure_of_is_given_back(tmp_path: Pa
     mine = Lease(store, str(tmp_path), clock=SimClock(), holder=FAR)
     store.fail_nth(2, kind="list")
     with pytest.raises(StorageError, match="because the test told it to"):
-        await mine.take()
+        await mine.acquire()
     assert mine.token is None
     other = lease(tmp_path, SimClock(), OTHER)
-    await other.take()
+    await other.acquire()
     assert other.token == 2
 
 
@@ -238,7 +238,7 @@ async def test_a_lease_that_is_beaten_no_more_is_lost_and_says_why(tmp_path: Pat
 
     with pytest.raises(ValueError, match="nobody thought of that"):
         await work()
-    await lease(tmp_path, SimClock(), OTHER).take()
+    await lease(tmp_path, SimClock(), OTHER).acquire()
 
 
 PROGRAM = """
@@ -253,7 +253,7 @@ async def main():
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        await lease.take()
+        await lease.acquire()
         print(lease.token, flush=True)
     except MaintenanceBusyError:
         print("busy", flush=True)

@@ -152,7 +152,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_told_and_gives_the_lease_b
         clock=SimClock(),
         holder=Holder(machine="x", pid=1, name="another"),
     )
-    await other.take()
+    await other.acquire()
     assert not [path for path in table.log.iterdir() if "checkpoint" in path.name]
 
 
@@ -198,7 +198,7 @@ async def test_another_process_is_given_way_until_it_is_silent(tmp_path: Path) -
         clock=SimClock(),
         holder=Holder(machine="x", pid=1, name="another"),
     )
-    await other.take()
+    await other.acquire()
     wait = await turns.turn()
     assert turns.jobs() == ["checksum"]
     assert "another maintains" in turns.of(events.MaintenanceYielded)[0].reason

@@ -31,7 +31,7 @@ class World:
 
     async def daemon(self, holder: Holder = FIRST) -> BucketOffsetStore:
         lease = Lease(self.objects, "/state", clock=self.clock, holder=holder)
-        await lease.take_patiently()
+        await lease.acquire_waiting()
         return BucketOffsetStore(self.objects, FOLDER, lease)
 
     def visitor(self) -> BucketOffsetStore:

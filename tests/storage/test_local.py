@@ -19,7 +19,7 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.local import LocalStore
-from tailerd.storage.mounts import answers_at_once
+from tailerd.storage.mounts import is_fast_local
 from tailerd.storage.posix_files import SMALL_BYTES, TEMPORARY_PREFIX, map_os_error
 
 
@@ -145,7 +145,7 @@ async def test_a_folder_that_comes_later_is_asked_in_place_like_any_other(tmp_pa
     folder.mkdir(parents=True)
     mark, fresh = await store.folder_mark(str(folder)), await LocalStore().folder_mark(str(folder))
     assert (mark is None) == (fresh is None)
-    assert fresh is not None or not answers_at_once(str(tmp_path))
+    assert fresh is not None or not is_fast_local(str(tmp_path))
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 1_000_000])
@@ -175,7 +175,7 @@ def mounts(tmp_path: Path, kind: str) -> Path:
 def test_only_file_systems_of_own_disks_are_asked_in_place(
     tmp_path: Path, kind: str, expected: bool
 ) -> None:
-    assert answers_at_once(str(tmp_path), mounts(tmp_path, kind)) is expected
+    assert is_fast_local(str(tmp_path), mounts(tmp_path, kind)) is expected
 
 
 @pytest.mark.parametrize("name", ["M\xfcller", "a\x0cb\x85c\rd"])
@@ -183,12 +183,12 @@ def test_names_of_mounts_may_be_any_bytes(tmp_path: Path, name: str) -> None:
     path = mounts(tmp_path, "ext4")
     other = f"9 2 0:98 / /media/{name} rw - ext4 /dev/y rw\n"
     path.write_bytes(other.encode("latin-1") + path.read_bytes())
-    assert answers_at_once(str(tmp_path), path)
+    assert is_fast_local(str(tmp_path), path)
 
 
 def test_what_cannot_be_known_is_asked_in_threads(tmp_path: Path) -> None:
-    assert not answers_at_once(f"{tmp_path}/absent", mounts(tmp_path, "ext4"))
-    assert not answers_at_once(str(tmp_path), tmp_path / "no-proc")
+    assert not is_fast_local(f"{tmp_path}/absent", mounts(tmp_path, "ext4"))
+    assert not is_fast_local(str(tmp_path), tmp_path / "no-proc")
 
 
 @pytest.fixture

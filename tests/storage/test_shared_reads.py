@@ -18,7 +18,7 @@ from tailerd.storage.metered import MeteredStore
 from tailerd.storage.nondurable import NondurableStore
 from tailerd.storage.output import OutputStore
 from tailerd.storage.s3.store import S3Store
-from tailerd.storage.shared_reads import SharedReads, hearing, telling
+from tailerd.storage.shared_reads import SharedReads, filling_cache, using_cache
 
 FOLDER = "/t/_delta_log"
 
@@ -32,8 +32,8 @@ def store() -> MeteredStore:
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda store: telling(store, SharedReads()),
-        lambda store: hearing(store, FOLDER, SharedReads()),
+        lambda store: filling_cache(store, SharedReads()),
+        lambda store: using_cache(store, FOLDER, SharedReads()),
     ],
 )
 @pytest.mark.parametrize(
@@ -51,78 +51,78 @@ def test_a_store_that_is_listened_to_can_do_what_it_could(
 
 async def test_a_file_that_was_told_of_is_not_asked_for_and_only_once(store: MeteredStore) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     await store.put(f"{FOLDER}/1.json", b"one")
-    told = await tells.fetch(f"{FOLDER}/1.json", 0, 100)
+    told = await filler.fetch(f"{FOLDER}/1.json", 0, 100)
     store.reset()
-    assert await hears.fetch(f"{FOLDER}/1.json", 0, 100) == told
+    assert await reader.fetch(f"{FOLDER}/1.json", 0, 100) == told
     assert store.total == 0
-    assert await hears.fetch(f"{FOLDER}/1.json", 0, 100) == told
+    assert await reader.fetch(f"{FOLDER}/1.json", 0, 100) == told
     assert store.total == 1
 
 
 async def test_that_a_file_is_missing_is_told_too_until_it_is_there(store: MeteredStore) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     for _ in range(2):
         with pytest.raises(FileMissingError):
-            await tells.fetch(f"{FOLDER}/2.json")
+            await filler.fetch(f"{FOLDER}/2.json")
     store.reset()
     with pytest.raises(FileMissingError, match=r"2\.json"):
-        await hears.fetch(f"{FOLDER}/2.json")
+        await reader.fetch(f"{FOLDER}/2.json")
     assert store.total == 0
     with pytest.raises(FileMissingError):
-        await tells.fetch(f"{FOLDER}/2.json")
+        await filler.fetch(f"{FOLDER}/2.json")
     await store.put(f"{FOLDER}/2.json", b"two")
-    await tells.fetch(f"{FOLDER}/2.json")
-    assert (await hears.fetch(f"{FOLDER}/2.json"))[1] == b"two"
+    await filler.fetch(f"{FOLDER}/2.json")
+    assert (await reader.fetch(f"{FOLDER}/2.json"))[1] == b"two"
 
 
 async def test_ranges_are_cut_from_what_is_known_and_parts_are_not_told(
     store: MeteredStore,
 ) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     await store.put(f"{FOLDER}/1.json", b"0123456789")
     for start, length in [(0, 4), (3, None), (3, 4)]:
-        await tells.fetch(f"{FOLDER}/1.json")
+        await filler.fetch(f"{FOLDER}/1.json")
         store.reset()
-        meta, body = await hears.fetch(f"{FOLDER}/1.json", start, length)
+        meta, body = await reader.fetch(f"{FOLDER}/1.json", start, length)
         assert (store.total, meta.size_bytes) == (0, 10)
         assert body == await store.get(f"{FOLDER}/1.json", start, length)
     for start, length in [(0, 4), (3, None)]:
-        await tells.fetch(f"{FOLDER}/1.json", start, length)
+        await filler.fetch(f"{FOLDER}/1.json", start, length)
         store.reset()
-        assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"0123456789"
+        assert (await reader.fetch(f"{FOLDER}/1.json"))[1] == b"0123456789"
         assert store.total == 1
 
 
 async def test_other_folders_and_other_schemes_are_not_overheard(store: MeteredStore) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     await store.put("/other/_delta_log/1.json", b"other")
-    await tells.fetch("/other/_delta_log/1.json")
+    await filler.fetch("/other/_delta_log/1.json")
     store.reset()
-    assert (await hears.fetch("/other/_delta_log/1.json"))[1] == b"other"
+    assert (await reader.fetch("/other/_delta_log/1.json"))[1] == b"other"
     assert store.total == 1
 
 
 async def test_a_whole_listing_tells_what_is_not_there(store: MeteredStore) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     for number in (1, 2):
         await store.put(f"{FOLDER}/{number}.json", b"x")
-    assert len([meta async for meta in tells.list_from(FOLDER, "1.json")]) == 1
+    assert len([meta async for meta in filler.list_from(FOLDER, "1.json")]) == 1
     store.reset()
     with pytest.raises(FileMissingError):
-        await hears.fetch(f"{FOLDER}/3.json")
+        await reader.fetch(f"{FOLDER}/3.json")
     assert store.total == 0
-    assert (await hears.fetch(f"{FOLDER}/2.json"))[1] == b"x"
-    assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"x"
+    assert (await reader.fetch(f"{FOLDER}/2.json"))[1] == b"x"
+    assert (await reader.fetch(f"{FOLDER}/1.json"))[1] == b"x"
     assert store.total == 2
     await store.put(f"{FOLDER}/3.json", b"x")
-    await tells.fetch(f"{FOLDER}/3.json")
-    assert (await hears.fetch(f"{FOLDER}/3.json"))[1] == b"x"
+    await filler.fetch(f"{FOLDER}/3.json")
+    assert (await reader.fetch(f"{FOLDER}/3.json"))[1] == b"x"
 
 
 @pytest.mark.parametrize("way", ["get", "get_many", "fetch"])
@@ -131,7 +131,7 @@ async def test_what_was_read_meanwhile_is_no_longer_missing(
     store: MeteredStore, way: str, before: str
 ) -> None:
     shared = SharedReads()
-    listener, teller = hearing(store, "/log", shared), telling(store, shared)
+    listener, teller = using_cache(store, "/log", shared), filling_cache(store, shared)
     if before == "listed":
         assert [meta async for meta in teller.list_from("/log", "")] == []
     else:
@@ -151,24 +151,24 @@ async def test_what_was_read_meanwhile_is_no_longer_missing(
 
 async def test_a_listing_that_was_broken_off_tells_nothing(store: MeteredStore) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     for number in (1, 2):
         await store.put(f"{FOLDER}/{number}.json", b"x")
-    async for _ in tells.list_from(FOLDER):
+    async for _ in filler.list_from(FOLDER):
         break
-    assert (await hears.fetch(f"{FOLDER}/2.json"))[1] == b"x"
+    assert (await reader.fetch(f"{FOLDER}/2.json"))[1] == b"x"
 
 
 async def test_what_was_heard_long_ago_is_asked_for_again(
     store: MeteredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     with pytest.raises(FileMissingError):
-        await tells.fetch(f"{FOLDER}/1.json")
+        await filler.fetch(f"{FOLDER}/1.json")
     await store.put(f"{FOLDER}/1.json", b"one")
     monkeypatch.setattr(shared_reads, "KEEP_SECONDS", 0.0)
-    assert (await hears.fetch(f"{FOLDER}/1.json"))[1] == b"one"
+    assert (await reader.fetch(f"{FOLDER}/1.json"))[1] == b"one"
 
 
 async def test_memory_is_bounded_the_oldest_go_first(
@@ -176,33 +176,33 @@ async def test_memory_is_bounded_the_oldest_go_first(
 ) -> None:
     monkeypatch.setattr(shared_reads, "MOST_BYTES", 100)
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     for number in range(4):
         await store.put(f"{FOLDER}/{number}", bytes(40))
-        await tells.fetch(f"{FOLDER}/{number}")
+        await filler.fetch(f"{FOLDER}/{number}")
     store.reset()
     for number in (2, 3):
-        await hears.fetch(f"{FOLDER}/{number}")
+        await reader.fetch(f"{FOLDER}/{number}")
     assert store.total == 0
     for number in (0, 1):
-        await hears.fetch(f"{FOLDER}/{number}")
+        await reader.fetch(f"{FOLDER}/{number}")
     assert store.total == 2
 
 
 async def test_nothing_is_kept_where_nobody_hears(store: MeteredStore) -> None:
     shared = SharedReads()
-    hears, tells = hearing(store, FOLDER, shared), telling(store, shared)
+    reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     await store.put(f"{FOLDER}/1.json", b"one")
-    del hears
+    del reader
     gc.collect()
-    await tells.fetch(f"{FOLDER}/1.json")
-    later = hearing(store, FOLDER, shared)
+    await filler.fetch(f"{FOLDER}/1.json")
+    later = using_cache(store, FOLDER, shared)
     store.reset()
     await later.fetch(f"{FOLDER}/1.json")
     assert store.total == 1
 
 
 def test_everything_else_is_the_stores_own(store: MeteredStore) -> None:
-    for wrapped in (telling(store, SharedReads()), hearing(store, FOLDER, SharedReads())):
+    for wrapped in (filling_cache(store, SharedReads()), using_cache(store, FOLDER, SharedReads())):
         assert wrapped.scheme == "memory"
         assert wrapped.delete == store.delete

@@ -181,7 +181,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._into: memoryview | None = None
         self._filled = 0
         self._status, self._headers = 0, dict[str, str]()
-        self._heard_at = 0.0
+        self._last_byte_at = 0.0
         self._limit = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -197,9 +197,9 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise ConnectionEndedError("the connection has ended", is_unanswered=True)
         self._body, self._into, self._filled = None, into, 0
-        self._heard_at, self._limit = self._loop.time(), seconds
+        self._last_byte_at, self._limit = self._loop.time(), seconds
         self._waiting = self._loop.create_future()
-        self._timer = self._loop.call_later(seconds, self._look_at_clock)
+        self._timer = self._loop.call_later(seconds, self._check_deadline)
         self._transport.write(head)
         try:
             return await self._waiting
@@ -207,10 +207,10 @@ class _Connection(asyncio.BufferedProtocol):
             self._waiting = None
             self._timer.cancel()
 
-    def _look_at_clock(self) -> None:
-        left = self._heard_at + self._limit - self._loop.time()
+    def _check_deadline(self) -> None:
+        left = self._last_byte_at + self._limit - self._loop.time()
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look_at_clock)
+            self._timer = self._loop.call_later(left, self._check_deadline)
             return
         self._fail(TimeoutError(f"no answer for {self._limit:g} s"))
         self.close()
@@ -232,7 +232,7 @@ class _Connection(asyncio.BufferedProtocol):
         return (self._head if self._body is None else self._body)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_at = self._loop.time()
+        self._last_byte_at = self._loop.time()
         if self.progress is not None:
             self.progress.has_begun = True
         self._filled += nbytes

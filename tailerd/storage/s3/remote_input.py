@@ -61,8 +61,8 @@ class RemoteInput(RemoteFile):
         self._size = found.meta.size_bytes
         self._position = 0
         tail = memoryview(found.body)
-        self._tail = _here(self._size - len(tail), tail)
-        self._last = _here(0, memoryview(b""))
+        self._tail = _loaded_block(self._size - len(tail), tail)
+        self._last = _loaded_block(0, memoryview(b""))
         self._expected: list[_Block] = []
 
     def readable(self) -> bool:
@@ -120,17 +120,17 @@ class RemoteInput(RemoteFile):
         """Start to fetch ranges (start, length) that will be read soon; cancel all others."""
         within = [(start, min(length, self._size - start)) for start, length in ranges]
         known = {(block.start, block.length): block for block in self._expected}
-        self._forget([block for key, block in known.items() if key not in within])
+        self._cancel([block for key, block in known.items() if key not in within])
         self._expected = [known.get(each) or self._begin(*each) for each in within]
 
     def close(self) -> None:
         """Close the file."""
-        self._forget(self._expected)
+        self._cancel(self._expected)
         self._expected = []
-        self._tail = self._last = _here(0, memoryview(b""))
+        self._tail = self._last = _loaded_block(0, memoryview(b""))
         super().close()
 
-    def _forget(self, blocks: Sequence[_Block]) -> None:
+    def _cancel(self, blocks: Sequence[_Block]) -> None:
         for block in blocks:
             block.body.cancel()
 
@@ -145,7 +145,7 @@ class RemoteInput(RemoteFile):
         body = io_thread().call(self._ranges(start, length))
         if wanted <= AHEAD_BYTES:
             # Larger reads are column chunks, which are read once and need no caching.
-            self._last = _here(start, body)
+            self._last = _loaded_block(start, body)
         return body[:wanted]
 
     async def _ranges(self, start: int, length: int) -> memoryview:
@@ -201,7 +201,7 @@ def _begin_opening(store: S3Store, path: str) -> Future[Fetched]:
     return io_thread().submit(store.fetch_here(path, -TAIL_BYTES))
 
 
-def _here(start: int, body: memoryview) -> _Block:
+def _loaded_block(start: int, body: memoryview) -> _Block:
     done: Future[memoryview] = Future()
     done.set_result(body)
     return _Block(start=start, length=len(body), body=done)

@@ -42,10 +42,10 @@ class Reports:
     def resumed(self) -> None:
         self.times_resumed += 1
 
-    def silent(self, folder: str) -> None:
+    def missing(self, folder: str) -> None:
         self.silences.append(folder)
 
-    def spoke(self, folder: str) -> None:
+    def received(self, folder: str) -> None:
         self.silences.remove(folder)
 
     def closed(self) -> None:

@@ -122,7 +122,7 @@ async def test_each_request_of_a_saving_failing_in_turn_loses_and_invents_no_off
     with FaultProxy(s3_moto.port) as proxy:
         store = S3Store(s3_moto.settings(proxy.endpoint))
         lease = Lease(store, root, clock=SystemClock())
-        await lease.take()
+        await lease.acquire()
         offsets = BucketOffsetStore(store, f"{root}/offsets", lease)
         for version in range(3):
             await offsets.save("orders", saved(version))
@@ -145,7 +145,7 @@ async def test_a_daemon_that_was_replaced_saves_nothing_on_either_server(server:
     for number in (1, 2):
         holder = Holder(machine=f"m{number}", pid=1, name=f"process 1 on m{number}")
         lease = Lease(store, root, clock=SystemClock(), seconds=0.1, holder=holder)
-        await lease.take_patiently()
+        await lease.acquire_waiting()
         stores.append(BucketOffsetStore(store, f"{root}/offsets", lease))
         await stores[-1].load("orders")
     first, second = stores
@@ -183,7 +183,7 @@ async def test_with_a_fault_at_each_request_one_of_two_wins_and_no_saved_offset_
 
 async def takes_over(store: S3Store, root: str) -> None:
     leases = [lease_of(store, root, number) for number in (1, 2)]
-    results = await asyncio.gather(*(lease.take() for lease in leases), return_exceptions=True)
+    results = await asyncio.gather(*(lease.acquire() for lease in leases), return_exceptions=True)
     [winner] = [lease for lease, result in zip(leases, results, strict=True) if result is None]
     assert [type(result) for result in results if result is not None] == [StateInUseError]
     first = BucketOffsetStore(store, f"{root}/offsets", winner)
@@ -191,14 +191,14 @@ async def takes_over(store: S3Store, root: str) -> None:
     for version in (1, 2):
         await first.save("orders", saved(version))
     third = lease_of(store, root, 3)
-    await third.take_patiently()
+    await third.acquire_waiting()
     second = BucketOffsetStore(store, f"{root}/offsets", third)
     assert await second.load("orders") == saved(2)
     with pytest.raises(StateInUseError, match="process 3 on m3"):
         await first.save("orders", saved(9))
     await second.save("orders", saved(3))
     assert await second.load("orders") == saved(3)
-    assert not await winner.beat()
+    assert not await winner.renew()
 
 
 def lease_of(store: S3Store, root: str, number: int) -> Lease:

@@ -197,7 +197,7 @@ async def test_only_one_of_two_processes_has_the_lease(place: str, proxy: FaultP
 
     async def attempt() -> bool:
         try:
-            await Lease(store, root, clock=clock).take()
+            await Lease(store, root, clock=clock).acquire()
         except MaintenanceBusyError:
             return False
         return True
