@@ -18,7 +18,7 @@ LEAVE_OUT = (
 )
 RESET_PIPELINE = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`."
 RESET_OR_ON_GAP = f"{RESET_PIPELINE[:-1]}, or set on_gap."
-START_BEHIND = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
+START_AFTER = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
 KEEP_CHECKPOINT = (
     "Do not remove it while commits before its version are gone: nothing else says which files the"
     " table has. Restore it from a copy of the log; or, where a writer can still read the table,"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from tailerd.config.models import Config, check_apart
+from tailerd.config.models import Config, check_no_conflict
 from tailerd.config.sections import TableConfig, is_table_name
 from tailerd.errors import ConfigError
 from tailerd.registry import is_remote, with_first_scheme
@@ -57,7 +57,7 @@ def with_tables_found(
     tables: dict[str, TableConfig] = dict(config.tables)
     seen: dict[str, str] = {}
     for name, table in tables.items():
-        check_apart(seen, name, table)
+        check_no_conflict(seen, name, table)
     found: dict[str, str] = {}
     rejected: list[tuple[str, str]] = []
     owners = {name: _place(folder) for name, folder in (named_before or {}).items()}
@@ -67,7 +67,7 @@ def with_tables_found(
         try:
             each.check(owners)
             table = group.template.table(name, each.folder)
-            check_apart(seen, name, table)
+            check_no_conflict(seen, name, table)
         except ConfigError as error:
             rejected.append((each.folder, str(error)))
             continue

@@ -96,7 +96,7 @@ class HttpConfig(BaseModel):
         return token
 
     @model_validator(mode="after")
-    def _lets_somebody_in(self) -> Self:
+    def _requires_a_token_or_ca(self) -> Self:
         has_ca = self.tls is not None and self.tls.client_ca is not None
         if self.read == "token" and self.token is None and not has_ca:
             raise ValueError(

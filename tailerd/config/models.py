@@ -147,7 +147,7 @@ class Config(BaseSettings):
         self._check_state()
         for name, table in self.tables.items():
             _check_engine(f"tables.{name}", table.engine or self.engine, table)
-            check_apart(seen, name, table)
+            check_no_conflict(seen, name, table)
         for name, group in self.discover.items():
             _check_template(name, group, self.engine)
         return self
@@ -171,7 +171,7 @@ class Config(BaseSettings):
             )
 
 
-def check_apart(seen: dict[str, str], name: str, table: TableConfig) -> None:
+def check_no_conflict(seen: dict[str, str], name: str, table: TableConfig) -> None:
     """Check that a table does not conflict with those in `seen`, and add it there.
 
     Raises:

@@ -167,7 +167,7 @@ class StoredLedger:
             is_there = await self.load(number) is not None
             return not is_there and await self._unsaved.save(number, entry)
         try:
-            await self._store.put(self._path(number), _packed(entry), if_absent=True)
+            await self._store.put(self._path(number), _compress(entry), if_absent=True)
         except FileExistsAlreadyError:
             return False
         return True
@@ -237,7 +237,7 @@ class StoredLedger:
                 yield file.path, int(match[1])
 
 
-def _packed(entry: bytes) -> bytes:
+def _compress(entry: bytes) -> bytes:
     head = _MAGIC + len(entry).to_bytes(8, "big") + xxhash.xxh3_64_digest(entry)
     return head + bytes(pa.Codec("zstd").compress(entry, asbytes=True))
 

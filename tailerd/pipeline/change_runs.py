@@ -11,7 +11,7 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGro
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.formats.base import ChangeSource
-from tailerd.records.key_order import Part, commits_in_key_order, part_of
+from tailerd.records.key_order import KeyPass, commits_in_key_order, rows_of_pass
 
 RUN_BYTES = 2 * 1024 * 1024
 RUN_FILES = 16
@@ -23,21 +23,21 @@ class Run:
     """Consecutive tasks.
 
     Attributes:
-        part: Which rows of each batch are wanted.
+        key_pass: Which rows of each batch are wanted.
         limits: For a commit that is read twice: the limits of the first pass, reused by the second,
             which is cut at the same places. Batches must be the same in both passes, even if less
             memory is admitted by then; the excess is counted as for any large batch.
     """
 
     tasks: list[ChangeTask]
-    part: Part = Part.WHOLE
+    key_pass: KeyPass = KeyPass.WHOLE
     limits: deque[int] = field(default_factory=deque)
 
     def limit_bytes(self, admitted: int) -> int:
         """Return the size of a batch for the `admitted` memory; called once for each run."""
-        if self.part is Part.WRITTEN:
+        if self.key_pass is KeyPass.UPSERTS:
             return self.limits.popleft()
-        if self.part is Part.REMOVED:
+        if self.key_pass is KeyPass.DELETES:
             self.limits.append(admitted)
         return admitted
 
@@ -82,25 +82,25 @@ class RunPlanner:
             else:
                 if not is_large:
                     is_large = True
-                    for run in self._begun(Part.REMOVED):
+                    for run in self._begun(KeyPass.DELETES):
                         yield run
                 runs = self._added(group.tasks)
             for run in runs:
                 yield run
             if is_large and is_last:
                 is_large = False
-                async for run in self._again(group):
+                async for run in self._second_pass(group):
                     yield run
-        for run in self._begun(Part.WHOLE):
+        for run in self._begun(KeyPass.WHOLE):
             yield run
 
-    async def _again(self, last: TaskGroup) -> AsyncIterator[Run]:
-        for run in self._begun(Part.WRITTEN):
+    async def _second_pass(self, last: TaskGroup) -> AsyncIterator[Run]:
+        for run in self._begun(KeyPass.UPSERTS):
             yield run
         async for group in self._source.plan(last.start, last.end):
             for run in self._added(group.tasks):
                 yield run
-        for run in self._begun(Part.WHOLE):
+        for run in self._begun(KeyPass.WHOLE):
             yield run
 
     def _is_small(self, tasks: Sequence[ChangeTask]) -> bool:
@@ -110,13 +110,13 @@ class RunPlanner:
 
     def _added_whole(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
         if not self._has_room(tasks):
-            yield from self._begun(Part.WHOLE)
+            yield from self._begun(KeyPass.WHOLE)
         self._take(tasks)
 
     def _added(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
         for task in tasks:
             if not self._has_room((task,)):
-                yield from self._begun(self._run.part)
+                yield from self._begun(self._run.key_pass)
             self._take((task,))
 
     def _has_room(self, tasks: Sequence[ChangeTask]) -> bool:
@@ -129,12 +129,12 @@ class RunPlanner:
             self._run.tasks.append(task)
             self._size += task.size_bytes
 
-    def _begun(self, part: Part) -> Iterator[Run]:
+    def _begun(self, key_pass: KeyPass) -> Iterator[Run]:
         """Begin another run; yield the previous one unless it is empty."""
         before = self._run
-        is_same_commit = part is not Part.WHOLE and before.part is not Part.WHOLE
+        is_same_commit = key_pass is not KeyPass.WHOLE and before.key_pass is not KeyPass.WHOLE
         limits = before.limits if is_same_commit else deque[int]()
-        self._run, self._size = Run([], part, limits), 0
+        self._run, self._size = Run([], key_pass, limits), 0
         if before.tasks:
             yield before
 
@@ -166,12 +166,12 @@ class RunReader:
         batches = self._read_tasks(run.tasks, limit)
         if not self._key:
             return batches
-        if run.part is Part.WHOLE:
+        if run.key_pass is KeyPass.WHOLE:
 
-            def again(version: Version) -> Iterator[ChangeBatch]:
+            def reread(version: Version) -> Iterator[ChangeBatch]:
                 tasks = [task for task in run.tasks if task.version == version]
                 return self._read_tasks(tasks, limit)
 
-            return commits_in_key_order(batches, again, self._key, limit.max_bytes // 2)
-        parts = (part_of(batch, self._key, run.part) for batch in batches)
+            return commits_in_key_order(batches, reread, self._key, limit.max_bytes // 2)
+        parts = (rows_of_pass(batch, self._key, run.key_pass) for batch in batches)
         return (part for part in parts if part is not None)

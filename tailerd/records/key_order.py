@@ -25,28 +25,28 @@ from tailerd.changefeed.offset import Version
 from tailerd.records.update_pairs import NO_ROW, pair_rows
 
 
-class Part(enum.StrEnum):
+class KeyPass(enum.StrEnum):
     """The rows of each batch that a pass yields."""
 
     WHOLE = "whole"
-    REMOVED = "removed"
+    DELETES = "deletes"
     """Deletes, and old images whose key has no new image in the batch."""
-    WRITTEN = "written"
+    UPSERTS = "upserts"
     """All other rows: inserts, new images, and the old images paired with them."""
 
 
-def part_of(batch: ChangeBatch, key: Sequence[str], part: Part) -> ChangeBatch | None:
+def rows_of_pass(batch: ChangeBatch, key: Sequence[str], key_pass: KeyPass) -> ChangeBatch | None:
     """Return the rows of a batch that are in a part, in order; None if there are none.
 
     Raises:
         ConfigError: A key column is not in the batch.
         UnsupportedFeatureError: A change type is not defined by the protocol.
     """
-    if part is Part.WHOLE:
+    if key_pass is KeyPass.WHOLE:
         return batch
     changes = pair_rows(batch, key)
     is_removal = changes.after == NO_ROW
-    wanted = is_removal if part is Part.REMOVED else ~is_removal
+    wanted = is_removal if key_pass is KeyPass.DELETES else ~is_removal
     rows = np.concatenate((changes.before[wanted], changes.after[wanted]))
     rows = np.sort(rows[rows != NO_ROW])
     if not len(rows):
@@ -58,49 +58,49 @@ def part_of(batch: ChangeBatch, key: Sequence[str], part: Part) -> ChangeBatch |
 
 def in_key_order(
     batches: Iterator[ChangeBatch],
-    again: Callable[[], Iterator[ChangeBatch]],
+    reread: Callable[[], Iterator[ChangeBatch]],
     key: Sequence[str],
-    held_bytes: int,
+    buffer_bytes: int,
 ) -> Iterator[ChangeBatch]:
     """Yield the rows of a commit's batches: first the pure deletes, then all others.
 
-    A single batch is yielded unchanged. Several are kept in memory if they fit `held_bytes`, else
+    A single batch is yielded unchanged. Several are kept in memory if they fit `buffer_bytes`, else
     read again for the second pass.
 
     Args:
         batches: All batches of the commit.
-        again: Returns the same batches again.
+        reread: Returns the same batches again.
         key: Columns that identify a row.
-        held_bytes: Maximum size to keep in memory; two batches may exceed it.
+        buffer_bytes: Maximum size to keep in memory; two batches may exceed it.
 
     Raises:
-        ConfigError, UnsupportedFeatureError: As `part_of`.
+        ConfigError, UnsupportedFeatureError: As `rows_of_pass`.
     """
-    held: list[ChangeBatch] = []
+    buffered: list[ChangeBatch] = []
     size = 0
     is_all = True
     for batch in batches:
-        held.append(batch)
+        buffered.append(batch)
         size += batch.size_bytes
-        if len(held) > 1 and size > held_bytes:
+        if len(buffered) > 1 and size > buffer_bytes:
             is_all = False
             break
-    if len(held) < 2:
-        yield from held
+    if len(buffered) < 2:
+        yield from buffered
         return
-    for batch in held if is_all else chain(_emptied(held), batches):
-        if (removed := part_of(batch, key, Part.REMOVED)) is not None:
-            yield removed
-    for batch in _emptied(held) if is_all else again():
-        if (written := part_of(batch, key, Part.WRITTEN)) is not None:
-            yield written
+    for batch in buffered if is_all else chain(_drain(buffered), batches):
+        if (deletes := rows_of_pass(batch, key, KeyPass.DELETES)) is not None:
+            yield deletes
+    for batch in _drain(buffered) if is_all else reread():
+        if (upserts := rows_of_pass(batch, key, KeyPass.UPSERTS)) is not None:
+            yield upserts
 
 
 def commits_in_key_order(
     batches: Iterator[ChangeBatch],
-    again: Callable[[Version], Iterator[ChangeBatch]],
+    reread: Callable[[Version], Iterator[ChangeBatch]],
     key: Sequence[str],
-    held_bytes: int,
+    buffer_bytes: int,
 ) -> Iterator[ChangeBatch]:
     """Yield batches of whole commits, those of change files in the order of `in_key_order`.
 
@@ -108,18 +108,18 @@ def commits_in_key_order(
 
     Args:
         batches: Batches in the order of the commits.
-        again: Returns the batches of a version again.
-        key, held_bytes: As for `in_key_order`.
+        reread: Returns the batches of a version again.
+        key, buffer_bytes: As for `in_key_order`.
     """
     for (version, kind), found in groupby(batches, lambda each: (each.version, each.change_source)):
         if kind is ChangeSourceKind.CDC:
-            yield from in_key_order(found, partial(again, version), key, held_bytes)
+            yield from in_key_order(found, partial(reread, version), key, buffer_bytes)
         else:
             yield from found
 
 
-def _emptied(held: list[ChangeBatch]) -> Iterator[ChangeBatch]:
+def _drain(buffered: list[ChangeBatch]) -> Iterator[ChangeBatch]:
     """Yield the batches of a list, removing each from it to free its memory."""
-    held.reverse()
-    while held:
-        yield held.pop()
+    buffered.reverse()
+    while buffered:
+        yield buffered.pop()

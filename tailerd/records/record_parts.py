@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.errors import LEAVE_OUT, START_BEHIND, TableError
+from tailerd.errors import LEAVE_OUT, START_AFTER, TableError
 from tailerd.records.json_leaves import value_bytes
 
 MAX_PART_BYTES = 128 * 1024 * 1024
@@ -87,7 +87,7 @@ def _texts(part: P, encode: Callable[[P], pa.Array]) -> Iterator[pa.Array]:
                 raise TableError(
                     f"A row of version {part.batch.version} gives more than 2 GiB of text, because"
                     " it holds very large values.",
-                    remedy=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
+                    remedy=f"Either {START_AFTER}, or {LEAVE_OUT}.",
                 ) from error
     for half in halves:
         yield from _texts(half, encode)

@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from tailerd.errors import LEAVE_OUT, START_BEHIND, UnreadableDataFileError
+from tailerd.errors import LEAVE_OUT, START_AFTER, UnreadableDataFileError
 from tailerd.records.json_text import (
     date_text,
     quote_text,
@@ -47,7 +47,7 @@ def variant_json(metadata: bytes | None, value: bytes) -> str:
         raise UnreadableDataFileError(
             f"A variant value of {len(value)} bytes cannot be read ({error}), because it is damaged"
             " or of a newer encoding.",
-            remedy=f"Rewrite the row, {START_BEHIND}, or {LEAVE_OUT}.",
+            remedy=f"Rewrite the row, {START_AFTER}, or {LEAVE_OUT}.",
         ) from error
 
 

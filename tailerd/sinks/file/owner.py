@@ -86,7 +86,7 @@ class FolderOwner:
         """The token with which another process of this owner calls `check_token`."""
         return f"{self.epoch}-{self._id}-{self._table}"
 
-    def hold(self) -> None:
+    def ensure_owned(self) -> None:
         """Claim the folder, or check that the claim is still valid.
 
         Raises:

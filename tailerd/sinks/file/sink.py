@@ -130,7 +130,7 @@ class FileSink:
         """
         files = DeliveryFiles(self._place, delivery.start)
         try:
-            await self._let_in(delivery.start, delivery.end)
+            await self._accept_new_table_id(delivery.start, delivery.end)
             async for batch in delivery.batches:
                 await in_thread(files.add, batch)
             await in_thread(files.finish)
@@ -152,7 +152,7 @@ class FileSink:
             TailerdError: As `write`, or the error of the writing process.
         """
         try:
-            await self._let_in(delivery.start, delivery.end)
+            await self._accept_new_table_id(delivery.start, delivery.end)
             place = replace(self._place, attempt=secrets.token_hex(_ATTEMPT_BYTES))
             found = await delivery.run(FilesWriter(folder=place, start=delivery.start))
             if not isinstance(found, list):
@@ -161,7 +161,7 @@ class FileSink:
         except OSError as error:
             raise self._place.unwritable(error) from error
 
-    async def _let_in(self, start: Offset, end: Offset) -> None:
+    async def _accept_new_table_id(self, start: Offset, end: Offset) -> None:
         if end.table_id != start.table_id:
             # Before the offset is saved, so that a start with that offset is accepted.
             await in_thread(self._claim_too, end.table_id)
@@ -241,7 +241,7 @@ class FileSink:
         if epoch == 0:
             # Before the claim, which stops another owner: this process may have the wrong state.
             self._owner.agree(offset, self._newest_file())
-        self._owner.hold()
+        self._owner.ensure_owned()
         if epoch == 0:
             self._owner.remove_unfinished()
             # Again, for files published until the claim.
@@ -275,7 +275,7 @@ class FileSink:
     def _note_gap(self, gap: Gap) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._owner.hold()
+            self._owner.ensure_owned()
             if gap.is_other_history:
                 own = sorted(path for path in self._folder.iterdir() if _is_own(path.name))
                 marker = self._folder / _MARKER

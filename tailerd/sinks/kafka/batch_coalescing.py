@@ -21,16 +21,16 @@ class Versioned:
     """Records of one topic, with their commit versions.
 
     Attributes:
-        outgoing: The records.
+        request: The records.
         versions: One for all records, or one for each.
     """
 
-    outgoing: ProduceRequest
+    request: ProduceRequest
     versions: int | npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class _Held:
+class _Buffer:
     pieces: list[Versioned] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -39,33 +39,33 @@ class BatchCoalescer:
     """Buffers small pieces of each topic until they are worth sending; preserves their order."""
 
     def __init__(self) -> None:
-        self._held: dict[str, _Held] = {}
+        self._buffers: dict[str, _Buffer] = {}
 
     def add(self, piece: Versioned) -> Iterator[Versioned]:
         """Add a piece; yield the pieces to send now."""
-        topic, size = piece.outgoing.topic, _size_bytes(piece.outgoing.records)
-        held = self._held.get(topic)
-        if held is not None and not _fits(held.pieces[-1].outgoing, piece.outgoing):
-            yield self._taken(topic)
-            held = None
-        if held is None and size >= _ENOUGH_BYTES:
+        topic, size = piece.request.topic, _size_bytes(piece.request.records)
+        buffer = self._buffers.get(topic)
+        if buffer is not None and not _fits(buffer.pieces[-1].request, piece.request):
+            yield self._flush(topic)
+            buffer = None
+        if buffer is None and size >= _ENOUGH_BYTES:
             yield piece
             return
-        held = self._held.setdefault(topic, _Held())
-        held.pieces.append(piece)
-        held.size_bytes += size
-        if held.size_bytes >= _ENOUGH_BYTES:
-            yield self._taken(topic)
-        elif sum(each.size_bytes for each in self._held.values()) >= _MOST_HELD_BYTES:
+        buffer = self._buffers.setdefault(topic, _Buffer())
+        buffer.pieces.append(piece)
+        buffer.size_bytes += size
+        if buffer.size_bytes >= _ENOUGH_BYTES:
+            yield self._flush(topic)
+        elif sum(each.size_bytes for each in self._buffers.values()) >= _MOST_HELD_BYTES:
             yield from self.rest()
 
     def rest(self) -> Iterator[Versioned]:
         """Yield all buffered pieces."""
-        for topic in list(self._held):
-            yield self._taken(topic)
+        for topic in list(self._buffers):
+            yield self._flush(topic)
 
-    def _taken(self, topic: str) -> Versioned:
-        return _joined(self._held.pop(topic).pieces)
+    def _flush(self, topic: str) -> Versioned:
+        return _joined(self._buffers.pop(topic).pieces)
 
 
 def _fits(first: ProduceRequest, other: ProduceRequest) -> bool:
@@ -102,12 +102,12 @@ def _joined(pieces: Sequence[Versioned]) -> Versioned:
     first = pieces[0]
     if len(pieces) == 1:
         return first
-    parts = [piece.outgoing for piece in pieces]
+    parts = [piece.request for piece in pieces]
     counts = [len(part.records) for part in parts]
     keys = [part.records.keys for part in parts]
     return Versioned(
-        outgoing=replace(
-            first.outgoing,
+        request=replace(
+            first.request,
             records=Records(
                 keys=None if keys[0] is None else _concatenated(keys),
                 values=_concatenated([part.records.values for part in parts]),

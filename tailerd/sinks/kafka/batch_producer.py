@@ -38,22 +38,22 @@ class BatchProducer:
         self._compression = compression
 
     def send(
-        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
+        self, request: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Build batches piece by piece and pass them to the sender."""
         oversize: list[OversizeRecord] = []
-        for start, piece in _pieces(outgoing):
+        for start, piece in _pieces(request):
             built = record_batches(
                 piece.records,
                 timestamps_ms=piece.timestamps_ms,
                 partitions=piece.partitions,
                 headers=piece.headers,
                 compression=self._compression,
-                limit=RecordBatchLimit(max_bytes=outgoing.max_bytes),
+                limit=RecordBatchLimit(max_bytes=request.max_bytes),
             )
             for batch in built.batches:
                 acknowledgements.reserve(batch.size_bytes)
-                self._enqueue(outgoing.topic, batch, acknowledgements)
+                self._enqueue(request.topic, batch, acknowledgements)
                 # At once: the next batch may have to wait until this one is acknowledged.
                 self._producer._sender.wakeup()
             oversize += (
@@ -223,11 +223,11 @@ def _error_of(result: tuple[object, object, object]) -> Exception | None:
     return error if isinstance(error, Exception) else None
 
 
-def _pieces(outgoing: ProduceRequest) -> Iterator[tuple[int, ProduceRequest]]:
+def _pieces(request: ProduceRequest) -> Iterator[tuple[int, ProduceRequest]]:
     """Yield the records in pieces of bounded size, each with the index of its first record."""
-    records = outgoing.records
+    records = request.records
     count = len(records)
     size = records.values.nbytes + (records.keys.nbytes if records.keys is not None else 0)
     step = max(1, count * _PIECE_BYTES // max(size, 1))
     for start in range(0, count, step):
-        yield start, outgoing.slice(start, min(step, count - start))
+        yield start, request.slice(start, min(step, count - start))

@@ -137,8 +137,8 @@ def _one_error(
     The client itself assigns faulty records one fixed kind of error, and the others none.
     """
     reason = next((text for _, text in records or () if text), message)
-    told = type(error)(reason) if reason else error
-    return lambda _: told
+    rejection = type(error)(reason) if reason else error
+    return lambda _: rejection
 
 
 def close_producer(producer: KafkaProducer, *, seconds: float, is_clean: bool) -> None:

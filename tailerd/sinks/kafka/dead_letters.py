@@ -12,7 +12,7 @@ from tailerd.records.base import Header
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.record_batch import HEADER_BYTES, OversizeRecord
-from tailerd.sinks.topics.dead_letters import RefusedRecords
+from tailerd.sinks.topics.dead_letters import OversizeRecords
 
 _ROOM_BYTES = HEADER_BYTES + 1024
 """Overhead of a dead letter in addition to key and value, headers included."""
@@ -50,7 +50,7 @@ def dead_letters_of(
             " or set on_oversize to dead-letter.",
         )
     rows = np.array([each.row for each in oversize], dtype=np.int64)
-    refused = RefusedRecords(
+    refused = OversizeRecords(
         table=table,
         topic=piece.topic,
         limit_bytes=piece.max_bytes,

@@ -125,13 +125,13 @@ def _send(connection: socket.socket, api: int, version: int, body: bytes) -> Non
 
 
 def _receive(connection: socket.socket) -> bytes:
-    (size,) = struct.unpack(">i", _exactly(connection, 4))
+    (size,) = struct.unpack(">i", _receive_exactly(connection, 4))
     if not 4 <= size <= _LARGEST_ANSWER:
         raise ValueError("no answer of a broker")
-    return _exactly(connection, size)[4:]
+    return _receive_exactly(connection, size)[4:]
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

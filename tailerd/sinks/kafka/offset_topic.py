@@ -141,14 +141,14 @@ class OffsetTopic:
         """Return the last value of a key in a window of offsets, if there is one."""
         consumer.seek(self._place, start)
         newest: list[bytes | None] = []
-        heard = time.monotonic()
+        last_progress_at = time.monotonic()
         while (position := int(consumer.position(self._place))) < until:
             for record in consumer.poll(timeout_ms=_POLL_MS).get(self._place, ()):
                 if record.offset < until and record.key == key:
                     newest = [record.value]
             if int(consumer.position(self._place)) > position:
-                heard = time.monotonic()
-            elif abandoned.is_set() or time.monotonic() - heard > _SILENCE_SECONDS:
+                last_progress_at = time.monotonic()
+            elif abandoned.is_set() or time.monotonic() - last_progress_at > _SILENCE_SECONDS:
                 raise SinkError(
                     f"The topic {self._place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
                     remedy="Check that the brokers are running and reachable.",

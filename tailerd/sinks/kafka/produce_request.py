@@ -71,7 +71,7 @@ class Producer(Protocol):
     """
 
     def send(
-        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
+        self, request: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Pass on all records except those that are too large, which are returned.
 

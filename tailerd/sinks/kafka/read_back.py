@@ -79,7 +79,7 @@ def _as_they_are(values: Sequence[bytes]) -> Sequence[bytes]:
 def _topics(consumer: KafkaConsumer, config: KafkaSinkConfig, table: str) -> list[str]:
     template = TopicTemplate.parse(config.topic)
     found = sorted(
-        name for name in consumer.topics() if template.gives(table, plain_topic(config, name))
+        name for name in consumer.topics() if template.can_produce(table, plain_topic(config, name))
     )
     if not found:
         raise SinkError(
@@ -100,15 +100,15 @@ def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence
     until = int(consumer.end_offsets([place])[place])
     consumer.assign([place])
     consumer.seek(place, 0)
-    heard = time.monotonic()
+    last_progress_at = time.monotonic()
     while (position := int(consumer.position(place))) < until:
         records = consumer.poll(_POLL_MS, max_records=_MOST_RECORDS).get(place, ())
         values = [r.value for r in records if r.value is not None and r.offset < until]
         if values:
             yield values
         if int(consumer.position(place)) > position:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > _SILENCE_SECONDS:
+            last_progress_at = time.monotonic()
+        elif time.monotonic() - last_progress_at > _SILENCE_SECONDS:
             raise SinkError(
                 f"The topic {place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
                 remedy="Check that the brokers are running and reachable.",

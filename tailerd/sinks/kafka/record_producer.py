@@ -24,21 +24,21 @@ class RecordProducer:
         self._producer = producer
 
     def send(
-        self, outgoing: ProduceRequest, acknowledgements: Acknowledgements
+        self, request: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
         """Send the records that fit, in order."""
-        records = outgoing.records
-        sizes = _sizes(records, outgoing.headers)
+        records = request.records
+        sizes = _sizes(records, request.headers)
         keys = None if records.keys is None else records.keys.to_pylist()
         values = records.values.to_pylist()
         oversize: list[OversizeRecord] = []
         for row, size in enumerate(sizes.tolist()):
-            if size > outgoing.max_bytes:
+            if size > request.max_bytes:
                 oversize.append(OversizeRecord(row=row, size_bytes=size))
                 continue
             acknowledgements.reserve(size)
             self._send(
-                outgoing,
+                request,
                 row,
                 size,
                 None if keys is None else keys[row],
@@ -49,14 +49,14 @@ class RecordProducer:
 
     def _send(
         self,
-        outgoing: ProduceRequest,
+        request: ProduceRequest,
         row: int,
         size: int,
         key: bytes | None,
         value: bytes | None,
         acknowledgements: Acknowledgements,
     ) -> None:
-        partitions, times = outgoing.partitions, outgoing.timestamps_ms
+        partitions, times = request.partitions, request.timestamps_ms
 
         def produced(_: RecordMetadata) -> None:
             acknowledgements.done(size, None)
@@ -66,10 +66,10 @@ class RecordProducer:
 
         try:
             future = self._producer.send(
-                outgoing.topic,
+                request.topic,
                 value=value,
                 key=key,
-                headers=_headers(outgoing.headers, row),
+                headers=_headers(request.headers, row),
                 partition=partitions if isinstance(partitions, int) else int(partitions[row]),
                 timestamp_ms=times if isinstance(times, int) else int(times[row]),
             )

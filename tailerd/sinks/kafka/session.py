@@ -57,7 +57,7 @@ from tailerd.sinks.kafka.routing import (
 from tailerd.sinks.kafka.shared_transaction import (
     SharedTransaction,
     continue_from,
-    lead,
+    mark_started,
     written,
 )
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, TopicFacts, Topics
@@ -250,7 +250,7 @@ class Session:
             for marker in self._markers.rows(start, batch, len(records)):
                 self._send_marker(marker)
         for piece in pieces:
-            for ready in self._coalescer.add(Versioned(outgoing=piece, versions=batch.version)):
+            for ready in self._coalescer.add(Versioned(request=piece, versions=batch.version)):
                 self._send(ready)
 
     def send_rest(self, end: Offset) -> None:
@@ -276,7 +276,7 @@ class Session:
             return None
         self._transactions.begin()
         # A failed delivery must be aborted at once, because readers wait for the transaction's end.
-        lead(self._client)
+        mark_started(self._client)
         self._is_shared = True
         return self._transactions.shared()
 
@@ -352,7 +352,7 @@ class Session:
             )
         )
 
-    def tell(self, record: ControlRecord) -> None:
+    def send_control_record(self, record: ControlRecord) -> None:
         """Send a single control record; `flush` waits for it."""
         self._send_side(record)
 
@@ -401,7 +401,7 @@ class Session:
         return pieces
 
     def _send(self, ready: Versioned) -> None:
-        piece = ready.outgoing
+        piece = ready.request
         oversize = self._hand_over(piece)
         if not oversize:
             return

@@ -47,7 +47,7 @@ def prepare_to_join(producer: KafkaProducer, *, backoff_seconds: float) -> None:
     keep_requests(producer, backoff_seconds)
 
 
-def lead(producer: KafkaProducer) -> None:
+def mark_started(producer: KafkaProducer) -> None:
     """Make this producer's commit or abort reach the brokers even if only other processes wrote."""
     manager = producer._transaction_manager
     with manager._lock:

@@ -150,7 +150,7 @@ class KafkaSink:
             try:
                 await self._open()
             except SinkError as error:
-                await self._tell_problem(error)
+                await self._raise_cause(error)
                 raise
 
     async def resume(self, offset: Offset) -> None:
@@ -202,7 +202,7 @@ class KafkaSink:
             except BaseException as error:
                 # Also when cancelled: records in flight must not follow the repeated delivery.
                 await self._drop()
-                await self._tell_problem(error)
+                await self._raise_cause(error)
                 raise
         self._next_version = end.version
         for topic, code, records in session.take_set_aside():
@@ -229,7 +229,7 @@ class KafkaSink:
             session = await self._open()
             await self._worker.run(session.prepare, gap.end.table_id)
             now_ms = time.time_ns() // 1_000_000
-            await self._tell(session, gap_record(gap, topic=topic, now_ms=now_ms))
+            await self._send(session, gap_record(gap, topic=topic, now_ms=now_ms))
 
     @property
     def value_format(self) -> str:
@@ -337,7 +337,7 @@ class KafkaSink:
         await self._worker.run(session.take_over, found)
         await self._worker.run(session.finish, delivery.saved, on_cancel=abandon)
 
-    async def _tell_problem(self, error: BaseException) -> None:
+    async def _raise_cause(self, error: BaseException) -> None:
         """Raise an error with the cause, if the client only reports a timeout."""
         # More specific errors, and those without a timeout, already name their cause.
         if type(error) is not SinkError or not isinstance(error.__cause__, KafkaTimeoutError):
@@ -345,8 +345,8 @@ class KafkaSink:
         if problem := await self._worker.run(self._topics.problem):
             raise SinkError(f"{error.message} {problem}", remedy=PROBLEM_HINT) from error
 
-    async def _tell(self, session: Session, record: ControlRecord) -> None:
-        await self._in_delivery(session, lambda: session.tell(record))
+    async def _send(self, session: Session, record: ControlRecord) -> None:
+        await self._in_delivery(session, lambda: session.send_control_record(record))
 
     async def _in_delivery(self, session: Session, hand_over: Callable[[], None]) -> None:
         def step() -> None:
@@ -419,7 +419,7 @@ class KafkaSink:
                     now_ms=time.time_ns() // 1_000_000,
                 )
                 try:
-                    await self._tell(self._session, record)
+                    await self._send(self._session, record)
                 except TailerdError as error:
                     # The next delivery raises it.
                     self._lost = error

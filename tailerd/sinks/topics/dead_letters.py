@@ -14,7 +14,7 @@ TOO_LARGE = "record_too_large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRecords:
+class OversizeRecords:
     """Records of one table that are too large for their topic.
 
     Attributes:

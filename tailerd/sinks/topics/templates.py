@@ -63,7 +63,7 @@ class TopicTemplate:
         check_topic_name(filled)
         return filled
 
-    def gives(self, table: str, topic: str) -> bool:
+    def can_produce(self, table: str, topic: str) -> bool:
         """Return whether this template can produce `topic` for a table."""
         filled = re.escape(filled_text(self.text, dict.fromkeys(TABLE_NAMES, table)))
         if self.column is not None:

@@ -22,7 +22,7 @@ def piece(
     keys = pa.array([b"k" if value is None else value[:3] for value in values], kind)
     partitions = np.arange(len(values), dtype=np.int32) % 3 if version % 3 else 1
     return Versioned(
-        outgoing=ProduceRequest(
+        request=ProduceRequest(
             topic=topic,
             records=Records(keys=keys, values=pa.array(values, kind)),
             partitions=partitions,
@@ -37,7 +37,7 @@ def piece(
 def flat(pieces: list[Versioned]) -> dict[str, list[Flat]]:
     found: dict[str, list[Flat]] = {}
     for each in pieces:
-        sent = each.outgoing
+        sent = each.request
         for row, value in enumerate(sent.records.values.to_pylist()):
             found.setdefault(sent.topic, []).append(
                 (
@@ -79,7 +79,7 @@ def test_many_small_commits_become_few_pieces() -> None:
     sent = [out for n in range(1000) for out in merger.add(piece("t", [b"x" * 500], version=n))]
     sent += merger.rest()
     assert len(sent) <= 3
-    assert sum(len(each.outgoing.records) for each in sent) == 1000
+    assert sum(len(each.request.records) for each in sent) == 1000
 
 
 def test_what_is_held_back_for_many_topics_is_bounded() -> None:
@@ -87,7 +87,7 @@ def test_what_is_held_back_for_many_topics_is_bounded() -> None:
     held = 0
     for number in range(100):
         sent = list(merger.add(piece(f"t{number}", [b"x" * 1_000_000], version=number)))
-        held += 1_000_000 - sum(each.outgoing.records.values.nbytes for each in sent)
+        held += 1_000_000 - sum(each.request.records.values.nbytes for each in sent)
         assert held < 10 * 1024**2
 
 
@@ -101,9 +101,9 @@ def test_headers_of_each_record_are_joined_with_the_records() -> None:
     early = [*merger.add(headed(1, ["a", "b"])), *merger.add(headed(2, ["c"]))]
     assert early == []
     [first] = merger.add(headed(3, ["d"], b"other"))
-    constant, ids = first.outgoing.headers
+    constant, ids = first.request.headers
     assert constant.value == b"s"
     assert isinstance(ids.value, pa.Array)
     assert ids.value.to_pylist() == ["a", "b", "c"]
     [second] = merger.rest()
-    assert second.outgoing.headers[0].value == b"other"
+    assert second.request.headers[0].value == b"other"

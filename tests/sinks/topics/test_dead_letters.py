@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailerd.records.base import Records
-from tailerd.sinks.topics.dead_letters import TOO_LARGE, RefusedRecords
+from tailerd.sinks.topics.dead_letters import TOO_LARGE, OversizeRecords
 
 ROOM = 10
 TEXTS = st.none() | st.binary(max_size=40)
 
 
-def refused(keys: list[bytes | None] | None, values: list[bytes | None]) -> RefusedRecords:
+def refused(keys: list[bytes | None] | None, values: list[bytes | None]) -> OversizeRecords:
     sizes = [len(value or b"") + 5 for value in values]
     kind = pa.large_binary() if len(values) % 2 else pa.binary()
-    return RefusedRecords(
+    return OversizeRecords(
         table="orders",
         topic="changes",
         limit_bytes=3,

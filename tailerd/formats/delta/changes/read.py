@@ -18,7 +18,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.row_places import places_of
 from tailerd.errors import (
     LEAVE_OUT,
-    START_BEHIND,
+    START_AFTER,
     BugError,
     CorruptLogError,
     FileMissingError,
@@ -156,7 +156,7 @@ def _unpartitioned(file: DataFile, version: Version) -> TableError:
     return TableError(
         f"Version {version} removes {file.url} without its partition values,"
         " which an old writer may leave out, so its deleted rows cannot be read in full.",
-        remedy=f"Either {START_BEHIND}, or {LEAVE_OUT}.",
+        remedy=f"Either {START_AFTER}, or {LEAVE_OUT}.",
     )
 
 

@@ -208,7 +208,7 @@ def _few(
     )
     batches = []
     for each in made:
-        payload, used = _packed(memoryview(each.payload), compression)
+        payload, used = _compress(memoryview(each.payload), compression)
         batches.append(
             RecordBatch(
                 partition=each.partition,
@@ -306,7 +306,7 @@ class _Plan:
         places = self.partitions[bounds[:-1]] if len(self.partitions) > 1 else self.partitions
         batches = []
         for index, (start, end) in enumerate(pairwise([0, *ends])):
-            payload, used = _packed(payloads[start:end], compression)
+            payload, used = _compress(payloads[start:end], compression)
             batches.append(
                 RecordBatch(
                     partition=int(places[index if len(places) > 1 else 0]),
@@ -321,7 +321,7 @@ class _Plan:
         return batches
 
 
-def _packed(
+def _compress(
     payload: memoryview, compression: Compression
 ) -> tuple[bytes | memoryview, Compression]:
     """Return the compressed payload if it is smaller, else the payload itself."""

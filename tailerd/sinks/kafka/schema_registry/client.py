@@ -51,7 +51,7 @@ class RegistryClient:
         Raises:
             TailerdError: It does not.
         """
-        with self._asking("it cannot be used"):
+        with self._request_errors("it cannot be used"):
             try:
                 self._client.get_latest_version(subject)
             except SchemaRegistryError as error:
@@ -65,7 +65,7 @@ class RegistryClient:
         Raises:
             TailerdError: The registry cannot be reached.
         """
-        with self._asking(f"the schema of {subject} is not known"):
+        with self._request_errors(f"the schema of {subject} is not known"):
             try:
                 found = self._client.lookup_schema(subject, _schema(schema))
             except SchemaRegistryError as error:
@@ -80,7 +80,7 @@ class RegistryClient:
         Raises:
             TailerdError: The registry cannot be reached.
         """
-        with self._asking(f"the schema of {subject} could not be checked"):
+        with self._request_errors(f"the schema of {subject} could not be checked"):
             try:
                 return bool(self._client.test_compatibility(subject, _schema(schema)))
             except SchemaRegistryError as error:
@@ -96,7 +96,7 @@ class RegistryClient:
             IncompatibleSchemaError: The subject's compatibility rule forbids it.
             TailerdError: The registry cannot be reached, or refuses.
         """
-        with self._asking(f"the schema of {subject} could not be registered"):
+        with self._request_errors(f"the schema of {subject} could not be registered"):
             return int(self._client.register_schema(subject, _schema(schema)))
 
     def latest_text(self, subject: str) -> str:
@@ -105,7 +105,7 @@ class RegistryClient:
         Raises:
             TailerdError: The registry cannot be reached.
         """
-        with self._asking(f"the latest schema of {subject} is not known"):
+        with self._request_errors(f"the latest schema of {subject} is not known"):
             try:
                 return self._client.get_latest_version(subject).schema.schema_str or ""
             except SchemaRegistryError as error:
@@ -119,7 +119,7 @@ class RegistryClient:
         Raises:
             TailerdError: The registry cannot be reached, or has no schema with that id.
         """
-        with self._asking(f"the schema {schema_id} is not known"):
+        with self._request_errors(f"the schema {schema_id} is not known"):
             return self._client.get_schema(schema_id).schema_str or ""
 
     def allow_every_schema(self, subject: str) -> None:
@@ -128,11 +128,11 @@ class RegistryClient:
         Raises:
             TailerdError: The registry cannot be reached, or refuses.
         """
-        with self._asking(f"the compatibility of {subject} could not be set"):
+        with self._request_errors(f"the compatibility of {subject} could not be set"):
             self._client.set_compatibility(subject, "NONE")
 
     @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
+    def _request_errors(self, doing: str) -> Iterator[None]:
         with registry_calls(doing, self._address):
             try:
                 yield
