@@ -100,8 +100,8 @@ def command(
             raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
         wanted = _wanted(table, config_path, None, table_format, allowed_paths)
         pins = asyncio.run(_pin(wanted, change))
-        told = [*pin_texts(pins)] or ["Nothing is pinned."]
-        texts = map(pin_json, pins) if is_json else iter(told)
+        shown = [*pin_texts(pins)] or ["Nothing is pinned."]
+        texts = map(pin_json, pins) if is_json else iter(shown)
     else:
         wanted = _wanted(table, config_path, engine, table_format, allowed_paths)
         lines, pinned = asyncio.run(_maintain(table, wanted, is_applying=is_applying))

@@ -86,7 +86,7 @@ class Daemon:
             self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
         # The page comes last: it shows what the other handlers have recorded by then.
-        own = [self._metrics.handle, self._status.handle, self._hear, self._dashboard.handle]
+        own = [self._metrics.handle, self._status.handle, self._on_event, self._dashboard.handle]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
         self._file = ConfigFile(
             config,
@@ -158,7 +158,7 @@ class Daemon:
     def _count(self, verb: RequestKind) -> None:
         self._telemetry.emit(events.StorageRequested(operation=verb))
 
-    def _hear(self, event: events.Event) -> None:
+    def _on_event(self, event: events.Event) -> None:
         if self._growth is not None:
             self._growth.handle(event)
         if self._keeper is not None:
@@ -222,21 +222,21 @@ class Daemon:
         self._dashboard.explorer.explorer = assembly.explorer(lambda: self._configured)
         memory = assembly.memory
         self._metrics.watch_memory(memory.total_bytes, lambda: memory.used_bytes)
-        self._tell_settings(config, assembly)
+        self._publish_settings(config, assembly)
         try:
             async with asyncio.TaskGroup() as group:
                 own = group.create_task(self.manager.run(assembly.members(config)))
-                beside = [
+                background = [
                     group.create_task(self._shut_down()),
                     group.create_task(self._follow(config, assembly, group)),
                     group.create_task(self._file.watch()),
                     group.create_task(self._dashboard.run()),
                 ]
                 if self._growth is not None:
-                    beside.append(group.create_task(self._growth.run()))
+                    background.append(group.create_task(self._growth.run()))
                 await asyncio.wait([own])
                 await self._end_maintenance(keeper, config)
-                for task in beside:
+                for task in background:
                     task.cancel()
         except ExceptionGroup as error:
             raise BugError(
@@ -309,7 +309,7 @@ class Daemon:
                 if is_asked:
                     await self._file.read_again(assembly.check_reload, self._take)
                 config = (await self._search.look(self._file.config, is_asked=is_asked)).config
-                self._tell_settings(config, assembly)
+                self._publish_settings(config, assembly)
                 if not self.shutdown.is_begun:
                     if self._keeper is not None:
                         self._keeper.remove_all_but(kept_tables(config))
@@ -319,7 +319,7 @@ class Daemon:
             if watching is not None:
                 watching.cancel()
 
-    def _tell_settings(self, config: Config, assembly: Assembly) -> None:
+    def _publish_settings(self, config: Config, assembly: Assembly) -> None:
         """Let the page use the current configuration."""
         self._configured = config
         memory = assembly.memory

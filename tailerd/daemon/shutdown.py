@@ -103,7 +103,7 @@ class Shutdown:
         if on_hangup is not None:
             actions[signal.SIGHUP] = on_hangup
 
-        def hear(number: int, _: FrameType | None) -> None:
+        def on_signal(number: int, _: FrameType | None) -> None:
             if number in _SIGNALS:
                 # In the signal handler: the loop itself may hang.
                 self._limit()
@@ -111,7 +111,7 @@ class Shutdown:
 
         # Not the loop's own handlers: after they are removed, a signal before the end of the
         # process would kill it and replace its exit status.
-        before = {number: signal.signal(number, hear) for number in actions}
+        before = {number: signal.signal(number, on_signal) for number in actions}
         try:
             yield
         finally:

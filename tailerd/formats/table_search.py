@@ -119,7 +119,7 @@ class TableSearch:
         self._forget(before)
         for name, group in self._groups.items():
             if is_asked or group.due <= self._clock.monotonic():
-                await self._look_at(name, group, is_strict, stores)
+                await self._search_group(name, group, is_strict, stores)
         folders = {name: group.folders for name, group in self._groups.items()}
         named = {name: at for group in self._groups.values() for name, at in group.named.items()}
         discovery = await asyncio.to_thread(with_tables_found, config, folders, named)
@@ -138,7 +138,9 @@ class TableSearch:
             if group.failures and group.config.path not in paths:
                 self._telemetry.emit(events.ProblemEnded(part="discovery", path=group.config.path))
 
-    async def _look_at(self, name: str, group: _Group, is_strict: bool, stores: Stores) -> None:
+    async def _search_group(
+        self, name: str, group: _Group, is_strict: bool, stores: Stores
+    ) -> None:
         wait = group.config.interval_seconds
         try:
             folders = await self._folders(group, stores)

@@ -59,8 +59,8 @@ class MaintenanceScheduler:
         self._sizes: dict[str, MeasuredTable] = {}
         self._dirty: dict[str, None] = {}
         self._asked: set[str] = set()
-        self._look_at: dict[str, float] = {}
-        self._held_until: dict[str, float] = {}
+        self._due_at: dict[str, float] = {}
+        self._skipped_until: dict[str, float] = {}
         self._wakeup, self._halt = asyncio.Event(), asyncio.Event()
 
     def set_tables(self, tables: Mapping[str, KeptTable]) -> None:
@@ -78,12 +78,12 @@ class MaintenanceScheduler:
     def ask(self, name: str) -> None:
         """Assess a table's log soon, do what is due, and write a checkpoint if it is useful."""
         self._asked.add(name)
-        self._held_until.pop(name, None)
+        self._skipped_until.pop(name, None)
         self.ring(name)
 
-    def hold(self, name: str, seconds: float) -> None:
+    def skip(self, name: str, seconds: float) -> None:
         """Skip a table for so long, whatever happens to it."""
-        self._held_until[name] = self._clock.monotonic() + seconds
+        self._skipped_until[name] = self._clock.monotonic() + seconds
 
     def stop(self) -> None:
         """Begin no more jobs; `run` returns when the running one has ended."""
@@ -103,7 +103,7 @@ class MaintenanceScheduler:
 
     async def _wait(self) -> None:
         """Wait for a wakeup, or for the next time that a policy named."""
-        at = min(self._look_at.values(), default=None)
+        at = min(self._due_at.values(), default=None)
         await self._first_of(self._wakeup, None if at is None else at - self._clock.monotonic())
         if not self._halt.is_set():
             self._wakeup.clear()
@@ -113,26 +113,26 @@ class MaintenanceScheduler:
         if seconds is None:
             await event.wait()
             return
-        hearing = asyncio.ensure_future(event.wait())
+        waiting = asyncio.ensure_future(event.wait())
         sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, seconds)))
         try:
-            await asyncio.wait({hearing, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            hearing.cancel()
+            waiting.cancel()
             sleeping.cancel()
 
     def _take_due(self) -> list[str]:
         now = self._clock.monotonic()
         names = dict.fromkeys(self._dirty)
         self._dirty.clear()
-        names.update({name: None for name, at in self._look_at.items() if at <= now})
-        for name in {*self._keepers, *self._look_at} - self._wanted.keys():
+        names.update({name: None for name, at in self._due_at.items() if at <= now})
+        for name in {*self._keepers, *self._due_at} - self._wanted.keys():
             self._keepers.pop(name, None)
             self._sizes.pop(name, None)
-            self._look_at.pop(name, None)
+            self._due_at.pop(name, None)
         due = [name for name in names if name in self._wanted]
-        for name in [name for name in due if self._held_until.get(name, now) > now]:
-            self._look_at[name] = self._held_until[name]
+        for name in [name for name in due if self._skipped_until.get(name, now) > now]:
+            self._due_at[name] = self._skipped_until[name]
             due.remove(name)
         return due
 
@@ -152,9 +152,9 @@ class MaintenanceScheduler:
         ended = self._clock.monotonic()
         again = min((wait for wait in waits if wait is not None), default=None)
         if again is None:
-            self._look_at.pop(name, None)
+            self._due_at.pop(name, None)
         else:
-            self._look_at[name] = ended + again
+            self._due_at[name] = ended + again
         if self._is_once:
             if keeper.error is not None:
                 self.errors.append(keeper.error)

@@ -44,7 +44,7 @@ _FIGURES = events.LogAssessed | events.TableMeasured | events.GrowthUnavailable
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024), "MALLOC_ARENA_MAX": "2"}
 
 
-class _Standing(NamedTuple):
+class _Position(NamedTuple):
     """The last reported position of a pipeline; the offset as text may be empty."""
 
     version: int | None
@@ -112,7 +112,7 @@ class MaintenanceProcess:
         self._lock = threading.Lock()
         self._readers: dict[str, str] = {}
         self._folder_of: dict[str, str] = {}
-        self._offsets: dict[str, _Standing] = {}
+        self._offsets: dict[str, _Position] = {}
 
     # ------------------------------------------------------------------ what is to be maintained
 
@@ -120,10 +120,10 @@ class MaintenanceProcess:
         """Handle an event, from any thread: the offsets of pipelines limit what is deleted."""
         match event:
             case events.OffsetChosen() | events.OffsetSaved():
-                self._stands(event.table, event.version, event.offset)
+                self._note_position(event.table, event.version, event.offset)
             case events.GapMet():
                 # The table may have been replaced by another.
-                self._stands(event.table, event.end_version, "")
+                self._note_position(event.table, event.end_version, "")
             case events.PipelineStarted():
                 # The position of the last run may have been reset, or be of another table.
                 with self._lock:
@@ -136,10 +136,10 @@ class MaintenanceProcess:
             case _:
                 return
 
-    def _stands(self, name: str, version: int, offset: str) -> None:
+    def _note_position(self, name: str, version: int, offset: str) -> None:
         with self._lock:
             before = self._offsets.get(name)
-            self._offsets[name] = _Standing(version, offset)
+            self._offsets[name] = _Position(version, offset)
             loop = self._loop
         is_news = before is None or not before.offset
         if is_news and loop is not None and not loop.is_closed():
@@ -190,8 +190,8 @@ class MaintenanceProcess:
             self._readers = dict(pipelines)
             known, self._folder_of = self._folder_of, dict(pipelines)
             self._offsets = {
-                name: standing
-                for name, standing in self._offsets.items()
+                name: position
+                for name, position in self._offsets.items()
                 # An offset of another table does not apply to the table that has its name now.
                 if name in pipelines and known.get(name, pipelines[name]) == pipelines[name]
             }
@@ -211,7 +211,7 @@ class MaintenanceProcess:
         with self._lock:
             offsets = dict(self._offsets)
             folders = dict(self._readers)
-        nothing = _Standing(None, "")
+        nothing = _Position(None, "")
         readers = (
             Reader(
                 name=name,
@@ -264,7 +264,7 @@ class MaintenanceProcess:
         deadline = asyncio.create_task(self._kill_late(process))
         try:
             # `stop` and `cancel` may have come while it started.
-            self._say(self._tables(self._jobs.held(self._clock.monotonic())))
+            self._say(self._tables(self._jobs.skipped(self._clock.monotonic())))
             if self._is_stopping.is_set():
                 self._say(messages.Cancel() if self._is_cancelled.is_set() else messages.Stop())
             await self._relay(process)
@@ -305,13 +305,13 @@ class MaintenanceProcess:
         assert process.stdout is not None
         async for line in process.stdout:
             if line.endswith(b"\n"):
-                self._hear(messages.from_keeper(line))
+                self._on_message(messages.from_keeper(line))
 
-    def _hear(self, message: FromKeeper) -> None:
+    def _on_message(self, message: FromKeeper) -> None:
         match message:
-            case messages.Told():
+            case messages.EventMessage():
                 event = messages.event_of(message)
-                self._jobs.hear(event)
+                self._jobs.handle(event)
                 # A table that was removed meanwhile must not be shown again.
                 if not isinstance(event, _FIGURES) or event.table in self._wanted:
                     self._telemetry.emit(event)
@@ -344,7 +344,9 @@ class MaintenanceProcess:
                 error=f"{_sentence(why)} It is started again in {wait:.1f} s.",
             )
         )
-        if (failed := self._jobs.blame(_sentence(why), self._clock.monotonic())) is not None:
+        if (
+            failed := self._jobs.on_process_death(_sentence(why), self._clock.monotonic())
+        ) is not None:
             self._telemetry.emit(failed)
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):

@@ -59,9 +59,9 @@ class _Line:
         with self._lock:
             self._requests[verb] += 1
 
-    def hear(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """Pass an event on."""
-        self.say(messages.tell(event))
+        self.say(messages.event_message(event))
 
 
 class _Program:
@@ -75,19 +75,19 @@ class _Program:
         self._keeper = MaintenanceScheduler(
             self._open_table,
             ask_needs=self._ask_needs,
-            telemetry=Telemetry([line.hear]),
+            telemetry=Telemetry([line.handle]),
             clock=SystemClock(),
             on_turn=lambda name: line.say(messages.TurnEnded(table=name)),
             is_once=is_once,
         )
-        self._is_told = asyncio.Event()
+        self._may_begin = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, source: BinaryIO) -> None:
         """Work until a message asks to end, or until the source ends."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, args=(source, loop), daemon=True).start()
-        await self._is_told.wait()
+        await self._may_begin.wait()
         self._task = asyncio.create_task(self._keeper.run())
         await asyncio.wait([self._task])
         if not self._task.cancelled():
@@ -109,12 +109,12 @@ class _Program:
 
     def _take(self, message: ToKeeper) -> None:
         match message:
-            case messages.SetTables(tables=tables, held_seconds=held, storage=storage):
+            case messages.SetTables(tables=tables, held_seconds=skipped, storage=storage):
                 self._stores.reconfigure(StoreSettings.of_json(storage))
-                for name, seconds in held.items():
-                    self._keeper.hold(name, seconds)
+                for name, seconds in skipped.items():
+                    self._keeper.skip(name, seconds)
                 self._keeper.set_tables(tables)
-                self._is_told.set()
+                self._may_begin.set()
             case messages.Ring(table=table):
                 self._keeper.ring(table)
             case messages.Maintain(table=table):
@@ -125,13 +125,13 @@ class _Program:
                     future.set_result(floor)
             case messages.Stop():
                 self._keeper.stop()
-                self._is_told.set()
+                self._may_begin.set()
             case messages.Cancel():
                 self._cancel()
 
     def _cancel(self) -> None:
         self._keeper.stop()
-        self._is_told.set()
+        self._may_begin.set()
         if self._task is not None:
             self._task.cancel()
 

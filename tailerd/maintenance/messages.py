@@ -59,7 +59,7 @@ class Cancel(_Message, frozen=True, kw_only=True):
     """Cancel the running job, and end."""
 
 
-class Told(_Message, frozen=True, kw_only=True):
+class EventMessage(_Message, frozen=True, kw_only=True):
     """An event, by the name of its class."""
 
     kind: str
@@ -97,7 +97,7 @@ class Failed(_Message, frozen=True, kw_only=True):
 
 
 ToKeeper = SetTables | Ring | Maintain | Answer | Stop | Cancel
-FromKeeper = Told | Requested | Ask | TurnEnded | Failed
+FromKeeper = EventMessage | Requested | Ask | TurnEnded | Failed
 
 _ENCODER = msgspec.json.Encoder()
 _TO_KEEPER: msgspec.json.Decoder[ToKeeper] = msgspec.json.Decoder(ToKeeper)
@@ -134,26 +134,28 @@ def from_keeper(line: bytes) -> FromKeeper:
         raise BugError(f"The maintenance process said {line[:200]!r}: {error}.") from error
 
 
-def tell(event: events.Event) -> Told:
+def event_message(event: events.Event) -> EventMessage:
     """Return the message of an event."""
     values = {each.name: getattr(event, each.name) for each in fields(event)}
-    return Told(
+    return EventMessage(
         kind=type(event).__name__,
         fields={name: msgspec.Raw(_ENCODER.encode(value)) for name, value in values.items()},
     )
 
 
-def event_of(told: Told) -> events.Event:
+def event_of(message: EventMessage) -> events.Event:
     """Return the event of a message.
 
     Raises:
         BugError: There is no such event.
     """
-    kind = _EVENTS.get(told.kind)
+    kind = _EVENTS.get(message.kind)
     if kind is None:
-        raise BugError(f"The maintenance process told of {told.kind}, which there is not.")
+        raise BugError(f"The maintenance process sent an unknown event {message.kind}.")
     try:
-        event: events.Event = msgspec.json.decode(_ENCODER.encode(told.fields), type=kind)
+        event: events.Event = msgspec.json.decode(_ENCODER.encode(message.fields), type=kind)
     except msgspec.MsgspecError as error:
-        raise BugError(f"The maintenance process told a wrong {told.kind}: {error}.") from error
+        raise BugError(
+            f"The maintenance process sent an invalid {message.kind}: {error}."
+        ) from error
     return event

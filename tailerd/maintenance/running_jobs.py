@@ -13,7 +13,7 @@ from tailerd.maintenance.table_maintainer import SURVEY
 from tailerd.maintenance.table_size import MEASURE
 from tailerd.telemetry import events
 
-_HOLD = Backoff(first_seconds=2.0, max_seconds=3600.0)
+_SKIP = Backoff(first_seconds=2.0, max_seconds=3600.0)
 
 
 class RunningJobs:
@@ -22,10 +22,10 @@ class RunningJobs:
     def __init__(self) -> None:
         self._running: events.MaintenanceStarted | None = None
         self._deaths: dict[tuple[str, str], int] = {}
-        self._held_until: dict[str, float] = {}
+        self._skipped_until: dict[str, float] = {}
         self._random = random.Random()
 
-    def hear(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """Handle an event of the process."""
         match event:
             case events.MaintenanceStarted():
@@ -46,7 +46,7 @@ class RunningJobs:
             ):
                 self._running = None
 
-    def blame(self, why: str, now: float) -> events.MaintenanceFailed | None:
+    def on_process_death(self, why: str, now: float) -> events.MaintenanceFailed | None:
         """Skip the table of the job during which the process died; return the event to emit."""
         running, self._running = self._running, None
         if running is None:
@@ -54,8 +54,8 @@ class RunningJobs:
         job = (running.table, running.job)
         deaths = self._deaths.get(job, 0)
         self._deaths[job] = deaths + 1
-        seconds = _HOLD.wait_seconds(deaths, self._random)
-        self._held_until[running.table] = now + seconds
+        seconds = _SKIP.wait_seconds(deaths, self._random)
+        self._skipped_until[running.table] = now + seconds
         return events.MaintenanceFailed(
             table=running.table,
             job=running.job,
@@ -63,7 +63,7 @@ class RunningJobs:
             error=f"{why} This table is skipped for {seconds:.0f} s.",
         )
 
-    def held(self, now: float) -> dict[str, float]:
+    def skipped(self, now: float) -> dict[str, float]:
         """Return for how many seconds tables are still skipped."""
-        self._held_until = {name: at for name, at in self._held_until.items() if at > now}
-        return {name: at - now for name, at in self._held_until.items()}
+        self._skipped_until = {name: at for name, at in self._skipped_until.items() if at > now}
+        return {name: at - now for name, at in self._skipped_until.items()}

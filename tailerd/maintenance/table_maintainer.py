@@ -115,7 +115,7 @@ class TableMaintainer:
         self._cleaned_at = float("-inf")
         self._no_cleanup_before = float("-inf")
         self._cleanup_attempt = 0
-        self._is_told_to_wait = False
+        self._is_waiting_for_readers = False
         self._clocks: tuple[int, float] | None = None
         self._refusal: dict[str, object] | None = None
         self._random = random.Random()
@@ -191,13 +191,13 @@ class TableMaintainer:
         is_time = self._cleanup_wait() == 0
         # The daemon wakes this table when that has changed.
         table_id, _ = self.found or ("", 0)
-        self._is_told_to_wait = is_time and bool((await self._needs(table_id)).obstacle)
-        is_cleaning = is_time and not self._is_told_to_wait
+        self._is_waiting_for_readers = is_time and bool((await self._needs(table_id)).obstacle)
+        is_cleaning = is_time and not self._is_waiting_for_readers
         assessment = await work.assessment(with_cleanup=is_cleaning, is_asked=self._is_asked)
         self._is_asked = False
         self.found = (assessment.table_id, assessment.version)
         if is_cleaning:
-            self._tell_obstacle(assessment.floor)
+            self._emit_obstacle(assessment.floor)
             if not assessment.has_expired and assessment.cleanup_error is None:
                 self._cleaned_at, self._cleanup_attempt = now, 0
         due = [each for each in assessment.decisions if each.is_due]
@@ -215,7 +215,7 @@ class TableMaintainer:
             self._on_cleanup_error(assessment.cleanup_error, now)
         return assessment
 
-    def _tell_obstacle(self, floor: RetentionFloor) -> None:
+    def _emit_obstacle(self, floor: RetentionFloor) -> None:
         if floor.error_code:
             self._telemetry.emit(
                 events.MaintenanceFailed(
@@ -278,7 +278,7 @@ class TableMaintainer:
         else:
             self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))
             self._cleanup_attempt += 1
-        self._tell_failure(CLEANUP, error, began)
+        self._emit_failure(CLEANUP, error, began)
 
     async def _apply(
         self, work: TableMaintenance, assessment: LogAssessment, decision: Decision
@@ -318,10 +318,10 @@ class TableMaintainer:
         wait = _BACKOFF.wait_seconds(self._attempt, self._random)
         self._attempt += 1
         self._not_before = now + wait
-        self._tell_failure(job, error, began)
+        self._emit_failure(job, error, began)
         return wait
 
-    def _tell_failure(self, job: str, error: TailerdError, began: float) -> None:
+    def _emit_failure(self, job: str, error: TailerdError, began: float) -> None:
         self._telemetry.emit(
             events.MaintenanceFailed(
                 table=self._name,
@@ -340,6 +340,6 @@ class TableMaintainer:
             if each.due_ms is not None and not each.is_due
         ]
         cleanup = self._cleanup_wait()
-        if cleanup is not None and not self._is_told_to_wait:
+        if cleanup is not None and not self._is_waiting_for_readers:
             waits.append(cleanup)
         return min([*waits, LONGEST_SLEEP_SECONDS]) if waits else None

@@ -21,7 +21,7 @@ class BacklogReport:
     async def measure(self, offset: Offset) -> None:
         """Measure the backlog after an offset and report it."""
         backlog = await self._source.backlog(offset)
-        self._tell(
+        self._emit(
             events.BacklogMeasured(
                 table=self._table,
                 engine=self._engine,
@@ -34,9 +34,9 @@ class BacklogReport:
             )
         )
 
-    def tell_idle(self, offset: Offset) -> None:
+    def emit_idle(self, offset: Offset) -> None:
         """Report that nothing comes after an offset: the head is the version before it."""
-        self._tell(
+        self._emit(
             events.BacklogMeasured(
                 table=self._table,
                 engine=self._engine,
@@ -48,7 +48,7 @@ class BacklogReport:
             )
         )
 
-    def _tell(self, backlog: events.BacklogMeasured) -> None:
+    def _emit(self, backlog: events.BacklogMeasured) -> None:
         if backlog != self._last:
             self._last = backlog
             self._telemetry.emit(backlog)

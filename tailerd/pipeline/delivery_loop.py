@@ -60,8 +60,8 @@ class DeliverySpec:
         on_gap: What to do if the next version is gone or the table was replaced.
         on_corrupt_commit: What to do with a commit whose rows cannot be read.
         identity: Identity of the pipeline; the sink supplies the cluster.
-        apart: A version whose commit the sink cannot accept yet: deliveries that begin before it
-            end before it.
+        deferred_version: A version whose commit the sink cannot accept yet: deliveries that begin
+            before it end before it.
     """
 
     table: str
@@ -76,7 +76,7 @@ class DeliverySpec:
     on_gap: OnGap = OnGap.STOP
     on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
     identity: PipelineIdentity = UNKNOWN_PIPELINE
-    apart: Version | None = None
+    deferred_version: Version | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,21 +295,21 @@ class DeliveryLoop:
                 await self._backlog.measure(offset)
                 return None
             began = self._parts.clock.monotonic()
-            end = await self._look(offset)
+            end = await self._poll(offset)
             if end != offset:
-                self._tell_advance(offset, end, self._parts.clock.monotonic() - began)
+                self._emit_advance(offset, end, self._parts.clock.monotonic() - began)
                 await self._backlog.measure(offset)
-                apart = self._plan.apart
-                if apart is not None and offset.version < apart:
-                    end = clipped(end, self._source.version_before(apart), self._source)
+                deferred_version = self._plan.deferred_version
+                if deferred_version is not None and offset.version < deferred_version:
+                    end = clipped(end, self._source.version_before(deferred_version), self._source)
                 return clipped(end, target, self._source)
-            self._backlog.tell_idle(offset)
+            self._backlog.emit_idle(offset)
             if self._plan.is_once:
                 return None
             await self._parts.wakeup.wait()
         return None
 
-    async def _look(self, offset: Offset) -> Offset:
+    async def _poll(self, offset: Offset) -> Offset:
         look = self._parts.wakeup.begin_poll()
         if look.is_woken or look.version is not None:
             self._source.hear(look.version)
@@ -338,7 +338,7 @@ class DeliveryLoop:
             rows = await self._deliver_at(place, sink, start, end, saved)
         if rows is None:
             rows = await self._deliver_here(start, end, saved)
-        self._tell_delivery(rows, start, end, self._parts.clock.monotonic() - began)
+        self._emit_delivery(rows, start, end, self._parts.clock.monotonic() - began)
         safe = self._tracker.delivered(end)
         if safe is not None:
             await self._save(safe, is_kept=self._parts.sink.offsets is not None)
@@ -358,7 +358,7 @@ class DeliveryLoop:
             delivery = Delivery(
                 table=self._plan.table, start=start, end=end, saved=saved, batches=batches
             )
-            with self._given_up():
+            with self._detecting_sink_cancel():
                 rows = await self._parts.sink.write(delivery)
         if rows != stream.total_rows or not stream.is_complete:
             raise BugError(
@@ -385,7 +385,7 @@ class DeliveryLoop:
         delivery = RemoteDelivery(
             table=self._plan.table, start=start, end=end, saved=saved, run=rows.run
         )
-        with self._given_up():
+        with self._detecting_sink_cancel():
             await sink.write_remotely(delivery)
         return rows
 
@@ -393,7 +393,7 @@ class DeliveryLoop:
     def _key(self) -> Sequence[str]:
         return self._parts.sink.key if isinstance(self._parts.sink, Keyed) else ()
 
-    def _tell_delivery(
+    def _emit_delivery(
         self, stream: ChangeStream | RemoteRows, start: Offset, end: Offset, duration_seconds: float
     ) -> None:
         if stream.rows.total():
@@ -420,7 +420,7 @@ class DeliveryLoop:
             )
 
     @contextmanager
-    def _given_up(self) -> Iterator[None]:
+    def _detecting_sink_cancel(self) -> Iterator[None]:
         """Raise `SinkError` if the sink cancels a delivery by itself; pass on a caller's cancel."""
         try:
             yield
@@ -456,7 +456,7 @@ class DeliveryLoop:
         )
         await self._source.commit(offset)
 
-    def _tell_advance(self, offset: Offset, end: Offset, duration_seconds: float) -> None:
+    def _emit_advance(self, offset: Offset, end: Offset, duration_seconds: float) -> None:
         self._parts.telemetry.emit(
             events.SnapshotAdvanced(
                 table=self._plan.table,

@@ -48,7 +48,7 @@ async def cross_gap(
     if isinstance(sink, GapTaker):
         await sink.note_gap(gap)
     await offsets.save(end, source)
-    _tell(plan, error, start, end, telemetry)
+    _emit_gap(plan, error, start, end, telemetry)
 
 
 async def _net_over_gap(
@@ -65,10 +65,10 @@ async def _net_over_gap(
     marked = await source.over_gap(start)
     await offsets.save(marked, source)
     end = await source.latest_offset(marked, plan.read_limit)
-    _tell(plan, error, start, end, telemetry)
+    _emit_gap(plan, error, start, end, telemetry)
 
 
-def _tell(
+def _emit_gap(
     plan: DeliverySpec, error: TailerdError, start: Offset, end: Offset, telemetry: Telemetry
 ) -> None:
     telemetry.emit(

@@ -121,7 +121,7 @@ class GrowthKeeper:
             await self._wait()
             for table, reported in self._take_dirty():
                 began = self._clock.monotonic()
-                await self._look_at(table, reported)
+                await self._measure(table, reported)
                 # At most half of the time is used here, however many tables there are.
                 await self._clock.sleep(self._clock.monotonic() - began)
             await self._clock.sleep(LOOK_SECONDS)
@@ -168,7 +168,7 @@ class GrowthKeeper:
         with self._lock:
             return table in self._reported and table not in self._gone
 
-    async def _look_at(self, table: str, reported: _Reported) -> None:
+    async def _measure(self, table: str, reported: _Reported) -> None:
         now = self._clock.monotonic()
         failed_at = self._failed_at.get(table)
         if reported.next_up is None or not self._is_there(table):
@@ -187,7 +187,7 @@ class GrowthKeeper:
             return
         self._failed_at.pop(table, None)
         if statistics is not None:
-            self._tell(table, statistics, reported.next_up)
+            self._emit_size(table, statistics, reported.next_up)
 
     async def _advanced(
         self, table: str, reported: _Reported, next_up: Offset
@@ -200,7 +200,7 @@ class GrowthKeeper:
         if done & statistics.measured_again_after:
             statistics.expire()
         is_more = await statistics.advance(self._clock.monotonic())
-        self._tell_commits(table, statistics)
+        self._emit_commits(table, statistics)
         if is_more:
             with self._lock:
                 if table in self._reported:
@@ -228,17 +228,17 @@ class GrowthKeeper:
             return None
         await statistics.open(self._clock.monotonic(), first=reported.first, next_up=next_up)
         self._tables[table] = statistics, reported.times_moved_back
-        self._tell_schema(table, statistics.version, self._clock.now_ms(), statistics.columns())
+        self._emit_schema(table, statistics.version, self._clock.now_ms(), statistics.columns())
         return statistics
 
-    def _tell_commits(self, table: str, statistics: TableStatistics) -> None:
+    def _emit_commits(self, table: str, statistics: TableStatistics) -> None:
         for commit in statistics.take_commits():
             if commit.columns is not None:
-                self._tell_schema(table, commit.version, commit.timestamp_ms, commit.columns)
+                self._emit_schema(table, commit.version, commit.timestamp_ms, commit.columns)
             facts = {name: value for name, value in asdict(commit).items() if name != "columns"}
             self._emit(table, events.CommitObserved(table=table, **facts))
 
-    def _tell_schema(self, table: str, version: int, at_ms: int, columns: Columns) -> None:
+    def _emit_schema(self, table: str, version: int, at_ms: int, columns: Columns) -> None:
         self._emit(
             table,
             events.SchemaObserved(
@@ -246,7 +246,7 @@ class GrowthKeeper:
             ),
         )
 
-    def _tell(self, table: str, statistics: TableStatistics, next_up: Offset) -> None:
+    def _emit_size(self, table: str, statistics: TableStatistics, next_up: Offset) -> None:
         pending = statistics.pending(next_up)
         self._emit(
             table,

@@ -81,8 +81,8 @@ class NewestRows:
                 return mask
             made = ColumnMask.of(self._mask, schema)
             self._masks[table] = (schema, made)
-        told = () if mask is None else mask.unknown
-        if new := [name for name in made.unknown if name not in told]:
+        known = () if mask is None else mask.unknown
+        if new := [name for name in made.unknown if name not in known]:
             names = ", ".join(new)
             self._telemetry.emit(
                 events.MaskUnmatched(

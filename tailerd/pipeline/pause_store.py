@@ -19,7 +19,7 @@ class Pauses(Protocol):
         """Return whether a pipeline is paused."""
         ...
 
-    def hold(self, pipeline: str) -> None:
+    def pause(self, pipeline: str) -> None:
         """Save durably that a pipeline is paused; raises `StorageError`."""
         ...
 
@@ -48,7 +48,7 @@ class BucketPauses:
         """Return whether a pipeline is paused."""
         return pipeline in self._names
 
-    def hold(self, pipeline: str) -> None:
+    def pause(self, pipeline: str) -> None:
         """Save durably that a pipeline is paused; in a thread without an event loop.
 
         Raises:
@@ -77,7 +77,7 @@ class PauseStore:
         """Return whether a pipeline is paused."""
         return (self._folder / pipeline).exists()
 
-    def hold(self, pipeline: str) -> None:
+    def pause(self, pipeline: str) -> None:
         """Save durably that a pipeline is paused.
 
         Raises:

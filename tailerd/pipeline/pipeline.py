@@ -118,9 +118,9 @@ class Pipeline:
             while not self._stopping.is_set():
                 error, is_complete = await self._try()
                 if error is None:
-                    self._tell_stopped(is_complete)
+                    self._emit_stopped(is_complete)
                     return
-                if self._sets_apart(error):
+                if self._delivers_before(error):
                     continue
                 if not error.retryable:
                     error = await self._with_saved_phase(error)
@@ -133,7 +133,7 @@ class Pipeline:
                     self._fail(error)
                     return
                 await self._wait_before_retry(error)
-            self._tell_stopped(False)
+            self._emit_stopped(False)
         finally:
             if self._parts.memory is not None:
                 self._parts.memory.close()
@@ -217,7 +217,7 @@ class Pipeline:
 
     async def _try(self) -> tuple[TailerdError | None, bool]:
         try:
-            return None, await self._travel()
+            return None, await self._run_delivery_loop()
         except ExceptionGroup as group:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -239,18 +239,18 @@ class Pipeline:
             self._source = None
         return error
 
-    def _sets_apart(self, error: TailerdError) -> bool:
+    def _delivers_before(self, error: TailerdError) -> bool:
         """Let the next delivery loop deliver the commits before one that has to wait."""
         if not isinstance(error, CommitAheadError) or error.version is None:
             return False
         version = Version(error.version)
-        self._plan = replace(self._plan, apart=version)
+        self._plan = replace(self._plan, deferred_version=version)
         # If it is met again, the commits before it are delivered or wait too.
         is_new = version not in self._met_ahead
         self._met_ahead.add(version)
         return is_new
 
-    async def _travel(self) -> bool:
+    async def _run_delivery_loop(self) -> bool:
         if self._source is None:
             self._source = await self._open_source()
         delivery_loop = DeliveryLoop(
@@ -306,7 +306,7 @@ class Pipeline:
             )
         )
 
-    def _tell_stopped(self, is_complete: bool) -> None:
+    def _emit_stopped(self, is_complete: bool) -> None:
         self._parts.telemetry.emit(
             events.PipelineStopped(
                 table=self._plan.table, engine=self._plan.engine, is_complete=is_complete

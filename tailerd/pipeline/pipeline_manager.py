@@ -173,7 +173,7 @@ class PipelineManager:
         async with self._locked(name) as slot:
             if not slot.is_paused:
                 if self._pauses is not None:
-                    await asyncio.to_thread(self._pauses.hold, name)
+                    await asyncio.to_thread(self._pauses.pause, name)
                 slot.is_paused = True
                 await self._end(slot)
                 self._telemetry.emit(events.PipelinePaused(table=name, engine=slot.member.engine))

@@ -51,7 +51,7 @@ DELTA_OPTIONS = {
 }
 """Options of Delta's own sources that are not supported, and what to use instead."""
 
-DELTA_ALREADY_SO = {
+DELTA_IMPLIED_OPTIONS = {
     "readChangeFeed": ("true", "Format tailerd always gives changes."),
     "readChangeData": ("true", "Format tailerd always gives changes."),
     "failOnDataLoss": ("true", "A version that is missing is always an error."),
@@ -207,7 +207,7 @@ def _is_so_already(key: str, value: str) -> bool:
     Raises:
         UsageError: It is such an option, with a value that asks for something else.
     """
-    for name, (accepted, instead) in DELTA_ALREADY_SO.items():
+    for name, (accepted, instead) in DELTA_IMPLIED_OPTIONS.items():
         if key.lower() == name.lower():
             if accepted and value.strip().lower() != accepted:
                 raise UsageError(f"The option {name}={value} is not possible here.", remedy=instead)

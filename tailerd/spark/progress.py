@@ -85,15 +85,15 @@ def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
     return events
 
 
-def tell_begin(telemetry: Telemetry, name: str, stands: Callable[[], Offset | None]) -> None:
-    """Emit where a table resumes, if that is known; blocking as `stands` is.
+def emit_start(telemetry: Telemetry, name: str, resume_offset: Callable[[], Offset | None]) -> None:
+    """Emit where a table resumes, if that is known; blocking as `resume_offset` is.
 
     Args:
-        stands: Reads where it resumes. Its `OffsetError` is ignored here: the query raises it if it
-            cannot resume from there either.
+        resume_offset: Reads where it resumes. Its `OffsetError` is ignored here: the query raises
+            it if it cannot resume from there either.
     """
     with suppress(OffsetError):
-        if (offset := stands()) is not None:
+        if (offset := resume_offset()) is not None:
             telemetry.emit(_begins_at(name, offset))
 
 
@@ -114,15 +114,15 @@ def _rows(report: BatchReport) -> dict[str, int]:
 
 
 def _backlog(table: str, version: int, head: Mapping[str, str | int]) -> BacklogMeasured:
-    behind, oldest = int(head[LAG_VERSIONS]), head.get(OLDEST_MS)
+    lag_versions, oldest = int(head[LAG_VERSIONS]), head.get(OLDEST_MS)
     delivered = head.get(DELIVERED_VERSION)
     return BacklogMeasured(
         table=table,
         engine=ENGINE,
         version=version,
         head_version=int(head[HEAD_VERSION]),
-        versions=behind,
-        oldest_timestamp_ms=int(oldest) if oldest is not None and behind else None,
+        versions=lag_versions,
+        oldest_timestamp_ms=int(oldest) if oldest is not None and lag_versions else None,
         delivered_version=None if delivered is None else int(delivered),
     )
 

@@ -22,7 +22,7 @@ _MARKER = "tailerd-error:1:"
 _TRAILER = re.compile(rf"{_MARKER}([A-Za-z0-9_=-]*)(?::([0-9a-f]{{8}})\b)?")
 _ANY_RAISED = re.compile(r"^(?:[a-z_]+\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _MAX_UNKNOWN = 600
-_LINES_THAT_TELL = re.compile(r"^(?!\s*(?:at |File |Traceback|\^|\.\.\. )).+$", re.MULTILINE)
+_RELEVANT_LINES = re.compile(r"^(?!\s*(?:at |File |Traceback|\^|\.\.\. )).+$", re.MULTILINE)
 
 
 def is_trailer(line: str) -> bool:
@@ -67,6 +67,6 @@ def _unknown(text: str) -> EngineError:
     if others:
         name, message = others[-1]
         return EngineError(f"The Spark query failed with {name}: {message.strip()[:_MAX_UNKNOWN]}")
-    lines = _LINES_THAT_TELL.findall(text.strip())
+    lines = _RELEVANT_LINES.findall(text.strip())
     said = " ".join(line.strip() for line in lines)[:_MAX_UNKNOWN]
     return EngineError(f"The Spark query failed: {said or 'it did not say why'}")

@@ -48,7 +48,7 @@ class QueryListener(StreamingQueryListener):
             self._observers = {**self._observers, run_id: observer}
             early = self._early.pop(run_id, [])
         for progress in early:
-            _tell(observer, progress)
+            _notify(observer, progress)
 
     def forget(self, run_id: str) -> None:
         """Stop the notifications about this run."""
@@ -83,10 +83,10 @@ class QueryListener(StreamingQueryListener):
             if observer is None and run_id in self._early:
                 self._early[run_id].append(progress)
         if observer is not None:
-            _tell(observer, progress)
+            _notify(observer, progress)
 
 
-def _tell(observer: QueryObserver, progress: StreamingQueryProgress | None) -> None:
+def _notify(observer: QueryObserver, progress: StreamingQueryProgress | None) -> None:
     if progress is None:
         observer.idled()
     else:

@@ -128,7 +128,7 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _told_as_config(master):
+    with _as_config_error(master):
         spark = builder.getOrCreate()
     if not is_local(master):
         # Before the format is registered, so that its modules are on the executors by then.
@@ -156,13 +156,13 @@ def start_session_java(master: str, conf: Mapping[str, str] | None = None) -> Ma
         )
     settings = {**_settings(master), **(conf or {})}
     _prepare_environment(master, settings)
-    with _told_as_config(master):
+    with _as_config_error(master):
         start_java(settings, has_own_workers=is_local(master))
     return settings
 
 
 @contextmanager
-def _told_as_config(master: str) -> Iterator[None]:
+def _as_config_error(master: str) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     try:

@@ -135,9 +135,9 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: It was planned with other `changes`, which yield other rows.
         """
-        begin, behind = batch_start(start, end), offset_of(end)
-        check_repeats(begin, behind, planned_changes(end), self._options.changes)
-        return self._driver().partitions(begin, behind, planned_with(end))
+        begin, until = batch_start(start, end), offset_of(end)
+        check_repeats(begin, until, planned_changes(end), self._options.changes)
+        return self._driver().partitions(begin, until, planned_with(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's change rows; on an executor."""
@@ -221,7 +221,7 @@ class _Follower:
         if self._planned is None:
             return None
         if self._is_finished(self._planned):
-            return self._standing(self._planned, 0)
+            return self._head_fields(self._planned, 0)
         if self._reported is not None:
             planned, fields = self._reported
             # Without a wakeup the log has not changed.
@@ -233,16 +233,16 @@ class _Follower:
             if is_recent and self._planned.is_before(offset_of(fields)):
                 return fields
         backlog = self._loop.call(self._table.backlog(self._planned))
-        behind = self._table.source.next_version(backlog.head_version)
-        head = Offset(table_id=self._planned.table_id, version=behind)
+        next_version = self._table.source.next_version(backlog.head_version)
+        head = Offset(table_id=self._planned.table_id, version=next_version)
         end = clamped(head, start=self._planned, end=self._end)
-        fields = self._standing(end, backlog.versions if self._planned.is_before(end) else 0)
+        fields = self._head_fields(end, backlog.versions if self._planned.is_before(end) else 0)
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
         self._reported, self._reported_at = (self._planned, fields), time.monotonic()
         return fields
 
-    def _standing(self, end: Offset, versions: int) -> OffsetFields:
+    def _head_fields(self, end: Offset, versions: int) -> OffsetFields:
         """Return the end of what can be planned, as an offset, with the backlog before it."""
         assert self._planned is not None
         source = self._table.source

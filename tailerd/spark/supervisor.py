@@ -23,7 +23,7 @@ from tailerd.errors import MissingVersionError, SchemaChangedError, TailerdError
 from tailerd.spark.checkpoint_offsets import delivered_until
 from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.progress import ENGINE, BatchReport, events_of, tell_begin
+from tailerd.spark.progress import ENGINE, BatchReport, emit_start, events_of
 from tailerd.spark.queries import start_query
 from tailerd.spark.query_checkpoint import with_checkpoint
 from tailerd.spark.query_run import QueryRun, first_of
@@ -78,7 +78,7 @@ class SparkPipeline:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
                 continue
-            if isinstance(failure, MissingVersionError) and self._lets_go_of_schema(failure):
+            if isinstance(failure, MissingVersionError) and self._drops_adopted_schema(failure):
                 continue
             # An error of an option does not concern the saved offset.
             if not failure.where:
@@ -126,7 +126,7 @@ class SparkPipeline:
             self._schemas_tried.clear()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
-        tell_begin(self._engine.telemetry, self._name, partial(delivered_until, self._checkpoint))
+        emit_start(self._engine.telemetry, self._name, partial(delivered_until, self._checkpoint))
         return start_query(
             spark,
             self._name,
@@ -154,7 +154,7 @@ class SparkPipeline:
         )
         return True
 
-    def _lets_go_of_schema(self, failure: MissingVersionError) -> bool:
+    def _drops_adopted_schema(self, failure: MissingVersionError) -> bool:
         """Let the next query use the newest schema, if the log may have lost the adopted one."""
         if failure.retryable or self._schema_version is None:
             return False

@@ -112,7 +112,7 @@ class FollowedTable:
             TailerdError: As the source raises it, or what ended the watchers of an idle table.
         """
         if not (self.is_idle and wait_seconds > 0):
-            found = await self._look(start, limit)
+            found = await self._poll(start, limit)
             if found != start or wait_seconds <= 0:
                 return found
         try:
@@ -122,11 +122,11 @@ class FollowedTable:
             check_listening(self._listening)
             self.is_idle = True
             return start
-        found = await self._look(start, limit)
+        found = await self._poll(start, limit)
         self.is_idle = found == start
         return found
 
-    async def _look(self, start: Offset, limit: ReadLimit) -> Offset:
+    async def _poll(self, start: Offset, limit: ReadLimit) -> Offset:
         look = self._wakeup.begin_poll()
         if look.is_woken or look.version is not None:
             self.source.hear(look.version)

@@ -246,9 +246,9 @@ class AlertBoard:
             text = f"The process that maintains logs has ended {ends} times in an hour."
             yield ("TailerdMaintenanceProcessEnds", ""), text
         for name, part in _PARTS.items():
-            told = [each["error"]["message"] for each in problems if each["part"] == part]
-            if told:
-                yield (name, ""), told[0]
+            messages = [each["error"]["message"] for each in problems if each["part"] == part]
+            if messages:
+                yield (name, ""), messages[0]
 
     def alerts(self) -> list[Alert]:
         """Return the rules that hold: firing ones first, critical before others."""

@@ -21,7 +21,7 @@ HANDLED = (
     events.ProblemEnded,
 )
 
-_Told = (
+_ProblemEvent = (
     events.NotificationsFailed
     | events.NotificationsMissed
     | events.DiscoveryFailed
@@ -106,7 +106,7 @@ class ProblemBoard:
     def _note(
         self,
         part: str,
-        event: _Told,
+        event: _ProblemEvent,
         name: str = "",
         *,
         is_blocking: bool = False,

@@ -22,7 +22,7 @@ _EVENTS_FOR_EACH_OTHER = 5
 _OTHERS_BYTES = 3 * 1500 + _EVENTS_FOR_EACH_OTHER * 500
 """One record of each of the three long lists, and their share of events."""
 _LONGEST_TEXT = 600
-_UNTOLD_JOBS = ("checksum",)
+_UNLISTED_JOBS = ("checksum",)
 """Jobs that are no news: they run with each commit."""
 _FIRST_WIDTH_MS = 10_000
 MOST_COLUMNS = 300
@@ -68,9 +68,9 @@ class TableHistory:
 
     def take(self, event: events.Event, now_ms: int) -> bool:
         """Handle an event; return whether it changed the history."""
-        is_news = not (isinstance(event, events.LogMaintained) and event.job in _UNTOLD_JOBS)
-        is_told = is_news and self._events.take(event, now_ms)
-        return self._fold(event, now_ms) or is_told
+        is_news = not (isinstance(event, events.LogMaintained) and event.job in _UNLISTED_JOBS)
+        is_listed = is_news and self._events.take(event, now_ms)
+        return self._fold(event, now_ms) or is_listed
 
     def _fold(self, event: events.Event, now_ms: int) -> bool:
         match event:

@@ -36,26 +36,26 @@ class Timeline:
         Args:
             least: Less important events are ignored.
         """
-        told = told_of(event)
-        if told is None or (least != "info" and told["level"] == "info"):
+        record = record_of(event)
+        if record is None or (least != "info" and record["level"] == "info"):
             return False
-        self._note(told, getattr(event, "table", None), now_ms)
+        self._note(record, getattr(event, "table", None), now_ms)
         return True
 
     def add(self, kind: str, level: Level, text: str, version: int | None, now_ms: int) -> None:
         """Add a record that has no event of its own."""
-        told = {"kind": kind, "code": "", "level": level, "text": text[:_LONGEST_TEXT]}
-        self._note({**told, "version": version}, None, now_ms)
+        record = {"kind": kind, "code": "", "level": level, "text": text[:_LONGEST_TEXT]}
+        self._note({**record, "version": version}, None, now_ms)
 
-    def _note(self, told: Record, table: str | None, now_ms: int) -> None:
+    def _note(self, record: Record, table: str | None, now_ms: int) -> None:
         for known in list(self._records)[-_LOOK_BACK:]:
-            is_same = all(known.get(name) == told[name] for name in ("kind", "code"))
-            if told["kind"] in _REPEATED and is_same and known.get("table") == table:
-                known.update(last_ms=now_ms, count=known["count"] + 1, text=told["text"])
-                known["version"] = told["version"]
+            is_same = all(known.get(name) == record[name] for name in ("kind", "code"))
+            if record["kind"] in _REPEATED and is_same and known.get("table") == table:
+                known.update(last_ms=now_ms, count=known["count"] + 1, text=record["text"])
+                known["version"] = record["version"]
                 return
         self._records.append(
-            {**told, "table": table, "at_ms": now_ms, "last_ms": now_ms, "count": 1}
+            {**record, "table": table, "at_ms": now_ms, "last_ms": now_ms, "count": 1}
         )
         self.trim()
 
@@ -85,9 +85,9 @@ def _is_record(value: object) -> bool:
     )
 
 
-def told_of(event: events.Event) -> Record | None:
+def record_of(event: events.Event) -> Record | None:
     """Return the record of an event; None if the timeline does not show it."""
-    make = _TOLD.get(type(event))
+    make = _DESCRIBE.get(type(event))
     if make is None:
         return None
     kind, level, text = make(event)
@@ -101,7 +101,7 @@ def told_of(event: events.Event) -> Record | None:
     }
 
 
-_Told = Callable[[Any], tuple[str, Level, str]]
+_Describe = Callable[[Any], tuple[str, Level, str]]
 
 
 def _start(event: events.OffsetChosen) -> tuple[str, Level, str]:
@@ -126,7 +126,7 @@ def _removed(event: events.TableRemoved) -> tuple[str, Level, str]:
     return "table removed", "warning", event.reason
 
 
-def _explained(kind: str, level: Level) -> _Told:
+def _explained(kind: str, level: Level) -> _Describe:
     """Return a function that describes an event by its error, or its reason."""
     return lambda event: (
         kind,
@@ -135,15 +135,15 @@ def _explained(kind: str, level: Level) -> _Told:
     )
 
 
-def _constant(kind: str, level: Level, text: str) -> _Told:
+def _constant(kind: str, level: Level, text: str) -> _Describe:
     return lambda event: (kind, level, text)
 
 
-def _named(kind: str, level: Level, text: str, field: str) -> _Told:
+def _named(kind: str, level: Level, text: str, field: str) -> _Describe:
     return lambda event: (kind, level, text.format(getattr(event, field)))
 
 
-_TOLD: Mapping[type[events.Event], _Told] = {
+_DESCRIBE: Mapping[type[events.Event], _Describe] = {
     events.OffsetChosen: _start,
     events.PipelinePaused: _constant("paused", "info", "Paused by an operator."),
     events.PipelineStopped: _constant("stopped", "info", "Stopped; its offset is saved."),

@@ -47,7 +47,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 @web.middleware
-async def tell_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn aiohttp's own errors into JSON errors that quote nothing of the request."""
     try:
         return await handler(request)

@@ -85,7 +85,7 @@ class Dashboard:
         self._maintain = maintain
         self._history = HistoryBoard(clock)
         self._keeper = HistoryKeeper(
-            self._history, store, status=status, clock=clock, on_unsaved=self._tell_unsaved
+            self._history, store, status=status, clock=clock, on_unsaved=self._emit_unsaved
         )
         self._sender = AnswerSender()
         self._live = LiveUpdates(status, self._history, clock)
@@ -101,7 +101,7 @@ class Dashboard:
         self._files = page_files()
         self._tags = {name: f'"{sha256(body).hexdigest()}"' for name, body in self._files.items()}
 
-    def _tell_unsaved(self, path: str, reason: str) -> None:
+    def _emit_unsaved(self, path: str, reason: str) -> None:
         self.telemetry.emit(events.HistoryUnsaved(path=path, reason=reason))
 
     def handle(self, event: events.Event) -> None:

@@ -42,12 +42,12 @@ class Listener:
                 [*self._routes],
                 access=access,
                 tls=self._http.tls,
-                on_refused=self._tell_refused,
+                on_refused=self._emit_refused,
             )
             url = (await stack.enter_async_context(server)).url
         self._telemetry.emit(events.DaemonStarted(path=url))
 
-    def _tell_refused(self, reason: str) -> None:
+    def _emit_refused(self, reason: str) -> None:
         reason = (
             f"{reason} They are closed at once, so that deliveries continue. Find out which client"
             " opens them, or raise the limit of open files (`ulimit -n`, `LimitNOFILE=`)."

@@ -95,16 +95,16 @@ class LiveUpdates:
 
     async def run(self) -> None:
         """Serialize and send changes, until cancelled."""
-        told_at = moved_at = -math.inf
+        sent_at = moved_at = -math.inf
         while True:
             await self._clock.sleep(TICK_SECONDS)
             now = self._clock.monotonic()
-            if now < told_at + SNAPSHOT_SECONDS or not self._pages:
+            if now < sent_at + SNAPSHOT_SECONDS or not self._pages:
                 continue
             is_moving = now >= moved_at + 2 * SNAPSHOT_SECONDS
             names = self._take(with_moving=is_moving)
-            if names is not None or now >= told_at + BEAT_SECONDS:
-                told_at, moved_at = now, now if is_moving else moved_at
+            if names is not None or now >= sent_at + BEAT_SECONDS:
+                sent_at, moved_at = now, now if is_moving else moved_at
                 # In a thread: a thousand tables may have changed at once.
                 self._hand_out(await asyncio.to_thread(self._rows, names or ()))
 
@@ -215,8 +215,8 @@ class LiveUpdates:
         finally:
             self._opening -= 1
         # Messages sent since the first one was serialized follow it.
-        for told_at, message in self._recent:
-            if told_at >= first.began:
+        for sent_at, message in self._recent:
+            if sent_at >= first.began:
                 page.messages.put_nowait(message)
         self._pages.add(page)
         return first.body

@@ -13,7 +13,7 @@ from aiohttp import web
 from tailerd.config import Address, TlsConfig
 from tailerd.errors import ConfigError
 from tailerd.web.access import Access, Guard
-from tailerd.web.answers import add_headers, tell_errors
+from tailerd.web.answers import add_headers, errors_as_json
 from tailerd.web.certificates import Certificates
 from tailerd.web.connections import FIRST_SECONDS, Connections
 from tailerd.web.descriptors import SURPLUS, BoundedSocket, connection_share
@@ -116,7 +116,7 @@ class WebServer:
                 found = BoundedSocket.bound(family, kind, protocol, place)
                 stack.callback(found.close)
                 found.on_surplus = connections.make_room_soon
-                found.on_refused = self._tell_refused
+                found.on_refused = self._emit_refused
                 server = await loop.create_server(
                     runner.server,
                     sock=found,
@@ -135,7 +135,7 @@ class WebServer:
             ) from error
         return port
 
-    def _tell_refused(self, reason: str) -> None:
+    def _emit_refused(self, reason: str) -> None:
         now = asyncio.get_running_loop().time()
         if self._refused_at is None or now >= self._refused_at + REPEAT_SECONDS:
             self._refused_at = now
@@ -144,7 +144,7 @@ class WebServer:
     def _prepared(self, connections: Connections) -> web.AppRunner:
         guard = Guard(self.address, self._access)
         app = web.Application(
-            middlewares=[connections.note, tell_errors, guard.check, connections.read_body],
+            middlewares=[connections.note, errors_as_json, guard.check, connections.read_body],
             client_max_size=_LARGEST_BODY_BYTES,
         )
         app.on_response_prepare.append(add_headers)

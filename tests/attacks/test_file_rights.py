@@ -68,7 +68,7 @@ async def keep_everything(state: Path) -> None:
         saved = SavedOffset(offset=offset(3), changes=ChangeMode.AUTO)
         for _ in range(2):
             await FileOffsetStore(state / "offsets").save("orders", saved)
-        PauseStore(state / "paused").hold("orders")
+        PauseStore(state / "paused").pause("orders")
         record = CorruptCommitRecord(
             table_id="t", version=1, position=0, error_code="e", message="m", time_ms=1
         )

@@ -136,7 +136,7 @@ async def test_a_pin_whose_name_is_no_text_counts_and_blocks_no_other_job(
     assert turns.jobs() == (["checkpoint", "cleanup"] if oldest else ["checkpoint"])
     assert commits_of(table)[0] == oldest
     # As the process that maintains sends them.
-    told = [messages.line_of(messages.tell(event)) for event in turns.told]
+    told = [messages.line_of(messages.event_message(event)) for event in turns.told]
     failures = turns.of(events.MaintenanceFailed)
     assert [failed.error_code for failed in failures] == ([] if oldest else ["pin_unreadable"])
     assert oldest or any(rb"export-\\xff" in line or rb"export-\\udcff" in line for line in told)

@@ -55,12 +55,12 @@ class Kept:
         self._is_told = asyncio.Event()
         self.process = MaintenanceProcess(
             wakeups=WakeupRegistry(),
-            telemetry=Telemetry([self._hear]),
+            telemetry=Telemetry([self._on_message]),
             clock=SystemClock(),
             is_once=is_once,
         )
 
-    def _hear(self, event: events.Event) -> None:
+    def _on_message(self, event: events.Event) -> None:
         self.told.append(event)
         self._is_told.set()
 

@@ -39,7 +39,7 @@ def started(job: str) -> events.MaintenanceStarted:
 def jobs_after(*told: events.Event) -> RunningJobs:
     jobs = RunningJobs()
     for event in told:
-        jobs.hear(event)
+        jobs.handle(event)
     return jobs
 
 
@@ -48,28 +48,28 @@ def test_a_death_while_a_table_is_measured_holds_that_table_longer_each_time() -
     held = []
     for _ in range(12):
         for event in (started("assessment"), SURVEYED, started("measure")):
-            jobs.hear(event)
-        failed = jobs.blame("It is gone.", 0.0)
+            jobs.handle(event)
+        failed = jobs.on_process_death("It is gone.", 0.0)
         assert failed is not None
         assert (failed.table, failed.job) == ("orders", "measure")
-        held.append(jobs.held(0.0)["orders"])
+        held.append(jobs.skipped(0.0)["orders"])
     assert held[-1] > 100 * held[0] > 0
 
 
 def test_a_death_after_a_table_was_measured_is_nobodys_fault() -> None:
     for end in (MEASURED, UNKNOWN):
-        assert jobs_after(started("measure"), end).blame("It is gone.", 0.0) is None
+        assert jobs_after(started("measure"), end).on_process_death("It is gone.", 0.0) is None
 
 
 def test_a_table_that_was_measured_again_begins_anew() -> None:
     jobs = RunningJobs()
     for _ in range(12):
-        jobs.hear(started("measure"))
-        jobs.blame("It is gone.", 0.0)
+        jobs.handle(started("measure"))
+        jobs.on_process_death("It is gone.", 0.0)
     for event in (started("measure"), MEASURED, started("measure")):
-        jobs.hear(event)
-    jobs.blame("It is gone.", 0.0)
-    assert jobs.held(0.0)["orders"] < 10
+        jobs.handle(event)
+    jobs.on_process_death("It is gone.", 0.0)
+    assert jobs.skipped(0.0)["orders"] < 10
 
 
 def test_only_a_turn_that_ended_makes_the_next_restart_a_first_one() -> None:
@@ -78,10 +78,10 @@ def test_only_a_turn_that_ended_makes_the_next_restart_a_first_one() -> None:
     )
     process._attempt = 5
     for event in (started("assessment"), SURVEYED, started("measure"), MEASURED):
-        process._hear(messages.tell(event))
+        process._on_message(messages.event_message(event))
     assert process._attempt == 5
     line = messages.line_of(messages.TurnEnded(table="orders"))
-    process._hear(messages.from_keeper(line))
+    process._on_message(messages.from_keeper(line))
     assert process._attempt == 0
 
 
@@ -95,7 +95,7 @@ def test_status_shows_that_a_table_is_measured_and_forgets_an_old_death() -> Non
 
     board.handle(started("measure"))
     assert shown()["running"] == "measure"
-    failed = jobs_after(started("measure")).blame("It is gone.", 0.0)
+    failed = jobs_after(started("measure")).on_process_death("It is gone.", 0.0)
     assert failed is not None
     board.handle(failed)
     assert shown()["running"] is None

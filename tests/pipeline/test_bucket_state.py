@@ -45,8 +45,8 @@ async def test_the_next_daemon_finds_everything() -> None:
     first = state_in(store)
     async with first.held():
         await first.offsets().save("orders", saved(4))
-        await asyncio.to_thread(first.pauses.hold, "orders")
-        await asyncio.to_thread(first.pauses.hold, "other")
+        await asyncio.to_thread(first.pauses.pause, "orders")
+        await asyncio.to_thread(first.pauses.pause, "other")
         await asyncio.to_thread(first.pauses.release, "other")
         await asyncio.to_thread(first.history.save, "orders", {"a": 1})
     second = state_in(store)
@@ -86,7 +86,7 @@ async def test_a_pause_that_cannot_be_remembered_is_an_error_and_no_pause() -> N
     state = state_in(faulty)
     faulty.fail_nth(1, kind="put")
     with pytest.raises(StorageError):
-        await asyncio.to_thread(state.pauses.hold, "orders")
+        await asyncio.to_thread(state.pauses.pause, "orders")
     assert not state.pauses.is_paused("orders")
 
 
