@@ -56,7 +56,7 @@ class NetStepPlan:
         if head + 1 - start.version <= self._above:
             return False
         try:
-            await self._check(start, self._behind(start, head))
+            await self._check(start, self._offset_after(start, head))
         except TableError:
             # The commits are read one by one instead.
             return False
@@ -80,10 +80,10 @@ class NetStepPlan:
                 f"Version {start.version} was delivered in part, and no other step gives the rest.",
                 remedy=RESET_OR_ON_GAP,
             )
-        await self._check(start, self._behind(start, head))
+        await self._check(start, self._offset_after(start, head))
         return _marked(start, head)
 
-    def _behind(self, start: Offset, version: Version) -> Offset:
+    def _offset_after(self, start: Offset, version: Version) -> Offset:
         return replace(start, version=self._versions.next_version(version), mark="")
 
 

@@ -224,7 +224,7 @@ class ComparedFiles(ComparedInputs):
         """Return the bounds in the footer of a file; only for guesses, they may be wrong."""
         url = self.commit.scan(side, number).url
         try:
-            with self._files.open_beside(url) as source:
+            with self._files.open_unplanned(url) as source:
                 bounds = footer_bounds(source, url, self.limit.memory_bytes)
         except FileMissingError as error:
             raise self.commit.missing(url) from error
@@ -273,7 +273,7 @@ class ComparedFiles(ComparedInputs):
     def _open(self, url: str) -> BinaryIO:
         try:
             if url in self._opened:
-                return self._files.open_beside(url)
+                return self._files.open_unplanned(url)
             self._opened.add(url)
             return self._files.open(url)
         except FileMissingError as error:

@@ -81,11 +81,11 @@ def difference_of_files(
     one, other = scans
     if replace(one, url=other.url) != other or one.share != WHOLE_FILE or one.select_rows:
         return None
-    with open_file(one.url) as source, open_file(other.url) as beside:
+    with open_file(one.url) as source, open_file(other.url) as other_source:
         try:
-            for opened, scan in ((source, one), (beside, other)):
+            for opened, scan in ((source, one), (other_source, other)):
                 check_footer(opened, memory_bytes, scan.url)
-            files = _File.of(source, one), _File.of(beside, other)
+            files = _File.of(source, one), _File.of(other_source, other)
             return _difference(*files) if files[0].means_the_same(files[1]) else None
         except (pa.ArrowException, OSError, ValueError, TailerdError):
             return None

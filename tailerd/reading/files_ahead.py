@@ -37,13 +37,13 @@ class FilesAhead:
         while self._begun:
             begun, pending = self._begun.popleft()
             if begun == url:
-                return self.open_beside(url) if pending is None else pending.open()
+                return self.open_unplanned(url) if pending is None else pending.open()
             if pending is not None:
                 # Skipped.
                 pending.cancel()
-        return self.open_beside(url)
+        return self.open_unplanned(url)
 
-    def open_beside(self, url: str) -> BinaryIO:
+    def open_unplanned(self, url: str) -> BinaryIO:
         """Open a file outside the order, such as one of deletion vectors; prefetches continue.
 
         Raises:

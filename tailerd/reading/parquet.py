@@ -297,7 +297,7 @@ class _RowGroups:
 
         self._batches = batches_of(file, source)
         self._pieces = RowPieces(
-            file, source, shape.columns, lambda beside: batches_of(reopen(beside), beside)
+            file, source, shape.columns, lambda piece: batches_of(reopen(piece), piece)
         )
 
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tailerd.errors import CorruptLogError
 from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, without_group_marks
 
-MAX_MENDED_BYTES = 16 * 1024 * 1024
+MAX_PATCHED_BYTES = 16 * 1024 * 1024
 """Longer footers are not repaired: they are read twice, here and by Arrow."""
 
 
@@ -41,7 +41,7 @@ def _repaired(source: BinaryIO) -> BinaryIO | None:
         return None
     [size] = struct.unpack("<I", tail[:4])
     start = end - TAIL_BYTES - size
-    if start < 0 or size > MAX_MENDED_BYTES:
+    if start < 0 or size > MAX_PATCHED_BYTES:
         return None
     source.seek(start)
     try:
@@ -51,10 +51,10 @@ def _repaired(source: BinaryIO) -> BinaryIO | None:
     if body is None:
         return None
     rest = body + struct.pack("<I", len(body)) + MAGIC
-    return cast(BinaryIO, io.BufferedReader(_Mended(source, start, rest)))
+    return cast(BinaryIO, io.BufferedReader(_PatchedFile(source, start, rest)))
 
 
-class _Mended(io.RawIOBase):
+class _PatchedFile(io.RawIOBase):
     """A file whose bytes from a position on are replaced. It does not own the file."""
 
     def __init__(self, source: BinaryIO, until: int, rest: bytes) -> None:

@@ -161,9 +161,9 @@ class RowPieces:
         for number, leaf in leaves.items():
             start, end = (int(leaf.offsets[np.searchsorted(leaf.edges, row)]) for row in span)
             at = len(out)
-            for first, behind in (leaf.dictionary, (start, end)):
+            for first, stop in (leaf.dictionary, (start, end)):
                 self._source.seek(first)
-                out += self._source.read(behind - first)
+                out += self._source.read(stop - first)
             chunks[number] = (
                 footer.groups[group]
                 .chunks[number]
@@ -206,19 +206,19 @@ def _pieces(wanted: Rows, edges: Sequence[Rows]) -> Iterator[Piece]:
             (int(each[place - 1]), int(each[place]))
             for each, place in zip(edges, places, strict=True)
         )
-        behind = int(np.searchsorted(wanted, min(end for _, end in spans)))
-        yield Piece((int(row), int(wanted[behind - 1]) + 1), spans)
-        at = behind
+        stop = int(np.searchsorted(wanted, min(end for _, end in spans)))
+        yield Piece((int(row), int(wanted[stop - 1]) + 1), spans)
+        at = stop
 
 
 def _within(batches: Iterator[pa.RecordBatch], first: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield rows [first, end) of the concatenated batches."""
     at = 0
     for batch in batches:
-        start, behind = max(first - at, 0), min(end - at, batch.num_rows)
+        start, stop = max(first - at, 0), min(end - at, batch.num_rows)
         at += batch.num_rows
-        if start < behind:
-            yield batch.slice(start, behind - start)
+        if start < stop:
+            yield batch.slice(start, stop - start)
         if at >= end:
             return
 

@@ -82,13 +82,13 @@ def _in_step(
     one: Iterable[PositionedRows], other: Iterable[PositionedRows]
 ) -> Iterator[tuple[Rows | int, pa.RecordBatch, pa.RecordBatch]]:
     """Yield rows at the same positions of two files, however each is cut into batches."""
-    beside = iter(other)
+    others = iter(other)
     waiting: pa.RecordBatch | None = None
     for first, batch in one:
         positions, left = first, batch
         while left.num_rows:
             if waiting is None or not waiting.num_rows:
-                _, waiting = next(beside)
+                _, waiting = next(others)
             count = min(left.num_rows, waiting.num_rows)
             yield positions, left.slice(0, count), waiting.slice(0, count)
             left, waiting = left.slice(count), waiting.slice(count)

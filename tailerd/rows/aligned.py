@@ -66,7 +66,7 @@ class AlignedRows:
         self._failures = 0
 
     @property
-    def behind(self) -> Side:
+    def lagging_side(self) -> Side:
         """The side with fewer waiting rows; push that one next, unless it has ended."""
         return Side.REMOVED if self._removed.count <= self._added.count else Side.ADDED
 

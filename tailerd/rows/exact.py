@@ -119,7 +119,7 @@ class RowMatcher:
         sides = AlignedRows(self.comparer, self.hasher)
         waiting = {Side.REMOVED: iter(removed), Side.ADDED: iter(added)}
         while waiting:
-            side = sides.behind if sides.behind in waiting else next(iter(waiting))
+            side = sides.lagging_side if sides.lagging_side in waiting else next(iter(waiting))
             part = next(waiting[side], None)
             if part is None:
                 del waiting[side]

@@ -34,7 +34,7 @@ def compare(
     starts = dict.fromkeys(waiting, 0)
     found: list[Unaligned] = []
     while waiting:
-        side = rows.behind if rows.behind in waiting else next(iter(waiting))
+        side = rows.lagging_side if rows.lagging_side in waiting else next(iter(waiting))
         start = starts[side]
         part = waiting[side].slice(start, cut)
         if not part.num_rows:

@@ -73,14 +73,14 @@ def commit_tasks(
     """
     files = difference(before, after)
     compared = _compared(before, after, files, comparison)
-    apart = {*compared.removed, *compared.added}
+    compared_keys = {*compared.removed, *compared.added}
     old_schema = after.schema if before is None else before.schema
     if _is_comparable(old_schema, after.schema):
         old_schema = after.schema
     return [
-        *(_delete(key, old_schema) for key in files.removed if key not in apart),
-        *([_comparing(compared, after.schema)] if apart else []),
-        *(_insert(key, after.schema) for key in files.added if key not in apart),
+        *(_delete(key, old_schema) for key in files.removed if key not in compared_keys),
+        *([_comparing(compared, after.schema)] if compared_keys else []),
+        *(_insert(key, after.schema) for key in files.added if key not in compared_keys),
     ]
 
 

@@ -81,7 +81,7 @@ def read_rows(
     try:
         yield from _read(wanted, reading, columns, offsets)
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-        raise _told(wanted, reading.stores, error) from error
+        raise _mapped_error(wanted, reading.stores, error) from error
 
 
 def _read(
@@ -217,7 +217,7 @@ class _Scan:
         return at, rows_of_columns(arrays, schema, count)
 
 
-def _told(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdError:
+def _mapped_error(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdError:
     """Map an error of pylance to its cause, by checking which files exist."""
     if isinstance(error, TailerdError):
         return error

@@ -105,7 +105,7 @@ class LanceMaintenance(OneProcessMaintenance):
             NotATableError: There is no table.
             TableError, StorageError, OffsetError: It, or a ledger, cannot be read.
         """
-        self._log.hear(None)
+        self._log.note_version(None)
         await self._log.look()
         head = await self._log.manifest(self._log.head, lambda: "which was the newest")
         table_id = await self._table_id()
@@ -320,7 +320,7 @@ class LanceMaintenance(OneProcessMaintenance):
         )
 
     async def _done(self, job: str, summary: str, *, files: int = 0) -> JobResult:
-        self._log.hear(self._log.head + 1)
+        self._log.note_version(self._log.head + 1)
         await self._log.look()
         return JobResult(
             job=job,

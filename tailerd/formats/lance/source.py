@@ -36,7 +36,7 @@ from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
 from tailerd.formats.lance.protocol.version_names import FIRST, LanceVersions
 from tailerd.formats.lance.reader import LanceTaskReader
-from tailerd.formats.lance.version_log import VersionLog, gone
+from tailerd.formats.lance.version_log import VersionLog, missing_version
 from tailerd.formats.net_steps import NetStepPlan
 from tailerd.formats.plain_schema import checked, encode_schema
 from tailerd.formats.source import ReadsTasks
@@ -197,7 +197,7 @@ class LanceSource(ReadsTasks, LanceVersions):
 
     def hear(self, version: int | None) -> None:
         """Note that the table may have changed since the last poll, or that a version exists."""
-        self._log.hear(version)
+        self._log.note_version(version)
 
     # ------------------------------------------------------------------ steps
 
@@ -328,7 +328,7 @@ class LanceSource(ReadsTasks, LanceVersions):
         before = await self._log.find(version - 1)
         if before is None and await self._log.operation(after) is not Operation.CLONE:
             why = f"without which the changes of version {version} are not known"
-            raise gone(self._name, version - 1, why)
+            raise missing_version(self._name, version - 1, why)
         return before, after
 
     async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:

@@ -123,7 +123,7 @@ class LanceStatistics(CommitStatistics):
 
     def expire(self) -> None:
         """Make the next `advance` list the folder."""
-        self._log.hear(self.version + 1)
+        self._log.note_version(self.version + 1)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
         """Return what is left to deliver from an offset on; None if that was not tracked."""

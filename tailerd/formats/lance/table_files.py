@@ -21,7 +21,7 @@ from tailerd.formats.lance.protocol.fragments import (
     LanceFile,
 )
 from tailerd.formats.lance.protocol.manifest import Manifest
-from tailerd.formats.lance.version_log import gone
+from tailerd.formats.lance.version_log import missing_version
 from tailerd.rows.hash_kernels import Rows
 from tailerd.storage.stores import Stores, normal_url
 
@@ -111,7 +111,7 @@ class TableFiles:
             content = await store.get(path)
         except FileMissingError as error:
             why = f"and with it the deletion file {file.path}"
-            raise gone(self._name, manifest.version, why) from error
+            raise missing_version(self._name, manifest.version, why) from error
         return decode_deletions(content, file, store.url_of(path))
 
 

@@ -70,7 +70,7 @@ class VersionLog:
         self._head_file: FileMeta | None = None
         self._mark: FolderMark | None = None
         self._listed_at = float("-inf")
-        self._heard: int | None = None
+        self._notified_version: int | None = None
         self._manifests: OrderedDict[int, tuple[Manifest, tuple[Column, ...]]] = OrderedDict()
 
     @property
@@ -83,10 +83,10 @@ class VersionLog:
         """The versions of the last listing of the folder, and those found since."""
         return self._versions
 
-    def hear(self, version: int | None) -> None:
+    def note_version(self, version: int | None) -> None:
         """Note that the table may have changed, or that a version exists."""
         if version is not None:
-            self._heard = max(version, self._heard or 0)
+            self._notified_version = max(version, self._notified_version or 0)
 
     async def look(self) -> None:
         """Poll for new versions, with one request if there are none.
@@ -104,10 +104,10 @@ class VersionLog:
         found = await self._find_next()
         is_old = self._clock.monotonic() - self._listed_at >= RELIST_SECONDS
         is_due = self._store.is_local_folder or is_old
-        is_missed = self._heard is not None and self._heard > self.head
+        is_missed = self._notified_version is not None and self._notified_version > self.head
         if not found and (is_due or is_missed):
             await self.list()
-        self._mark, self._heard = mark, None
+        self._mark, self._notified_version = mark, None
 
     async def _folder_mark(self) -> FolderMark | None:
         if isinstance(self._store, MarksFolders):
@@ -205,7 +205,7 @@ class VersionLog:
         """
         found = await self.find(version)
         if found is None:
-            raise gone(self._name, version, why())
+            raise missing_version(self._name, version, why())
         return found
 
     async def fetch_ahead(self, versions: Sequence[int]) -> None:
@@ -244,7 +244,7 @@ class VersionLog:
             self._manifests.popitem(last=False)
 
 
-def gone(name: str, version: int, why: str) -> MissingVersionError:
+def missing_version(name: str, version: int, why: str) -> MissingVersionError:
     """Return the error for a missing manifest."""
     return MissingVersionError(
         f"The manifest of version {version} of {name} is gone, {why}: old versions were cleaned"

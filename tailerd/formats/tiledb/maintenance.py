@@ -320,8 +320,8 @@ class ArrayMaintenance(OneProcessMaintenance):
 def _mergeable(timeline: Timeline, until: int) -> tuple[TimedName, ...]:
     """Return the fragments before a time that are not in a merged fragment yet."""
     merged = {name for names in timeline.commits.to_vacuum.values() for name in names}
-    behind = (each for each in timeline.fragments if each.last_ms < until)
-    return tuple(each for each in behind if each.text not in merged)
+    earlier = (each for each in timeline.fragments if each.last_ms < until)
+    return tuple(each for each in earlier if each.text not in merged)
 
 
 def _merge(mode: str, until_ms: int | None = None) -> _Work:

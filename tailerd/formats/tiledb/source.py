@@ -346,8 +346,10 @@ class TileDBSource(ReadsTasks):
                 at = reached
         if at.phase is Phase.SNAPSHOT and at.is_before(end):
             is_last = end.phase is Phase.SNAPSHOT and end.version == at.version
-            behind = Offset(table_id=self._table_id, version=Version(at.version + 1), mark=end.mark)
-            reached = end if is_last else min(behind, end, key=lambda each: each.order)
+            next_offset = Offset(
+                table_id=self._table_id, version=Version(at.version + 1), mark=end.mark
+            )
+            reached = end if is_last else min(next_offset, end, key=lambda each: each.order)
             yield await self._plan.snapshot_group(
                 at, reached, _shares_of(at), end.position if is_last else None
             )
@@ -356,10 +358,12 @@ class TileDBSource(ReadsTasks):
             version = self._timeline.after(int(at.version) - 1)
             if version is None or version >= end.version:
                 break
-            behind = Offset(table_id=self._table_id, version=Version(version + 1), mark=end.mark)
+            next_offset = Offset(
+                table_id=self._table_id, version=Version(version + 1), mark=end.mark
+            )
             following = self._timeline.after(version)
             is_last = following is None or following >= end.version
-            reached = end if is_last and end.position == 0 else behind
+            reached = end if is_last and end.position == 0 else next_offset
             yield await self._plan.step_group(at, reached, version)
             at = reached
 

@@ -298,7 +298,9 @@ def changed_rows(found: Difference, shape: ArrayShape) -> Iterator[ChangedRows]:
     hasher = RowHasher(places, secrets.randbits(_SEED_BITS))
     pairs = pair_by_key(hasher.hash(deleted.select(keys)), hasher.hash(inserted.select(keys)))
     yield _all(_without(deleted, pairs.deleted), ChangeType.DELETE)
-    yield _twos(deleted.take(pa.array(pairs.deleted)), inserted.take(pa.array(pairs.inserted)))
+    yield _update_pairs(
+        deleted.take(pa.array(pairs.deleted)), inserted.take(pa.array(pairs.inserted))
+    )
     yield _all(_without(inserted, pairs.inserted), ChangeType.INSERT)
 
 
@@ -312,7 +314,7 @@ def _without(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> pa.RecordB
     return rows.filter(pa.array(keep))
 
 
-def _twos(before: pa.RecordBatch, after: pa.RecordBatch) -> ChangedRows:
+def _update_pairs(before: pa.RecordBatch, after: pa.RecordBatch) -> ChangedRows:
     count = before.num_rows
     both = pa.Table.from_batches([before, after])
     order = np.arange(2 * count).reshape(2, count).T.reshape(-1)

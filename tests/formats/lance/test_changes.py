@@ -246,11 +246,11 @@ async def test_many_and_few_deleted_rows_come_in_order_with_their_places(
     writer.delete("id < 100")
     writer.delete(f"id % {share} = 1")
     found = await commit(tmp_path / "t", 3, limit=BatchLimit(max_rows=700))
-    gone = [n for n in range(100, count) if n % share == 1]
-    assert [number for _, number, _ in pairs(found)] == gone
+    missing_version = [n for n in range(100, count) if n % share == 1]
+    assert [number for _, number, _ in pairs(found)] == missing_version
     assert max(batch.num_rows for batch in found) <= 700
     places = [each.rpartition(".")[2] for batch in found for each in _ids(batch)]
-    assert places == [str(n) for n in gone]
+    assert places == [str(n) for n in missing_version]
 
 
 def _ids(batch: ChangeBatch) -> list[str]:

@@ -94,11 +94,11 @@ class CommitTasks:
         while (plan := await self._plan(end, is_first=end is start)) is not None:
             tasks, size_bytes = plan.max_tasks, plan.size_bytes
             if end.position == 0 and tasks <= files and size_bytes <= size:  # Case A
-                end, files, size = _behind(end, plan), files - tasks, size - size_bytes
+                end, files, size = _offset_after(end, plan), files - tasks, size - size_bytes
             elif end is not start:  # Case B
                 break
             elif plan.is_whole:  # Case C
-                return _behind(end, plan)
+                return _offset_after(end, plan)
             else:
                 return await self._split(end, limit)  # Case D
         return end
@@ -127,7 +127,7 @@ class CommitTasks:
                 if files <= GROUP_TASKS:
                     admitted.append(task)
                 position = task.position + 1
-        return _behind(start, plan)
+        return _offset_after(start, plan)
 
     async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
         """Yield the tasks of [start, end).
@@ -147,7 +147,7 @@ class CommitTasks:
         while at.is_before(end):
             until = end.position if at.version == end.version else None
             found, plan = await self._expect(at.version)
-            after = _behind(at, plan) if until is None else end
+            after = _offset_after(at, plan) if until is None else end
             ready: list[ChangeTask] = []
             async for found_tasks in self._tasks(found, plan, at.position):
                 ready.extend(t for t in found_tasks if until is None or t.position < until)
@@ -178,7 +178,7 @@ class CommitTasks:
                 if step.schema != last and step.offset.is_before(end):
                     last = step.schema
                     yield step
-            at = _behind(at, plan)
+            at = _offset_after(at, plan)
 
     async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[TableSchemaStep]:
         if plan.kind is ChangeSourceKind.NONE:
@@ -259,7 +259,7 @@ def compared(
     return [exact_task(tasks, whole, before=plan.before, after=plan.after, key=key)]
 
 
-def _behind(at: Offset, plan: CommitPlan) -> Offset:
+def _offset_after(at: Offset, plan: CommitPlan) -> Offset:
     """Return the offset after a commit; `CREATE OR REPLACE TABLE` changes the table's id."""
     return replace(at.after_version(VERSIONS), table_id=plan.table_id)
 

@@ -86,7 +86,7 @@ class ExactCommit:
         scan = scan_of(
             file,
             columns,
-            self._files.open_beside,
+            self._files.open_unplanned,
             version=self._version,
             is_removed=side is Side.REMOVED,
         )
@@ -98,7 +98,7 @@ class ExactCommit:
     def selects_nothing(self, side: Side, number: int) -> bool:
         """Return whether the vectors of a file select no row."""
         rows = self._file(side, number).rows
-        return selects_nothing(rows, self._files.open_beside, self._memory_bytes)
+        return selects_nothing(rows, self._files.open_unplanned, self._memory_bytes)
 
     def missing(self, url: str) -> MissingDataFileError:
         """Return the error for a missing file."""

@@ -59,18 +59,18 @@ class LogContinuityCheck:
         self._clock = clock
         self._need = RelistPolicy(window.reader, clock)
         self._seen_version = head_version
-        self._told_version = -1
+        self._notified_version = -1
         self._sure_at = clock.monotonic()
         self._looked_at = float("-inf")
         self._spared: int | None = None
         self._is_woken = False
 
-    def hear(self, version: int | None) -> None:
+    def note_version(self, version: int | None) -> None:
         """Note that the table may have changed or a version may exist; the event may be wrong."""
         self._spared = None
         self._is_woken = True
         if version is not None:
-            self._told_version = max(self._told_version, version)
+            self._notified_version = max(self._notified_version, version)
 
     async def look_around(self, version: int) -> LogListing:
         """List the log around a version.
@@ -191,12 +191,12 @@ class LogContinuityCheck:
             MissingVersionError: Later versions exist.
         """
         # A version that is known to have existed cannot be one that is not written yet.
-        is_to_come = version > max(self._seen_version, self._told_version)
+        is_to_come = version > max(self._seen_version, self._notified_version)
         is_woken, self._is_woken = self._is_woken, False
         newest = self._window.newest
         if is_to_come and not is_certain and not await self._need.is_due(newest, is_woken=is_woken):
             return
-        self._told_version = -1
+        self._notified_version = -1
         listing = await self.look_around(version)
         self._check_still_there(listing, version)
         seen = self._window.newest

@@ -158,9 +158,9 @@ class NetChanges:
 
     async def _shares(self, before: Snapshot | None, after: Snapshot) -> AsyncIterator[_Share]:
         """Yield the rows that only one of the snapshots has, by the keys of their files."""
-        gone, come = _differing(before, after)
-        old = {} if before is None else await self._files(before, gone)
-        new = await self._files(after, come)
+        removed, added = _differing(before, after)
+        old = {} if before is None else await self._files(before, removed)
+        new = await self._files(after, added)
         for change, own, others in (
             (ChangeType.DELETE, old, new),
             (ChangeType.INSERT, new, old),
@@ -242,17 +242,17 @@ def _differing(before: Snapshot | None, after: Snapshot) -> tuple[KeyArray, KeyA
     """Return the keys of files that only the first has, and of files that only the second has."""
     new_keys, _ = after.files.sorted_files()
     old_keys = new_keys[:0] if before is None else before.files.sorted_files()[0]
-    gone, come = (
+    removed, added = (
         np.setdiff1d(one, other, assume_unique=True)
         for one, other in ((old_keys, new_keys), (new_keys, old_keys))
     )
-    if len(gone) + len(come) > MAX_EXACT_FILES:
+    if len(removed) + len(added) > MAX_EXACT_FILES:
         raise TooLargeError(
-            f"{len(gone) + len(come)} files differ between the versions, and {MAX_EXACT_FILES}"
+            f"{len(removed) + len(added)} files differ between the versions, and {MAX_EXACT_FILES}"
             " are compared at most.",
             remedy=_COMMIT_BY_COMMIT,
         )
-    return gone, come
+    return removed, added
 
 
 def _check_comparable(before: Snapshot, after: Snapshot) -> None:

@@ -45,11 +45,11 @@ class PartitionZone:
             )
         self._place = place
         self._on_guess = on_guess
-        self._is_told = False
+        self._is_reported = False
 
     def applied(self, group: TaskGroup) -> TaskGroup:
         """Return tasks whose partition timestamps have a zone, as far as one is set."""
-        if self._zone is None and (self._on_guess is None or self._is_told):
+        if self._zone is None and (self._on_guess is None or self._is_reported):
             return group
         tasks = tuple(with_files(task, self._file) for task in group.tasks)
         is_same = all(new is old for new, old in zip(tasks, group.tasks, strict=True))
@@ -70,8 +70,8 @@ class PartitionZone:
     def _text(self, column: str, text: str) -> str:
         if self._zone is not None:
             return _in_zone(text, self._zone)
-        if self._on_guess is not None and not self._is_told and lacks_zone(text):
-            self._is_told = True
+        if self._on_guess is not None and not self._is_reported and lacks_zone(text):
+            self._is_reported = True
             self._on_guess(
                 ZoneAssumedError(
                     f"Partition timestamps of {column} in {self._place} have no zone and are taken"

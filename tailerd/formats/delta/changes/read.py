@@ -61,7 +61,7 @@ def read_changes(
     """
     file = data_file(task)
     files = files or FilesAhead((), Stores())
-    scan = file_scan(task, None if columns is None else tuple(columns), files.open_beside)
+    scan = file_scan(task, None if columns is None else tuple(columns), files.open_unplanned)
 
     def opened(url: str) -> BinaryIO:
         try:

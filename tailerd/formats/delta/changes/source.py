@@ -283,7 +283,7 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
 
     def hear(self, version: int | None) -> None:
         """Note an event; if the version it names is not found, the log is listed."""
-        self._guard.hear(version)
+        self._guard.note_version(version)
 
     async def _check_identity(self, offset: Offset) -> None:
         """Make sure that an offset is of this log; record its id as known."""

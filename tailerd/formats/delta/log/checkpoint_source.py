@@ -321,14 +321,14 @@ class CheckpointSource:
                 body = await self._log.body_slices(file)
                 for lines in decode_full(file.name, body, self._log.memory_bytes):
                     rows = {r.key(self._log.url): r for line in lines if (r := line.remove)}
-                    if (found := self._removes(self._counting(rows))) is not None:
+                    if (found := self._removes(self._valid_removes(rows))) is not None:
                         yield found
                 continue
             batches = self._parquet_removes(file)
             while (found := await asyncio.to_thread(next, batches, None)) is not None:
                 yield found
 
-    def _counting(self, rows: dict[int, FileRow]) -> dict[int, FileRow]:
+    def _valid_removes(self, rows: dict[int, FileRow]) -> dict[int, FileRow]:
         keys = np.fromiter(rows, np.uint64, len(rows))
         counts = self.still_count(keys)
         return {key: row for (key, row), one in zip(rows.items(), counts, strict=True) if one}

@@ -234,10 +234,10 @@ class LogReader(LogFolder):
             else:
                 snapshot.state.check_log()
                 if damage is not None:
-                    self._tell_skipped(skipped, damage)
+                    self._report_skipped(skipped, damage)
                 return snapshot, segment
 
-    def _tell_skipped(self, version: int | None, damage: TableError) -> None:
+    def _report_skipped(self, version: int | None, damage: TableError) -> None:
         """Report a damaged checkpoint that was skipped; each once."""
         if self._on_mismatch is None or version in self._skipped:
             return

@@ -86,7 +86,7 @@ class DeltaMaintenance:
         self._held = HeldSnapshot(reader)
         self._writer = LogWriter(reader, clock=self._clock)
         self._cleanup = LogCleanup(reader, clock=self._clock)
-        self._silent: tuple[str, int] | None = None
+        self._empty_until: tuple[str, int] | None = None
 
     async def assessment(
         self, *, with_cleanup: bool = True, is_asked: bool = False
@@ -113,7 +113,7 @@ class DeltaMaintenance:
         if snapshot.version not in listing.commits:
             # The snapshot was opened again, from more or newer files.
             listing = await self.reader.list_log(self._held.base_version)
-        stats = self._without_silent(stats_of(listing, snapshot), snapshot.state)
+        stats = self._without_empty_commits(stats_of(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())
         if is_asked:
             decisions = [_as_asked(each, stats) for each in decisions]
@@ -221,12 +221,12 @@ class DeltaMaintenance:
             raise BugError("A compaction has a range of versions.")
         written = await self._writer.write_compaction(state, start, end)
         if written.outcome == "nothing_to_say":
-            self._silent = state.metadata.id, end
+            self._empty_until = state.metadata.id, end
         return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
 
-    def _without_silent(self, stats: LogStats, state: TableState) -> LogStats:
+    def _without_empty_commits(self, stats: LogStats, state: TableState) -> LogStats:
         """Exclude commits without any change of state from the trigger of compactions."""
-        table_id, until = self._silent or ("", -1)
+        table_id, until = self._empty_until or ("", -1)
         known = -1 if stats.compacted_until is None else stats.compacted_until
         if table_id != state.metadata.id or not known < until <= stats.version:
             return stats

@@ -136,9 +136,9 @@ def decode_framed(vector: DeletionVector, frame: bytes) -> BitMap64:
     """
     if len(frame) < vector.size_bytes + FRAME_BYTES:
         raise _invalid(vector, f"the file ends after {len(frame)} of its bytes")
-    told = int.from_bytes(frame[:4], "big")
-    if told != vector.size_bytes:
-        raise _invalid(vector, f"the file says {told} bytes, the log {vector.size_bytes}")
+    stored_size = int.from_bytes(frame[:4], "big")
+    if stored_size != vector.size_bytes:
+        raise _invalid(vector, f"the file says {stored_size} bytes, the log {vector.size_bytes}")
     data = frame[4 : 4 + vector.size_bytes]
     checksum = int.from_bytes(frame[4 + vector.size_bytes : 8 + vector.size_bytes], "big")
     if zlib.crc32(data) != checksum:

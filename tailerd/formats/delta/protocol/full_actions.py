@@ -102,7 +102,7 @@ def decode_full(
         try:
             yield _DECODER.decode_lines(block)
         except UNREADABLE:
-            yield [_patient(name, line) for line in block.splitlines() if line.strip()]
+            yield [_decode_leniently(name, line) for line in block.splitlines() if line.strip()]
 
 
 def _whole_lines(name: str, chunks: Iterable[bytes], memory_bytes: int) -> Iterator[bytes]:
@@ -114,7 +114,7 @@ def _whole_lines(name: str, chunks: Iterable[bytes], memory_bytes: int) -> Itera
         yield rest
 
 
-def _patient(name: str, text: bytes) -> FullLine:
+def _decode_leniently(name: str, text: bytes) -> FullLine:
     """Decode one line that has unknown fields, or known ones in an unusual shape."""
     try:
         line = msgspec.json.decode(text)

@@ -250,10 +250,11 @@ class LogReplay:
         elif line.sidecar is not None and self.with_files:
             self._checkpoint.sidecars.append(sidecar_file(line.sidecar, actions.version))
         elif line.checkpoint_metadata is not None:
-            told = line.checkpoint_metadata.version
-            if told != actions.version:
+            stated_version = line.checkpoint_metadata.version
+            if stated_version != actions.version:
                 raise CorruptLogError(
-                    f"The checkpoint of version {actions.version} says it is of version {told}.",
+                    f"The checkpoint of version {actions.version} says it is of version"
+                    f" {stated_version}.",
                     remedy=KEEP_CHECKPOINT,
                 )
 

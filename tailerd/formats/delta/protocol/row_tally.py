@@ -19,7 +19,7 @@ class RowTally:
         self.added: int | None = 0
         self._removed = 0
         self._of_marked: dict[int, int] = {}
-        self._untold: list[int] = []
+        self._uncounted: list[int] = []
 
     @property
     def removed(self) -> int | None:
@@ -28,7 +28,7 @@ class RowTally:
         Writers omit statistics from removes; for one that is paired with an `add` of the same path,
         the rows of the `add` are used.
         """
-        paired = [self._of_marked.get(key) for key in self._untold]
+        paired = [self._of_marked.get(key) for key in self._uncounted]
         known = [rows for rows in paired if rows is not None]
         return None if len(known) < len(paired) else self._removed + sum(known)
 
@@ -46,6 +46,6 @@ class RowTally:
         """Count a `remove`."""
         rows = num_records_of(action)
         if rows is None:
-            self._untold.append(path_key)
+            self._uncounted.append(path_key)
         else:
             self._removed += rows

@@ -33,7 +33,7 @@ _UNBOUNDED = frozenset({"boolean", "binary", "variant", "void"})
 """Types for which writers keep no bounds, or without a value."""
 
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_SPELT_DAYS = (-12_687_427, 11_248_737)
+_FORMATTABLE_DAYS = (-12_687_427, 11_248_737)
 """Days since the epoch of the years -32767 to 32767."""
 
 # Numbers are decoded as decimals to keep all digits, and converted to floats for float columns.
@@ -139,24 +139,26 @@ def _parsed(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 def statistics_texts(parsed: pa.StructArray) -> pa.StringArray:
     """Return statistics of a `statistics_type` as texts; null for rows without statistics."""
-    rows = _speakable(parsed).to_pylist()
+    rows = _as_json_values(parsed).to_pylist()
     return pa.array(
         [None if row is None else _ENCODER.encode(_pruned(row)).decode() for row in rows],
         pa.string(),
     )
 
 
-def _speakable(array: pa.Array) -> pa.Array:
+def _as_json_values(array: pa.Array) -> pa.Array:
     """Convert dates and times to texts."""
     kind = array.type
     if pa.types.is_struct(kind):
-        members = [_speakable(pc.struct_field(array, index)) for index in range(kind.num_fields)]
+        members = [
+            _as_json_values(pc.struct_field(array, index)) for index in range(kind.num_fields)
+        ]
         names = [item.name for item in kind]
         return pa.StructArray.from_arrays(members, names, mask=pc.is_null(array))
     if pa.types.is_timestamp(kind):
-        return pc.replace_substring(_spelt(array), " ", "T")
+        return pc.replace_substring(_formatted(array), " ", "T")
     if pa.types.is_date(kind):
-        return _spelt(array)
+        return _formatted(array)
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind))
     if pa.types.is_binary(kind) or pa.types.is_nested(kind):
@@ -164,15 +166,17 @@ def _speakable(array: pa.Array) -> pa.Array:
     return array
 
 
-def _spelt(array: pa.Array) -> pa.StringArray:
+def _formatted(array: pa.Array) -> pa.StringArray:
     """Return dates or times as texts; null for years that Arrow cannot format."""
     kind = array.type
     if pa.types.is_date(kind):
         days = array.cast(pa.int32())
     else:
         days = pc.divide(array.cast(pa.int64()), _PER_DAY[kind.unit])
-    is_spelt = pc.and_(pc.greater_equal(days, _SPELT_DAYS[0]), pc.less_equal(days, _SPELT_DAYS[1]))
-    return pc.if_else(is_spelt, array, pa.scalar(None, kind)).cast(pa.string())
+    is_formattable = pc.and_(
+        pc.greater_equal(days, _FORMATTABLE_DAYS[0]), pc.less_equal(days, _FORMATTABLE_DAYS[1])
+    )
+    return pc.if_else(is_formattable, array, pa.scalar(None, kind)).cast(pa.string())
 
 
 def _pruned(row: dict[str, Any]) -> dict[str, Any]:

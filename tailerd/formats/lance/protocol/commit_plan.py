@@ -75,10 +75,12 @@ def difference(
     """
     kept_as_is = frozenset[bytes]() if before is None else before.fragment_set
     new = [parse_fragment(each) for each in after.fragments if each not in kept_as_is]
-    gone = () if before is None else before.fragments
+    before_fragments = () if before is None else before.fragments
     old = {
         each.id: each
-        for each in (parse_fragment(raw) for raw in gone if raw not in after.fragment_set)
+        for each in (
+            parse_fragment(raw) for raw in before_fragments if raw not in after.fragment_set
+        )
     }
     added: list[Fragment] = []
     kept: list[KeptFragment] = []

@@ -25,7 +25,7 @@ _BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyedSplit:
+class ScannedSplit:
     """What a task collected from its files.
 
     Attributes:
@@ -45,18 +45,18 @@ class SurveyedSplit:
     rows_of_groups: tuple[int, ...] = ()
 
 
-def assessment(log: LogFolder, split: LogSplit, *, with_keys: bool) -> SurveyedSplit:
+def assessment(log: LogFolder, split: LogSplit, *, with_keys: bool) -> ScannedSplit:
     """Scan the files of a split.
 
     Raises:
         CorruptLogError, FileMissingError: The log is damaged, or changes meanwhile.
     """
     if split.is_json:
-        return _survey_json(log, split, with_keys=with_keys)
-    return _survey_parquet(log, split)
+        return _scan_json(log, split, with_keys=with_keys)
+    return _scan_parquet(log, split)
 
 
-def _survey_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> SurveyedSplit:
+def _scan_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> ScannedSplit:
     extras, others = ExtraColumns(), list[StateAction]()
     keys: list[int] = []
     actions = 0
@@ -71,7 +71,7 @@ def _survey_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> Surveye
                             keys.append(row.key(log.url))
                 if (other := line.other) is not None:
                     others.append(other)
-    return SurveyedSplit(
+    return ScannedSplit(
         split=split,
         others=tuple(others),
         extra_adds=extras.adds,
@@ -81,7 +81,7 @@ def _survey_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> Surveye
     )
 
 
-def _survey_parquet(log: LogFolder, split: LogSplit) -> SurveyedSplit:
+def _scan_parquet(log: LogFolder, split: LogSplit) -> ScannedSplit:
     [file] = split.files
     extras, others = ExtraColumns(), list[StateAction]()
     with CheckpointFile.of(log, file) as rows:
@@ -94,7 +94,7 @@ def _survey_parquet(log: LogFolder, split: LogSplit) -> SurveyedSplit:
                     for row in batch.column(kind).drop_null().to_pylist():
                         others.append((kind, plain_row(row)))
         counts = rows.rows_by_group()
-    return SurveyedSplit(
+    return ScannedSplit(
         split=split,
         others=tuple(others),
         extra_adds=extras.adds,
@@ -104,7 +104,7 @@ def _survey_parquet(log: LogFolder, split: LogSplit) -> SurveyedSplit:
     )
 
 
-def merged_extras(found: Sequence[SurveyedSplit]) -> ExtraColumns:
+def merged_extras(found: Sequence[ScannedSplit]) -> ExtraColumns:
     """Return types for the unknown fields of all files."""
     extras = ExtraColumns()
     for each in found:

@@ -33,7 +33,7 @@ from tailerd.formats.delta.log.v2_manifest import (
     write_manifest,
 )
 from tailerd.formats.delta.maintenance.distributed.assessment import (
-    SurveyedSplit,
+    ScannedSplit,
     assessment,
     merged_extras,
     stored_part,
@@ -149,7 +149,7 @@ class DistributedCheckpoints:
         extras = merged_extras(found)
         plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
         plan.actions = sum(each.actions for each in found)
-        plan.splits = [split for each in found for split in _dealt_out(each)]
+        plan.splits = [split for each in found for split in _splits_of(each)]
 
     async def _checkpoint_files(self, snapshot: Snapshot) -> tuple[list[LogFile], list[LogFile]]:
         """Return the files of the previous checkpoint, and its sidecars."""
@@ -241,7 +241,7 @@ class DistributedCheckpoints:
         )
 
 
-def _dealt_out(found: SurveyedSplit) -> list[LogSplit]:
+def _splits_of(found: ScannedSplit) -> list[LogSplit]:
     if found.split.is_json:
         return [found.split]
     return part_splits(found.split.files[0], found.rows_of_groups)

@@ -85,13 +85,13 @@ def write_range(
     Raises:
         StorageError: A sidecar cannot be written. Earlier ones stay, without being referenced.
     """
-    adds, removes = _counting(pieces, form, cutoff_ms)
+    adds, removes = _valid_actions(pieces, form, cutoff_ms)
     if not (len(adds.keys) or len(removes.keys)):
         return []
     return asyncio.run(_write(log, adds, removes, form, version))
 
 
-def _counting(
+def _valid_actions(
     pieces: Iterable[Piece], form: CheckpointForm, cutoff_ms: int
 ) -> tuple[FileActions, FileActions]:
     """Return the valid adds and removes: the last action of each key, unless it has expired."""

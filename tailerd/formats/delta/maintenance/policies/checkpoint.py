@@ -55,7 +55,7 @@ class CheckpointPolicy:
                 f"{count} commits {_since(stats)}, and {limit} make it due.",
                 self._old_enough_ms(stats),
             )
-        held, until_ms = self._held_back(stats, limit, now_ms)
+        held, until_ms = self._wait_reason(stats, limit, now_ms)
         if held:
             return _not(f"{reason[:-1]}, but {held}", until_ms)
         read = stats.commit_bytes + stats.live_bytes
@@ -96,7 +96,7 @@ class CheckpointPolicy:
             return None
         return after_ms(stats.commits[0].time_ms, self.every_seconds)
 
-    def _held_back(self, stats: LogStats, limit: int, now_ms: int) -> tuple[str, int | None]:
+    def _wait_reason(self, stats: LogStats, limit: int, now_ms: int) -> tuple[str, int | None]:
         """Return why the checkpoint must wait, and until when; an empty reason if it need not."""
         if stats.checkpoint_ms is not None:
             since = (now_ms - stats.checkpoint_ms) / 1000
