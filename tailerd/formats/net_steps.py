@@ -77,7 +77,8 @@ class NetStepPlan:
         """
         if not start.is_commit_start or head < start.version:
             raise MissingVersionError(
-                f"Version {start.version} was delivered in part, and no other step gives the rest.",
+                f"Version {start.version} was delivered in part, and a net change cannot deliver"
+                " the rest.",
                 remedy=RESET_OR_ON_GAP,
             )
         await self._check(start, self._offset_after(start, head))

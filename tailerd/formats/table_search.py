@@ -185,7 +185,7 @@ class TableSearch:
         except TimeoutError as error:
             raise StorageError(
                 f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
-                " server hardly answers or very much lies there.",
+                " server is slow or there are too many files.",
                 remedy="Name more of the path in the pattern, or name the tables.",
             ) from error
         return [store.url_of(folder) for folder in found]

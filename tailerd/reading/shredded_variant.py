@@ -219,7 +219,7 @@ def _ids(metadata: bytes) -> Mapping[bytes, int]:
 def _fields(value: bytes, ids: Mapping[bytes, int]) -> Iterable[tuple[bytes, bytes]]:
     """Yield names and values of the fields of an object."""
     if value[0] & 3 != _OBJECT:
-        raise ValueError("its value besides the shredded fields is no object")
+        raise ValueError("its value for fields that are not shredded is not an object")
     names = list(ids)
     header = value[0] >> 2
     offset_width, id_width = (header & 3) + 1, (header >> 2 & 3) + 1

@@ -137,7 +137,7 @@ def test_a_template_may_maintain_all_tables_of_a_folder(tmp_path: Path) -> None:
         ("{cleanup: {enabled: false, keep_from: 0}}", "cleanup.keep_from is set"),
         (
             "{checkpoint: {every_age: 2d}, cleanup: {enabled: true, older_than: 1d}}",
-            "no checkpoint stands for",
+            "no checkpoint covers",
         ),
         (
             "{checkpoint: {min_interval: 7d}, cleanup: {enabled: true, older_than: 6d}}",

@@ -84,7 +84,7 @@ async def test_no_checkpoint_of_the_old_table_stays_in_the_new_one(
     store = Replacing(table.folder, commit, look=look, versions=versions)
     reader = LogReader(store, str(table.folder))
     snapshot = await reader.open()
-    with pytest.raises(LogChangedError, match="another took its place"):
+    with pytest.raises(LogChangedError, match="replaced by another"):
         await LogWriter(reader).write_checkpoint(snapshot, manifest=manifest)
     assert store.new is not None
     assert not [*store.new.log.glob("*checkpoint*")]
@@ -204,7 +204,7 @@ async def test_no_compaction_of_the_old_table_stays_in_the_new_one(tmp_path: Pat
     store = ReplacingByPut(table, ".compacted.json")
     reader = LogReader(store, str(table.folder))
     snapshot = await reader.open()
-    with pytest.raises(LogChangedError, match="another took its place"):
+    with pytest.raises(LogChangedError, match="replaced by another"):
         await LogWriter(reader).write_compaction(snapshot.state, 1, 9)
     await assert_new(store, ".compacted.json")
 
@@ -213,7 +213,7 @@ async def test_no_checksum_of_the_old_table_stays_in_the_new_one(tmp_path: Path)
     table = old_table(tmp_path / "t", "classic")
     store = ReplacingByPut(table, ".crc")
     reader = LogReader(store, str(table.folder))
-    with pytest.raises(LogChangedError, match="another took its place"):
+    with pytest.raises(LogChangedError, match="replaced by another"):
         await LogWriter(reader).write_checksum(await reader.open())
     await assert_new(store, ".crc")
 
@@ -225,7 +225,7 @@ async def test_a_snapshot_of_the_old_table_makes_no_checksum_of_the_new_one(
     reader = LogReader(LocalStore(), str(table.folder))
     snapshot, published = await reader.open(), await reader.commit_file(table.version)
     new = make_anew(table.folder, OLD_VERSIONS + 8)
-    with pytest.raises(LogChangedError, match="another took its place"):
+    with pytest.raises(LogChangedError, match="replaced by another"):
         await LogWriter(reader).write_checksum(snapshot, published=published)
     assert not [*new.log.glob("*.crc")]
 

@@ -96,7 +96,7 @@ async def test_an_operator_gets_a_checkpoint_before_a_limit_is_reached(tmp_path:
     await turns.turn()
     [done] = turns.of(events.LogMaintained)
     assert (done.job, done.result, done.version) == ("checkpoint", "written", table.version)
-    assert turns.of(events.LogAssessed)[-1].due_reasons == ("An operator asked for it.",)
+    assert turns.of(events.LogAssessed)[-1].due_reasons == ("Requested by an operator.",)
     turns.keeper.ask()
     await turns.turn()
     assert turns.jobs() == ["checkpoint"], "nothing came since, so there is nothing to write"

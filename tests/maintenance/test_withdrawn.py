@@ -189,7 +189,7 @@ async def test_what_cannot_be_deleted_in_time_is_named_with_the_reason(
     }
     with pytest.raises(StorageError, match=r"^The storage failed because") as caught:
         await jobs[job]()
-    found = re.search(r"Besides, (\S+) may have stayed .* within 0.05 seconds", str(caught.value))
+    found = re.search(r"Also, (\S+) may have stayed .* within 0.05 seconds", str(caught.value))
     assert found
     left = [path.name for path in table.log.iterdir()]
     assert Path(found[1]).name in left

@@ -225,7 +225,7 @@ def test_maintenance_that_is_asked_for_writes_a_checkpoint(
 ) -> None:
     page = open_page(living.url, path="/#/tables/payments/maintenance")
     act(page, "maintain")
-    expect(page.locator("#s-jobs tbody")).to_contain_text("An operator asked for it.")
+    expect(page.locator("#s-jobs tbody")).to_contain_text("Requested by an operator.")
     log = living.tables["payments"].folder / "_delta_log"
     assert list(log.glob("*.checkpoint.parquet"))
 

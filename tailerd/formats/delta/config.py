@@ -22,15 +22,15 @@ class CheckpointConfig(MaintenancePart):
         default=None,
         ge=1,
         le=1_000_000,
-        description="So many commits after the last checkpoint. Without it, what the table's"
-        " delta.checkpointInterval says, or 10.",
+        description="Number of commits after the last checkpoint. Default: the table's"
+        " delta.checkpointInterval, or 10.",
         examples=[10],
     )
     every_bytes: SizeBytes | None = Field(
         default=64 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="So many bytes of commits after it.",
+        description="Size of the commits after the last checkpoint.",
         examples=["64MiB"],
     )
     every_age: Seconds | None = Field(
@@ -45,7 +45,7 @@ class CheckpointConfig(MaintenancePart):
         default=None,
         ge=0.001,
         le=3600,
-        description="So long, as estimated, does a reader need that opens the table cold.",
+        description="Estimated cold-read time of the log.",
         examples=["1s"],
     )
     min_interval: Seconds = Field(
@@ -86,13 +86,13 @@ class LogCompactionConfig(MaintenancePart):
     every_commits: int = Field(
         ge=2,
         le=100_000,
-        description="So many commits that are in no checkpoint and in no compaction.",
+        description="Number of commits that are in no checkpoint and no compaction.",
         examples=[100],
     )
 
 
 class DeltaMaintenanceConfig(MaintenanceConfig):
-    """What is done for a table's log, beside any other writer."""
+    """Maintenance of a table's log; other writers may do the same."""
 
     engine: Literal["arrow", "spark"] = Field(
         default="arrow",
@@ -139,6 +139,6 @@ class DeltaMaintenanceConfig(MaintenanceConfig):
         if cleanup.older_than is not None and cleanup.older_than < longest:
             raise ValueError(
                 "cleanup.older_than is shorter than the time between two checkpoints, so entries"
-                " would expire that no checkpoint stands for"
+                " would expire that no checkpoint covers"
             )
         return self

@@ -143,8 +143,8 @@ def _check(stored: _Stored, uuid: str) -> None:
         )
     if stored.partitions is None:
         raise UnsupportedFeatureError(
-            f"The metadata of {uuid} names no partitions, so which files belong to it only a"
-            " listing could tell, and that shows what failed writers left, too.",
+            f"The metadata of {uuid} names no partitions, so only a listing could show which"
+            " files belong to it, and a listing also has files that failed writers left.",
             remedy="Let its writer store the dataset with explicit partitions.",
         )
 

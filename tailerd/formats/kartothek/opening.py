@@ -45,7 +45,7 @@ async def open_source(
             await ledger.mark_dropped()
         raise NotATableError(
             f"There is no dataset at {place}: no file UUID.by-dataset-metadata.json or"
-            " .msgpack.zstd beside it.",
+            " .msgpack.zstd next to it.",
             remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
         )
     at = source_place(place, request, address.folder)

@@ -309,7 +309,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         if gone in self._history.newest.keys:
             raise MissingDataFileError(
                 f"The data file {url} is gone, and the dataset's metadata names it.",
-                remedy="Something deleted it that is no garbage collection: restore it.",
+                remedy="It was not deleted by garbage collection: restore it.",
             )
         raise collected(url)
 

@@ -14,7 +14,7 @@ class CompactionConfig(MaintenancePart):
         default=20,
         ge=2,
         le=1_000_000,
-        description="So many fragments of fewer rows than target_rows.",
+        description="Number of fragments with fewer rows than target_rows.",
         examples=[20],
     )
     deleted_share: float = Field(

@@ -110,7 +110,7 @@ class LanceMaintenance(OneProcessMaintenance):
         head = await self._log.manifest(self._log.head, lambda: "which was the newest")
         table_id = await self._table_id()
         fragments = [parse_fragment(each) for each in head.fragments]
-        floor, expired = RetentionFloor(), _Expired(reason="It was not looked for old versions.")
+        floor, expired = RetentionFloor(), _Expired(reason="Old versions were not checked.")
         if with_cleanup or self._jobs.tag:
             floor = await self._floor(table_id)
         if with_cleanup:
@@ -181,7 +181,7 @@ class LanceMaintenance(OneProcessMaintenance):
         return Decision(
             job=INDICES,
             is_due=outside >= limit,
-            reason=f"{outside} fragments lie outside of an index.",
+            reason=f"{outside} fragments are not indexed.",
             cost="Their rows are added to it.",
             saves="Searches need not scan them.",
         )

@@ -236,7 +236,7 @@ class LanceSource(ReadsTasks, LanceVersions):
 
     async def _before(self, at: Offset) -> Manifest:
         version = at.last_version(self)
-        return await self._log.manifest(version, lambda: "after which delivery stands")
+        return await self._log.manifest(version, lambda: "which is the last delivered version")
 
     async def _check_known(self, offset: Offset) -> None:
         """Make sure that an offset is of this table.

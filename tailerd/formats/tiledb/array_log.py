@@ -336,9 +336,9 @@ async def refused_group(store: ObjectStore, root: str, name: str) -> Unsupported
 def commits_changed(place: str) -> LogChangedError:
     """Return the error for a commit that appeared before the end of a planned delivery."""
     return LogChangedError(
-        f"A commit of the array {place} appeared behind others while their rows were planned or"
-        " read.",
-        remedy="A daemon tries again by itself, with that commit. If this stays, go on with"
+        f"An earlier commit of the array {place} appeared while the rows of later ones were planned"
+        " or read.",
+        remedy="A daemon retries automatically, with that commit. If the error stays, run"
         " `tailerd offsets reset NAME --to snapshot`.",
         path=place,
     )

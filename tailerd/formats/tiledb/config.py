@@ -14,7 +14,7 @@ class CommitsConfig(MaintenancePart):
         default=100,
         ge=2,
         le=1_000_000,
-        description="So many commit files that are in no merged one.",
+        description="Number of commit files that are in no merged file.",
         examples=[100],
     )
 
@@ -26,7 +26,7 @@ class FragmentMetaConfig(MaintenancePart):
         default=10,
         ge=2,
         le=1_000_000,
-        description="So many fragments whose metadata is in no merged file.",
+        description="Number of fragments whose metadata is in no merged file.",
         examples=[10],
     )
 
@@ -37,7 +37,7 @@ class FragmentsConfig(MaintenancePart):
     every_commits: int = Field(
         ge=2,
         le=1_000_000,
-        description="So many fragments behind the slowest pipeline.",
+        description="Number of fragments delivered by every pipeline.",
         examples=[50],
     )
 

@@ -63,7 +63,7 @@ def _left(states: States, array: Any) -> str | None:
         if text is None:
             raise MissingVersionError(
                 f"What the late commit of {states.scan.until_ms} changed is not known, because"
-                f" the later delete {each.name} has a condition that cannot be asked for.",
+                f" the later delete {each.name} has a condition that cannot be evaluated.",
                 remedy=RESET_OR_ON_GAP,
             )
         texts.append(f"({text})")

@@ -208,8 +208,8 @@ class ArrayMaintenance(OneProcessMaintenance):
         return Decision(
             job=FRAGMENTS_JOB,
             is_due=is_due,
-            reason=f"{count} fragments are behind every pipeline; due at {policy.every_commits}."
-            + (f" {obstacle}" if obstacle else ""),
+            reason=f"{count} fragments are delivered by every pipeline; due at"
+            f" {policy.every_commits}." + (f" {obstacle}" if obstacle else ""),
             cost="All their cells are written again.",
             saves=f"{count} fragments are read as one.",
         )
@@ -263,7 +263,7 @@ class ArrayMaintenance(OneProcessMaintenance):
         now = await self._look(await self._log.look(self._clock.now_ms()), floor)
         agreed = [each for each in now.removable if each in before.removable]
         if not agreed or floor.obstacle:
-            return nothing_deleted(assessment, floor.obstacle or "Nothing may go any more.")
+            return nothing_deleted(assessment, floor.obstacle or "Nothing may be deleted any more.")
         originals = [
             each
             for each in now.timeline.commits.fragments
@@ -312,8 +312,8 @@ class ArrayMaintenance(OneProcessMaintenance):
         merged = timeline.hiding(int(version) - 1)
         if merged is not None:
             raise MissingVersionError(
-                f"{reader} cannot go on at {version}: what was written then was merged into"
-                f" {merged.text} and vacuumed."
+                f"{reader} cannot resume at {version}: the fragment of that time was merged"
+                f" into {merged.text} and vacuumed."
             )
 
 

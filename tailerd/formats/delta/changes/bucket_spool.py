@@ -33,7 +33,7 @@ def open_spool(scratch: ScratchPlace) -> Spool:
     if scratch.store is None:
         return SnapshotSpool(scratch.folder)
     if scratch.check_held is None:
-        raise BugError("A scratch place in a store has nothing that tells who holds it.")
+        raise BugError("A scratch place in a store needs `check_held`.")
     return BucketSpool(scratch.store, scratch.prefix, scratch.folder, check_held=scratch.check_held)
 
 

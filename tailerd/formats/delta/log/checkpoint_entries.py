@@ -32,7 +32,7 @@ def check_entries(add: pa.StructArray, keys: KeyArray, name: str, root_url: str)
     if not is_same:
         raise LogCleanedUpError(
             f"{name} was replaced by another writer's checkpoint since it was read first.",
-            remedy="Run the command again; a daemon looks again by itself.",
+            remedy="Run the command again; a daemon retries automatically.",
         )
 
 

@@ -87,7 +87,7 @@ def _all_that_is_left(damage: TableError | None) -> TableError | None:
     """Add to the error of a damaged checkpoint that the version cannot be read without it."""
     if damage is None or isinstance(damage, TooLargeError):
         return damage
-    lost = "No older checkpoint and no complete run of commits gives this version."
+    lost = "No older checkpoint and no complete run of commits rebuilds this version."
     return damage.restated(f"{damage.message} {lost}")
 
 
@@ -382,7 +382,7 @@ class LogReader(LogFolder):
                 is_finished = is_finished or _is_like(before, now)
             if not is_finished or (is_read and not _is_like(file, now)):  # Case B
                 raise TornCommitError(
-                    f"{file.name} is still being written: it is no commit before its writer has"
+                    f"{file.name} is still being written: it is incomplete until its writer has"
                     " closed it.",
                     remedy="Wait for the writer; one that creates commits atomically, by rename or"
                     " by put-if-absent, avoids this wait.",

@@ -80,7 +80,7 @@ class CheckpointFile:
         is_sidecar = self.name.startswith(f"{SIDECAR_FOLDER}/")
         if is_lacking or (is_sidecar and not has_adds and "remove.path" not in self._leaves):
             raise CorruptLogError(
-                f"{self.name} is no checkpoint file: it has no column add.path.",
+                f"{self.name} is not a checkpoint file: it has no column add.path.",
                 remedy=KEEP_CHECKPOINT,
             )
 

@@ -59,9 +59,9 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
         published.mtime_ms,
     ):
         raise LogChangedError(
-            f"Nothing was made of version {published.end_version} of {log.url}, because"
+            f"No file was published for version {published.end_version} of {log.url}, because"
             f" {published.name} is no longer the file that was read: the table was dropped, or"
-            " another took its place.",
+            " replaced by another.",
             remedy="Run the command again.",
         )
 
@@ -88,7 +88,7 @@ async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
 def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
     more = f" and {len(paths) - 1} more" * (len(paths) > 1)
     urls = tuple(map(log.store.url_of, paths))
-    text = f"Besides, {urls[0]}{more} may have stayed and could not be deleted:"
+    text = f"Also, {urls[0]}{more} may have stayed and could not be deleted:"
     if not isinstance(reason, TailerdError):
         reason.add_note(f"{text} {why}")
     elif not set(urls).issubset(reason.leftovers):

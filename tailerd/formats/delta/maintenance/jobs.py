@@ -325,7 +325,7 @@ def _base_of(version: int) -> Version:
 def _as_asked(decision: Decision, stats: LogStats) -> Decision:
     if decision.job != "checkpoint" or decision.is_due or not stats.commits:
         return decision
-    return replace(decision, is_due=True, reason="An operator asked for it.")
+    return replace(decision, is_due=True, reason="Requested by an operator.")
 
 
 def _nothing_deleted(oldest: int, why: str) -> JobResult:

@@ -176,8 +176,8 @@ class LogCleanup:
                     await asyncio.to_thread(self._read_all, file)
         except (DamagedCheckpointError, CorruptLogError) as error:
             raise CorruptLogError(
-                f"Cleanup was skipped, because the checkpoint of version {version}, which must"
-                f" stand for what is deleted, is damaged: {error}",
+                f"Cleanup was skipped, because the checkpoint of version {version}, which"
+                f" replaces the deleted files, is damaged: {error}",
                 remedy="Let a writer of the table write a newer checkpoint, and keep the commits"
                 " before it until then.",
             ) from error

@@ -303,7 +303,7 @@ class TaskPlanner:
         if self._waiting:
             raise CorruptLogError(
                 f"The commit of version {self._plan.version} changed while it was read.",
-                remedy="Nobody may edit a committed log entry: restore it from a backup.",
+                remedy="A committed log entry must not be edited: restore it from a backup.",
             )
 
     def _pair_key(self, action: FileAction) -> int | None:

@@ -62,8 +62,8 @@ class DataPaths:
             place = _normal(place)
         if not any(place.startswith(f"{folder}/") for folder in (self.root, *self.allowed)):
             raise PathOutsideTableError(
-                f"The log names the file {path!r}, which lies outside the table at {self.root},"
-                " and a log could so make this process read anything.",
+                f"The log names the file {path!r}, which is outside the table at {self.root},"
+                " so it is not read.",
                 remedy=(
                     "If it is a shallow clone, allow the place with --allow-path (or allowed_paths"
                     f" in the configuration), for example {posixpath.dirname(place)}."

@@ -50,10 +50,10 @@ _FEATURES = (
     ReaderFeature("variantType-preview", "variants are given as the JSON they hold"),
     ReaderFeature("variantShredding", "typed columns of variants are put together"),
     ReaderFeature("variantShredding-preview", "typed columns of variants are put together"),
-    ReaderFeature("catalogManaged", "not served", _CATALOG_MANAGED, changes_log=True),
-    ReaderFeature("catalogOwned-preview", "not served", _CATALOG_MANAGED, changes_log=True),
-    ReaderFeature("adaptiveMetadata", "not served", _MANIFESTS, changes_log=True),
-    ReaderFeature("adaptiveMetadata-preview", "not served", _MANIFESTS, changes_log=True),
+    ReaderFeature("catalogManaged", "not supported", _CATALOG_MANAGED, changes_log=True),
+    ReaderFeature("catalogOwned-preview", "not supported", _CATALOG_MANAGED, changes_log=True),
+    ReaderFeature("adaptiveMetadata", "not supported", _MANIFESTS, changes_log=True),
+    ReaderFeature("adaptiveMetadata-preview", "not supported", _MANIFESTS, changes_log=True),
 )
 READER_FEATURES = {feature.name: feature for feature in _FEATURES}
 

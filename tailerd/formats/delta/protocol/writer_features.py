@@ -63,8 +63,8 @@ _REASONS = {
     "catalogManaged": "its catalog decides which commits exist and who may maintain the log",
     "catalogOwned-preview": "its catalog decides which commits exist and who may maintain the log",
     "coordinatedCommits-preview": "its coordinator says which commits happened",
-    "redirectReaderWriter": "the table lies elsewhere",
-    "redirectReaderWriter-preview": "the table lies elsewhere",
+    "redirectReaderWriter": "the table is stored elsewhere",
+    "redirectReaderWriter-preview": "the table is stored elsewhere",
     "redirectWriterOnly": "writers must go elsewhere",
     "redirectWriterOnly-preview": "writers must go elsewhere",
 }

@@ -122,8 +122,8 @@ def parse_fragment(message: bytes) -> Fragment:
         elif place >= _OVERLAYS:
             what = "overlay files" if place == _OVERLAYS else f"a part {place}"
             raise UnsupportedFeatureError(
-                f"A fragment has {what}, which this release does not know: values of its rows may"
-                " stand there.",
+                f"A fragment has {what}, which this release does not support: they may have"
+                " values of its rows.",
                 remedy="Use a newer release, or compact the table.",
             )
         else:

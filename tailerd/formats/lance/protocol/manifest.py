@@ -116,8 +116,8 @@ class Manifest:
                 f"{bit} ({_OTHER_FLAGS[bit]})" if bit in _OTHER_FLAGS else str(bit) for bit in bits
             )
             raise UnsupportedFeatureError(
-                f"Version {self.version} of {place} asks of its readers what this release does not"
-                f" know: flag {named}. Its rows would not be read correctly.",
+                f"Version {self.version} of {place} requires an unsupported feature: flag {named}."
+                " Its rows would not be read correctly.",
                 remedy="Use a newer release, or let a writer remove the feature.",
             )
 

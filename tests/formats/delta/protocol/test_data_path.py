@@ -72,7 +72,7 @@ def test_a_path_is_decoded_exactly_once(path: str, place: str) -> None:
     ],
 )
 def test_a_path_that_leaves_the_table_is_refused(path: str) -> None:
-    with pytest.raises(PathOutsideTableError, match="lies outside the table"):
+    with pytest.raises(PathOutsideTableError, match="is outside the table"):
         LOCAL.resolve(path)
 
 
