@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 
 from tests.conftest import ROOT
@@ -28,6 +30,26 @@ PHRASES = re.compile(
 
 FIRST_VERBS = re.compile(r"(?:Tell|Hear|Prepare|Say)\b")
 """Verbs that no docstring begins with: it says what is returned, written or sent."""
+
+IDENTIFIER = re.compile(
+    r"(?:^|_)(?:tells?|told|hears?|heard|behind|beside|anew|whoever|nobody|somebody)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Words that no identifier of the product contains."""
+
+OUTER_NAMES = {
+    "tell": "a method of Python's files",
+    "hear": "a method of `ChangeSource`, which plug-ins implement",
+}
+"""Identifiers that others define."""
+
+TEXT_WORDS = re.compile(
+    r"\b(?:whoever|anew|nobody|somebody|behind|besides?|hears|may be had|likewise)\b", re.IGNORECASE
+)
+"""Words that no docstring and no comment has."""
+
+PENDING = ("tailerd/errors.py", "tailerd/cli/status.py")
+"""Files whose docstrings are texts for users, which change elsewhere; to be removed with them."""
 
 HINT = re.compile(r"\b[Hh]int(?:s|ed)?\b")
 """Means one thing: `_last_checkpoint`, and Lance's file of the same kind, which may be stale."""
@@ -109,6 +131,81 @@ def test_docstrings_begin_with_a_verb_of_the_field() -> None:
         if isinstance(node, documented)
         and (text := ast.get_docstring(node) or "")
         and FIRST_VERBS.match(text)
+    ]
+    assert found == []
+
+
+def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module defines or uses, each with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield node.lineno, name
+            case ast.ClassDef(name=name) | ast.MatchAs(name=str(name)):
+                yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def explanations(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a module's comments and docstrings, each with its number."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                end = node.lineno if node.end_lineno is None else node.end_lineno
+                yield from enumerate(lines[node.lineno - 1 : end], node.lineno)
+            case _:
+                pass
+
+
+def test_identifiers_are_in_plain_words() -> None:
+    found = [
+        f"{name}:{number}: {identifier}"
+        for name, source in sources()
+        if name.endswith(".py")
+        for number, identifier in identifiers(ast.parse(source))
+        if IDENTIFIER.search(identifier) and identifier not in OUTER_NAMES
+    ]
+    assert found == []
+
+
+def test_only_what_others_define_is_called_as_they_call_it() -> None:
+    defined = {
+        (node.name, name)
+        for name, source in sources()
+        if name.endswith(".py")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in OUTER_NAMES
+    }
+    files = {"reading/parquet_open", "storage/output", "storage/s3/remote_input"}
+    sources_of_changes = {
+        "formats/base",
+        *(f"formats/{each}/source" for each in ("kartothek", "lance", "tiledb")),
+        "formats/delta/changes/source",
+    }
+    assert defined == {
+        *(("tell", f"tailerd/{name}.py") for name in files),
+        *(("hear", f"tailerd/{name}.py") for name in sources_of_changes),
+    }
+
+
+def test_docstrings_and_comments_are_in_plain_words() -> None:
+    found = [
+        f"{name}:{number}: {match[0]}"
+        for name, source in sources()
+        if name.endswith(".py") and name not in PENDING
+        for number, text in explanations(source)
+        for match in TEXT_WORDS.finditer(text)
     ]
     assert found == []
 
