@@ -79,12 +79,15 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     # A worker reads the command line again, and settles nothing itself.
     node.workerinput["full"] = node.config.option.full
+    node.workerinput["has_groups"] = node.config.option.dist == "loadgroup"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     given = getattr(config, "workerinput", None)
     if given is not None:
         config.option.full = given["full"]
+        # What pytest-xdist goes by when it names the groups of tests.
+        config.option.loadgroup = given["has_groups"]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -111,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 _MADE_ONCE = {
     "gigabyte_commit": "gigabyte-commit",
-    "place": "image",
+    "image": "image",
 }
 """Fixtures that take long to make -> the group of the tests that have them."""
 

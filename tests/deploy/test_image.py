@@ -170,7 +170,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Run the build stage for the image without Java, with its own COPY and RUN steps."""
     found = Place(tmp_path_factory.mktemp("image"))
     source = found.root / "src"
@@ -231,10 +231,10 @@ def run(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(place: Place) -> None:
-    done = run(place, "--version")
+def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(image: Place) -> None:
+    done = run(image, "--version")
     assert (done.returncode, __version__ in done.stdout) == (0, True), done.stderr
-    packages = next((place.root / "opt/tailerd/lib").glob("python3*/site-packages"))
+    packages = next((image.root / "opt/tailerd/lib").glob("python3*/site-packages"))
     names = {path.name.lower() for path in packages.iterdir()}
     assert "tailerd" in names
     assert not names & {"pip", "pyspark", "py4j", "setuptools"}
@@ -244,11 +244,11 @@ def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(place: Place) 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_without_spark_its_engine_is_refused_with_the_way_out(place: Place) -> None:
-    config = place.root / "etc/tailerd/spark.yaml"
+def test_without_spark_its_engine_is_refused_with_the_way_out(image: Place) -> None:
+    config = image.root / "etc/tailerd/spark.yaml"
     text = CONFIG.format(port=0).replace("engine: arrow", "engine: spark")
     config.write_text(text)
-    done = run(place, "run", "--config", str(config), "--once")
+    done = run(image, "run", "--config", str(config), "--once")
     assert done.returncode == 2, done.stderr
     assert "The engine of tables.orders is spark, but PySpark is not installed" in done.stderr
     assert "Traceback" not in done.stderr
@@ -257,18 +257,18 @@ def test_without_spark_its_engine_is_refused_with_the_way_out(place: Place) -> N
 @pytest.mark.full
 @pytest.mark.slow
 def test_the_entry_serves_is_healthy_stops_on_sigterm_and_leaves_its_install_alone(
-    place: Place,
+    image: Place,
 ) -> None:
-    before = sorted(path for path in (place.root / "opt").rglob("*"))
+    before = sorted(path for path in (image.root / "opt").rglob("*"))
     port = free_port()
-    (place.root / "etc/tailerd/tailerd.yaml").write_text(CONFIG.format(port=port))
+    (image.root / "etc/tailerd/tailerd.yaml").write_text(CONFIG.format(port=port))
     url = RUNTIME.pairs("ENV")["HEALTH_URL"].replace("9464", str(port))
-    environment = place.environment(HEALTH_URL=url)
-    health = [str(place.root / "opt/tailerd/bin/python"), *RUNTIME.words("HEALTHCHECK")[1:]]
-    folder = place.root / "var/lib/tailerd"
+    environment = image.environment(HEALTH_URL=url)
+    health = [str(image.root / "opt/tailerd/bin/python"), *RUNTIME.words("HEALTHCHECK")[1:]]
+    folder = image.root / "var/lib/tailerd"
     assert subprocess.run(health, env=environment, check=False, capture_output=True).returncode != 0
     with subprocess.Popen(
-        place.entry(), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        image.entry(), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as daemon:
         try:
             deadline = time.monotonic() + 60
@@ -284,7 +284,7 @@ def test_the_entry_serves_is_healthy_stops_on_sigterm_and_leaves_its_install_alo
             if daemon.poll() is None:
                 daemon.kill()
     assert daemon.returncode == 0, log.decode()
-    assert sorted(path for path in (place.root / "opt").rglob("*")) == before
+    assert sorted(path for path in (image.root / "opt").rglob("*")) == before
     assert (folder / "state").is_dir()
 
 
