@@ -112,6 +112,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(reason)
 
 
+@pytest.hookimpl(tryfirst=True)  # Before fixtures start Spark.
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark") and not item.config.getoption("--benchmark"):
+        forked_popen.start_server()
+
+
 _MADE_ONCE = {
     "gigabyte_commit": "gigabyte-commit",
     "image": "image",

@@ -1,4 +1,8 @@
-"""Passes one command to `fork_server`; loads next to nothing."""
+"""Passes one command to `fork_server`; loads next to nothing.
+
+fork_client.py SOCKET ARGUMENT...              tailerd ARGUMENT...
+fork_client.py SOCKET -m MODULE ARGUMENT...    python -m MODULE ARGUMENT...
+"""
 
 import json
 import os
@@ -6,10 +10,13 @@ import socket
 import sys
 
 if __name__ == "__main__":
+    place, *words = sys.argv[1:]
+    module = words[1] if words[:1] == ["-m"] else ""
     with socket.socket(socket.AF_UNIX) as server:
-        server.connect(sys.argv[1])
+        server.connect(place)
         request = {
-            "arguments": sys.argv[2:],
+            "module": module,
+            "arguments": words[2:] if module else words,
             "folder": os.getcwd(),
             "environment": dict(os.environ),
             "session": False,

@@ -1,9 +1,13 @@
-"""Runs `tailerd` a thousand times without starting Python a thousand times.
+"""Runs `tailerd` and Spark's Python processes without starting Python a thousand times.
 
 A process that has loaded everything, and has one thread, forks for each command. A client
 connects, passes the arguments, working folder, environment and its standard streams, reads the
 number of the process, and later how it ended. `fork_client.py` is such a client as a command;
 `forked_popen.py` is one for `subprocess`.
+
+Spark starts `python -m pyspark.daemon` for each kind of worker, and each worker loads pandas, Arrow
+and this package again: a second of a processor. Forked from here they have them. When Spark ends
+such a client, the process it stands for gets SIGTERM.
 
     python -m tests.fork_server SOCKET [LOCAL-FOLDER s3://BUCKET/PREFIX]
 
@@ -19,6 +23,7 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -26,6 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,6 +49,16 @@ _LEFT_OUT = (
     "tailerd.maintenance.maintenance_worker",
 )
 
+_OF_SPARK_WORKERS = (
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "pyspark.worker",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.streaming.datasource",
+)
+
 # Before its submodule `run` is imported, which then has the name.
 run_command = tailerd.cli.run
 
@@ -54,6 +70,7 @@ class Server:
         self._places = (local, remote)
         self._starter = os.getppid()
         self._running: dict[int, socket.socket] = {}
+        self._of_spark: dict[socket.socket, int] = {}
         self._wake, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(self._wake, False)
@@ -65,16 +82,19 @@ class Server:
         self._listener.listen(64)
         Path(f"{path}.new").rename(path)
 
-    def serve(self) -> list[str] | None:
-        """Return, in a forked process, the arguments of its command; elsewhere None at the end."""
+    def serve(self) -> Callable[[], object] | None:
+        """Return, in a forked process, the program it is to run; elsewhere None at the end."""
         while os.getppid() == self._starter:
-            listener = self._listener.fileno()
-            ready, _, _ = select.select([listener, self._wake], [], [], 1)
+            ready, _, _ = select.select([self._listener, self._wake, *self._of_spark], [], [], 1)
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._report()
-            if listener in ready and (words := self._fork()) is not None:
-                return words
+            for client in ready:
+                if isinstance(client, socket.socket) and client in self._of_spark:
+                    # It says nothing: it has ended.
+                    os.kill(self._of_spark.pop(client), signal.SIGTERM)
+            if self._listener in ready and (program := self._fork()) is not None:
+                return program
         return None
 
     def _report(self) -> None:
@@ -83,9 +103,10 @@ class Server:
             if not number:
                 return
             with self._running.pop(number) as client:
+                self._of_spark.pop(client, None)
                 _send(client, status)
 
-    def _fork(self) -> list[str] | None:
+    def _fork(self) -> Callable[[], object] | None:
         client, _ = self._listener.accept()
         message, streams, _, _ = socket.recv_fds(client, _LARGEST, 3)
         while message and not message.endswith(b"\n"):
@@ -94,11 +115,17 @@ class Server:
             client.close()
             return None
         request = json.loads(message)
+        module = request.get("module", "")
+        if module:
+            _load_for_spark()
         number = os.fork()
         if not number:
             _become(request, streams)
-            return [word.replace(*self._places) for word in request["arguments"]]
+            words = [word.replace(*self._places) for word in request["arguments"]]
+            return partial(_run_module, module, words) if module else partial(_run_command, words)
         self._running[number] = client
+        if module:
+            self._of_spark[client] = number
         _send(client, number)
         for stream in streams:
             os.close(stream)
@@ -169,6 +196,19 @@ def _end(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
+def _run_command(words: list[str]) -> None:
+    sys.argv = ["tailerd", *words]
+    tailerd.cli.main()
+
+
+def _run_module(name: str, words: list[str]) -> None:
+    for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if place and place not in sys.path:
+            sys.path.insert(0, place)
+    sys.argv = [name, *words]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
 def _load() -> None:
     for module in pkgutil.walk_packages(tailerd.__path__, "tailerd."):
         if not module.name.startswith(_LEFT_OUT):
@@ -184,8 +224,20 @@ def _load() -> None:
     gc.freeze()
 
 
+def _load_for_spark() -> None:
+    """Load what Spark's workers need, unless it is loaded."""
+    if "pyspark.worker" in sys.modules:
+        return
+    for name in _OF_SPARK_WORKERS:
+        importlib.import_module(name)
+    import tailerd.spark
+
+    for module in pkgutil.walk_packages(tailerd.spark.__path__, "tailerd.spark."):
+        importlib.import_module(module.name)
+    gc.freeze()
+
+
 if __name__ == "__main__":
     _load()
-    if (words := Server(*[*sys.argv[1:], "", ""][:3]).serve()) is not None:
-        sys.argv = ["tailerd", *words]
-        _end(_status_of(tailerd.cli.main))
+    if (program := Server(*[*sys.argv[1:], "", ""][:3]).serve()) is not None:
+        _end(_status_of(program))

@@ -36,8 +36,16 @@ _READ_AT_START = ("PYTHON", "ARROW_", "OMP_", "OPENBLAS_", "LD_", "MALLOC_", "LC
 """Variables of other values than the server's make a difference once and for all."""
 _ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE_SECONDS = 120
+_PYTHON_OF_SPARK = """\
+#!/bin/sh
+case "$1 $2" in "-m pyspark."*) [ -S {place} ] && exec {python} -S -E {client} {place} "$@" ;; esac
+exec {python} "$@"
+"""
+"""What Spark starts in place of Python; without the server it is Python all the same."""
 
 _plain = subprocess.Popen
+_environment: dict[str, str] = {}
+"""Of this process when it was told to fork."""
 
 
 class _Server:
@@ -45,16 +53,28 @@ class _Server:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="tailerd-forks-")
-        self.environment = dict(os.environ)
+        # Not of this moment: a test may have set what the next ones do not have.
+        self.environment = _environment or dict(os.environ)
         self.limits = _limits()
         self._place = f"{self._folder}/socket"
-        self._process = _plain([sys.executable, "-m", "tests.fork_server", self._place], cwd=_ROOT)
+        self._process = _plain(
+            [sys.executable, "-m", "tests.fork_server", self._place],
+            cwd=_ROOT,
+            env=self.environment,
+        )
         atexit.register(self.end, os.getpid())
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not Path(self._place).exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("The server that forks commands did not start.")
             time.sleep(0.02)
+        python = Path(self._folder) / "python"
+        client = _ROOT / "tests/fork_client.py"
+        python.write_text(
+            _PYTHON_OF_SPARK.format(place=self._place, python=sys.executable, client=client)
+        )
+        python.chmod(0o755)
+        os.environ.setdefault("PYSPARK_PYTHON", str(python))
 
     def connect(self) -> socket.socket:
         """Return a connection for one command."""
@@ -112,8 +132,7 @@ class ForkedPopen(subprocess.Popen[Any]):
         if words is None or not is_plain or not self._fits(environment):
             super()._execute_child(args, executable, *rest)  # type: ignore[misc]
             return
-        if not _server:
-            _server.append(_Server())
+        start_server()
         request = {
             "arguments": words,
             "folder": os.getcwd() if cwd is None else os.fspath(cwd),
@@ -172,6 +191,13 @@ class ForkedPopen(subprocess.Popen[Any]):
             self._client.close()
 
 
+def start_server() -> None:
+    """Start the process that forks, unless this process has it."""
+    if not _server:
+        _server.append(_Server())
+
+
 def install() -> None:
     """Make it the `Popen` of this process."""
+    _environment.update(os.environ)
     subprocess.Popen = ForkedPopen  # type: ignore[misc]

@@ -50,7 +50,8 @@ def serve() -> None:
 
     import tailerd.spark
 
-    os.environ.update(TZ="UTC", PYSPARK_PYTHON=sys.executable)
+    os.environ["TZ"] = "UTC"
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     time.tzset()
     builder = SparkSession.builder.master("local[2]")
     for name, value in CONF.items():

@@ -25,7 +25,7 @@ from tests.process_tree import processes_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
 
 TABLES = 4
 DEFAULT_KILLS = 3

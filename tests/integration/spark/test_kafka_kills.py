@@ -21,7 +21,7 @@ from tests.kafka.topics import Topics
 from tests.process_tree import processes_below
 from tests.spark_session import require_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
 DEFAULT_KILLS = 2
 _SECONDS = 240.0
 
