@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailerd.spark.java_process import link_home
 from tests.kafka.broker import Broker
 from tests.kafka.jars import KafkaUnavailableError, java, kafka_jars
 
@@ -25,6 +25,11 @@ SPARK_SECONDS = 300
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # For some rows, compiling a query takes longer than interpreting it.
 _SPARK_OPTIONS = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+
+
+_OF_HOME = ("bin", "jars", "sbin")
+"""What Spark needs of PySpark's folder to start Java; workers find modules where pip put them."""
+_KEPT_HOMES = 3
 
 
 def hasten_java(*, make: bool) -> None:
@@ -41,6 +46,7 @@ def hasten_java(*, make: bool) -> None:
         folder = _folder()
     except KafkaUnavailableError:
         return
+    folder.parent.mkdir(parents=True, exist_ok=True)
     _use_home(folder.with_name(f"{folder.name}-home"))
     os.environ["KAFKA_OPTS"] = _OPTIONS
     os.environ["SPARK_SUBMIT_OPTS"] = f"{_OPTIONS} {_SPARK_OPTIONS}"
@@ -55,41 +61,50 @@ def hasten_java(*, make: bool) -> None:
 
 
 def _use_home(home: Path) -> None:
-    """Let all start Spark from one place: an archive fits the paths it was made with."""
+    """Let all start Spark from one place: an archive fits the paths it was made with.
+
+    Its files are PySpark's, linked: it outlives the environment that it was made in, and so does
+    the archive.
+    """
     if "SPARK_HOME" in os.environ:
         return
     if not home.is_dir():
-        home.parent.mkdir(parents=True, exist_ok=True)
+        pyspark = find_spec("pyspark")
+        assert pyspark is not None
+        assert pyspark.origin is not None
         made = Path(tempfile.mkdtemp(dir=home.parent))
-        link_home(made)
+        for name in _OF_HOME:
+            shutil.copytree(Path(pyspark.origin).parent / name, made / name, copy_function=_link)
         # Another run may have been faster.
         with suppress(OSError):
             made.rename(home)
     os.environ["SPARK_HOME"] = str(home)
 
 
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def _folder() -> Path:
-    """Return where the archives of this Java and these jars lie.
+    """Return where the archives of this Java and these jars are; new where there are none.
 
     Raises:
         KafkaUnavailableError: There is no Java, or the jars cannot be fetched.
     """
-    version = subprocess.run([java(), "-version"], capture_output=True, check=True).stderr
-    pyspark = find_spec("pyspark")
-    places = (
-        f"{kafka_jars()} {None if pyspark is None else pyspark.origin} {_OPTIONS} {_SPARK_OPTIONS}"
-    )
-    digest = hashlib.sha256(version + places.encode()).hexdigest()[:16]
+    found = subprocess.run([java(), "-version"], capture_output=True, check=True).stderr
+    parts = (found.decode(), str(kafka_jars()), version("pyspark"), _OPTIONS, _SPARK_OPTIONS)
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return Path.home() / ".cache/tailerd/java" / digest
 
 
 def _make(folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for home in folder.parent.glob("*-home"):
-        if not (home / "jars").exists():
-            # Of an environment that is gone.
-            shutil.rmtree(home, ignore_errors=True)
-            shutil.rmtree(home.with_name(home.name.removesuffix("-home")), ignore_errors=True)
+    homes = sorted(folder.parent.glob("*-home"), key=lambda path: path.stat().st_mtime)
+    for home in homes[:-_KEPT_HOMES]:
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(home.with_name(home.name.removesuffix("-home")), ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         complete = Path(made) / "complete"
         complete.mkdir()

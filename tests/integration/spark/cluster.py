@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,14 @@ from tests.kafka.process import ServerProcess
 from tests.process_tree import pids_below
 
 SPARK = Path(pyspark.__file__).parent
+# Of the tests' Java (`tests/java_archives.py`), where there is one.
+_HOME = Path(os.environ.get("SPARK_HOME", SPARK))
+_JAVA_OPTIONS = " ".join(
+    # Spark refuses its own settings there.
+    word
+    for word in os.environ.get("SPARK_SUBMIT_OPTS", "").split()
+    if not word.startswith("-Dspark")
+)
 LOOPBACK = "127.0.0.1"
 # Executors have the dependencies, and the package only from what is submitted.
 CLEAN = (
@@ -48,7 +57,8 @@ class Cluster:
             process.end(signal.SIGTERM, seconds=20)
 
     def _run(self, name: str, kind: str, *arguments: str) -> None:
-        command = str(SPARK / "bin/spark-class"), f"org.apache.spark.deploy.{kind}"
+        java = f"SPARK_HOME={_HOME}", f"SPARK_DAEMON_JAVA_OPTS={_JAVA_OPTIONS}"
+        command = *java, str(_HOME / "bin/spark-class"), f"org.apache.spark.deploy.{kind}"
         common = "--host", LOOPBACK, "--webui-port", "0"
         log = self._folder / f"{name}.log"
         self._processes.append(
@@ -65,7 +75,11 @@ class Cluster:
 
     def conf(self) -> dict[str, str]:
         """What a driver on this machine is told."""
-        return {"spark.driver.host": LOOPBACK, "spark.executor.memory": "512m"}
+        return {
+            "spark.driver.host": LOOPBACK,
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+        }
 
     def executors(self) -> list[int]:
         """The processes of executors."""
