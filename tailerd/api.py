@@ -516,7 +516,8 @@ def _request(
     modes = [mode.value for mode in ChangeMode]
     if changes not in modes:
         raise UsageError(
-            f"changes is {changes!r}, which is no mode.", remedy=f"Use one of {', '.join(modes)}."
+            f"changes is {changes!r}, which is not a valid mode.",
+            remedy=f"Use one of {', '.join(modes)}.",
         )
     return _Request(
         place=str(place),
@@ -533,7 +534,7 @@ def _request(
 def _point(point: Point) -> str:
     if isinstance(point, bool) or not isinstance(point, int | str | dt.datetime):
         raise UsageError(
-            f"{point!r} is no version and no time.", remedy="Give an int, a datetime or a text."
+            f"{point!r} is not a version or a time.", remedy="Give an int, a datetime or a text."
         )
     if isinstance(point, dt.datetime):
         return point.isoformat()
@@ -560,7 +561,7 @@ def _joined(tables: Sequence[pa.Table], place: str) -> pa.Table:
         raise SchemaChangedError(
             f"Rows of {place} do not fit one schema, because a column changed its type between two"
             " versions.",
-            remedy="Iterate over the batches, or read the versions before and after it apart.",
+            remedy="Iterate over the batches, or read the versions before and after it separately.",
         ) from error
 
 

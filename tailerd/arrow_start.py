@@ -21,7 +21,7 @@ class _NoPandas:
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name == "pandas":
-            raise ModuleNotFoundError("pandas is not looked for.", name=name)
+            raise ModuleNotFoundError("pandas is hidden here.", name=name)
         return None
 
 

@@ -56,5 +56,5 @@ def zone_named(name: str) -> ZoneInfo:
     # The name of a folder, of a path outside the folder of zones, or of no possible file.
     except (KeyError, OSError, ValueError):
         raise ValueError(
-            "it is no name of a time zone; write an IANA name, such as Europe/Berlin or UTC"
+            "it is not a valid time zone name; write an IANA name, such as Europe/Berlin or UTC"
         ) from None

@@ -20,9 +20,9 @@ RESET_PIPELINE = "Reset the pipeline with `tailerd offsets reset NAME --to snaps
 RESET_OR_ON_GAP = f"{RESET_PIPELINE[:-1]}, or set on_gap."
 START_AFTER = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
 KEEP_CHECKPOINT = (
-    "Do not remove it while commits before its version are gone: nothing else says which files the"
-    " table has. Restore it from a copy of the log; or, where a writer can still read the table,"
-    " let it write a new checkpoint."
+    "Do not remove it while commits before its version are missing: nothing else says which files"
+    " the table has. Restore it from a copy of the log; or, where a writer can still read the"
+    " table, let it write a new checkpoint."
 )
 """Remedies that hold for a command, for Spark and for the daemon."""
 
@@ -211,13 +211,13 @@ class ConfigError(TailerdError):
 
 
 class UsageError(ConfigError):
-    """A command was called with arguments that do not fit."""
+    """A command or function was called with invalid arguments."""
 
     code = "usage"
 
 
 class MissingExtraError(ConfigError):
-    """A library that this asks for is an extra, and not installed."""
+    """A required library belongs to an extra that is not installed."""
 
     code = "missing_extra"
 
@@ -242,13 +242,13 @@ class NotATableError(TableError):
 
 
 class UnsupportedFeatureError(TableError):
-    """The table's protocol asks for something this reader does not know."""
+    """The table's protocol requires a feature that this release does not support."""
 
     code = "unsupported_feature"
 
 
 class CorruptLogError(TableError):
-    """A file of the log breaks the protocol."""
+    """A file of the log violates the protocol."""
 
     code = "corrupt_log"
 
@@ -261,7 +261,7 @@ class TornCommitError(CorruptLogError):
 
 
 class InvalidPropertyError(TableError):
-    """A table property that decides what is deleted cannot be understood."""
+    """A table property that decides what is deleted has an invalid value."""
 
     code = "invalid_property"
 
@@ -293,20 +293,20 @@ class UnreadableMetadataError(CorruptLogError):
 
 
 class LogChangedError(CorruptLogError):
-    """The log changed while something was made from it; another try starts from what is there."""
+    """The log changed while it was read; the next attempt starts from its current state."""
 
     code = "log_changed"
     retryable = True
 
 
 class CommitChangedError(CorruptLogError):
-    """A commit that was read has other content now, though nobody may change a commit."""
+    """A commit that was already read has different content, although commits are immutable."""
 
     code = "commit_changed"
 
 
 class ChecksumMismatchError(CorruptLogError):
-    """The replayed state differs from the version checksum a writer left."""
+    """The replayed state differs from the version checksum that a writer wrote."""
 
     code = "checksum_mismatch"
 
@@ -330,7 +330,7 @@ class MissingDataFileError(TableError):
 
 
 class UnreadableDataFileError(TableError):
-    """A data file exists but is no Parquet, or its columns do not fit the schema."""
+    """A data file exists but is not Parquet, or its columns do not fit the schema."""
 
     code = "unreadable_data_file"
 
@@ -350,9 +350,8 @@ class TooLargeError(TableError):
         mib = memory_bytes >> 20
         return cls(
             f"{what}, which cannot be read within `memory` ({mib} MiB).",
-            remedy=f"If the file is as its writer meant it, set `memory: {4 * mib}MiB` or more at"
-            " the"
-            " top of the configuration and read the table with `tailerd run` (commands without a"
+            remedy=f"If the file is intact, set `memory: {4 * mib}MiB` or more at the top of the"
+            " configuration and read the table with `tailerd run` (commands without a"
             " configuration use the default); else restore the file from a backup.",
         )
 
@@ -370,31 +369,31 @@ class SchemaChangedError(TableError):
 
 
 class ChangeFeedDisabledError(TableError):
-    """Delta's change data feed was asked for at a version where it is not enabled."""
+    """Delta's change data feed was requested at a version where it is not enabled."""
 
     code = "change_feed_disabled"
 
 
 class TableRecreatedError(TableError):
-    """The table was dropped and created again: another table id answers at this place."""
+    """The table was dropped and created again: its id has changed."""
 
     code = "table_recreated"
 
 
 class PathOutsideTableError(TableError):
-    """A path in the log leaves the table's folder and nobody allowed that place."""
+    """A path in the log is outside the table's folder and not in `allowed_paths`."""
 
     code = "path_outside_table"
 
 
 class LinkInPathError(TableError):
-    """A symbolic link lies where something would be written or deleted."""
+    """A file would be written or deleted through a symbolic link."""
 
     code = "link_in_path"
 
 
 class StorageError(TailerdError):
-    """The storage did not do what was asked."""
+    """A request to the storage failed."""
 
     code = "storage"
     retryable = True
@@ -408,14 +407,14 @@ class FileMissingError(StorageError):
 
 
 class NotAFileError(StorageError):
-    """A pipe, a socket or a device stands where a file was expected; it is not read."""
+    """There is a pipe, a socket or a device instead of a file; it is not read."""
 
     code = "not_a_file"
     retryable = False
 
 
 class NameTooLongError(StorageError):
-    """No file of this storage can have the name."""
+    """The name is too long for a file of this storage."""
 
     code = "name_too_long"
     retryable = False
@@ -429,7 +428,7 @@ class FileExistsAlreadyError(StorageError):
 
 
 class AccessDeniedError(StorageError):
-    """The storage refuses this user."""
+    """The storage denies access to this user."""
 
     code = "access_denied"
     retryable = False
@@ -450,7 +449,7 @@ class CredentialsExpiredError(AccessDeniedError):
 
 
 class ClockSkewError(StorageError):
-    """This machine's clock and the storage's differ too much for its signatures to count."""
+    """The clocks of this machine and the storage differ too much, so signatures are rejected."""
 
     code = "clock_skew"
 
@@ -463,27 +462,27 @@ class ConditionalPutUnsupportedError(StorageError):
 
 
 class SinkError(TailerdError):
-    """A sink did not take a delivery."""
+    """A delivery to a sink failed."""
 
     code = "sink"
     retryable = True
 
 
 class SinkRefusedError(SinkError):
-    """A sink refuses what is asked of it until something is changed."""
+    """A sink rejects deliveries until the cause is fixed."""
 
     code = "sink_refused"
     retryable = False
 
 
 class IncompatibleSchemaError(SinkRefusedError):
-    """A schema registry's rule forbids the schema that a table has now."""
+    """The table's current schema violates the compatibility rule of the schema registry."""
 
     code = "incompatible_schema"
 
 
 class SchemaNotRegisteredError(SinkRefusedError):
-    """A schema is not in the registry, and it is not for us to put it there."""
+    """A schema is not in the registry, and `auto_register` is off."""
 
     code = "schema_not_registered"
 
@@ -496,20 +495,20 @@ class SinkFencedError(SinkError):
 
 
 class SinkTooSlowError(SinkError):
-    """A sink cannot finish a delivery of this size in the time it has; a smaller one may pass."""
+    """A sink cannot finish a delivery of this size in time; a smaller one may succeed."""
 
     code = "sink_too_slow"
 
 
 class TopicRecreatedError(SinkError):
-    """A topic was deleted, or deleted and made again: what was delivered into it is gone."""
+    """A topic was deleted, or deleted and recreated: what was delivered into it is lost."""
 
     code = "topic_recreated"
     retryable = False
 
 
 class CommitAheadError(SinkError):
-    """A commit is dated further ahead than the sink takes records."""
+    """A commit's timestamp is further in the future than the sink accepts."""
 
     code = "commit_ahead"
 
@@ -522,7 +521,7 @@ class EngineError(TailerdError):
 
 
 class BatchRetryError(EngineError):
-    """A micro-batch has to be written again from its beginning; the engine does that at once."""
+    """A micro-batch must be written again from its beginning; the engine retries it at once."""
 
     code = "batch_retry"
 
@@ -534,26 +533,26 @@ class OffsetError(TailerdError):
 
 
 class PipelineReboundError(OffsetError):
-    """What is saved belongs to a pipeline of another daemon name or with another sink place."""
+    """The saved offset belongs to a pipeline with another daemon name or another sink place."""
 
     code = "pipeline_rebound"
 
 
 class DaemonUnreachableError(TailerdError):
-    """No daemon answers at the address a command asks."""
+    """No daemon answers at the address that a command uses."""
 
     code = "daemon_unreachable"
     retryable = True
 
 
 class DaemonRefusedError(TailerdError):
-    """The running daemon did not do what a command asked of it."""
+    """The running daemon refused the request of a command."""
 
     code = "daemon_refused"
 
 
 class ExplorerBusyError(TailerdError):
-    """The daemon is still looking into a table for somebody, or a look took too long."""
+    """Another query of a table is running, or a query took too long."""
 
     code = "explorer_busy"
     retryable = True
@@ -567,19 +566,19 @@ class MaintenanceBusyError(TailerdError):
 
 
 class PinUnreadableError(ConfigError):
-    """A file that pins a table's versions cannot be understood."""
+    """A file that pins a table's versions is invalid."""
 
     code = "pin_unreadable"
 
 
 class MaintenanceProcessError(TailerdError):
-    """The process that maintains logs died."""
+    """The maintenance process died."""
 
     code = "maintenance_process"
     retryable = True
 
 
 class BugError(TailerdError):
-    """tailerd broke its own rules: please report."""
+    """An internal error of tailerd: please report it."""
 
     code = "bug"

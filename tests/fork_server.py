@@ -70,7 +70,7 @@ class Server:
         self._places = (local, remote)
         self._starter = os.getppid()
         self._running: dict[int, socket.socket] = {}
-        self._of_spark: dict[socket.socket, int] = {}
+        self._of_spark: dict[int, int] = {}
         self._wake, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(self._wake, False)
@@ -85,15 +85,15 @@ class Server:
     def serve(self) -> Callable[[], object] | None:
         """Return, in a forked process, the program it is to run; elsewhere None at the end."""
         while os.getppid() == self._starter:
-            ready, _, _ = select.select([self._listener, self._wake, *self._of_spark], [], [], 1)
+            listener = self._listener.fileno()
+            ready, _, _ = select.select([listener, self._wake, *self._of_spark], [], [], 1)
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._report()
-            for client in ready:
-                if isinstance(client, socket.socket) and client in self._of_spark:
-                    # It says nothing: it has ended.
-                    os.kill(self._of_spark.pop(client), signal.SIGTERM)
-            if self._listener in ready and (program := self._fork()) is not None:
+            for client in self._of_spark.keys() & set(ready):
+                # It sends nothing more: it has ended.
+                os.kill(self._of_spark.pop(client), signal.SIGTERM)
+            if listener in ready and (program := self._fork()) is not None:
                 return program
         return None
 
@@ -103,7 +103,7 @@ class Server:
             if not number:
                 return
             with self._running.pop(number) as client:
-                self._of_spark.pop(client, None)
+                self._of_spark.pop(client.fileno(), None)
                 _send(client, status)
 
     def _fork(self) -> Callable[[], object] | None:
@@ -125,7 +125,7 @@ class Server:
             return partial(_run_module, module, words) if module else partial(_run_command, words)
         self._running[number] = client
         if module:
-            self._of_spark[client] = number
+            self._of_spark[client.fileno()] = number
         _send(client, number)
         for stream in streams:
             os.close(stream)

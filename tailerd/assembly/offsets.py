@@ -221,7 +221,7 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     known = await state.pipelines.load(name)
     if known is None:
         raise OffsetError(
-            f"The state {config.state} knows no pipeline {name}, so there is no offset to keep.",
+            f"The state {config.state} has no pipeline {name}, so there is no offset to keep.",
             remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
             " ...`.",
         )

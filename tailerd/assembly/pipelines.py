@@ -288,9 +288,9 @@ def check_storage(started_with: StoreSettings, after: Config) -> None:
         return
     if names := list(_remote_on_spark(after)):
         raise ConfigError(
-            f"storage cannot change while Spark itself follows tables in buckets"
-            f" ({', '.join(names)}), because its processes have what they were started with, so"
-            " nothing of the new file was taken.",
+            "storage cannot change while Spark itself follows tables in buckets"
+            f" ({', '.join(names)}), because its processes keep the settings they were started"
+            " with, so the new file was rejected.",
             remedy="Set storage back, or restart the daemon.",
         )
 

@@ -91,8 +91,8 @@ def port_finding(config: Config, *, is_running: bool) -> Finding:
             return Finding.warning(
                 check,
                 f"The address {address} is in use.",
-                "Nothing, if this configuration's daemon runs here; else set http.listen to another"
-                " port.",
+                "If this configuration's daemon runs here, do nothing; else set http.listen to"
+                " another port.",
             )
         if error.errno == errno.EADDRINUSE:
             message = f"The address {address} is in use by another process."

@@ -47,7 +47,7 @@ config_option = click.option(
 token_option = click.option(
     "--token-file",
     type=click.Path(path_type=Path),
-    help=f"File with the token of `http.token`; {TOKEN_VARIABLE} is asked first.",
+    help=f"File with the token of `http.token`; {TOKEN_VARIABLE} takes precedence.",
 )
 
 
@@ -179,7 +179,9 @@ def _checked(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good:
-        raise UsageError(f"{url!r} is no address of a daemon.", remedy=f"Write {DEFAULT_URL}.")
+        raise UsageError(
+            f"{url!r} is not a valid address of a daemon.", remedy=f"Write {DEFAULT_URL}."
+        )
     return url.rstrip("/")
 
 
@@ -190,7 +192,7 @@ def _parsed(url: str, body: bytes) -> dict[str, object]:
         answer = None
     if not isinstance(answer, dict):
         raise DaemonRefusedError(
-            f"What answers at {url} is no tailerd: its answer is no JSON object.",
+            f"The server at {url} is not tailerd: its answer is not a JSON object.",
             remedy="Give the daemon's address with --http.",
         )
     return answer
@@ -203,8 +205,8 @@ def _refused(url: str, status: int, body: bytes) -> TailerdError:
     except (ValueError, KeyError, TypeError, RecursionError):
         text = body[:200].decode("utf-8", "replace").strip()
         return DaemonRefusedError(
-            f"What answers at {url} said {status}: {text}",
-            remedy="Is it a tailerd of this release?",
+            f"The server at {url} answered {status}: {text}",
+            remedy="Check that it is a tailerd daemon of this release.",
         )
     remedy = f"Set {TOKEN_VARIABLE}, or give --token-file." if status == 401 else ""
     kind = UsageError if status == 404 else class_of(code) or DaemonRefusedError

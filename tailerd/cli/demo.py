@@ -42,7 +42,7 @@ _MASTER = "local[2]"
     type=click.FloatRange(min=0.1, max=86_400),
     default=30.0,
     show_default=True,
-    help="How long to go on once the first rows of each table have arrived.",
+    help="How long to run after the first rows of each table have arrived.",
 )
 @click.option(
     "--engine",

@@ -43,9 +43,9 @@ _OUTCOME_WIDTH = 9
 def command(context: click.Context, file: Path | None, engine: str | None, is_json: bool) -> None:
     """Check this machine, and what the configuration FILE needs: tables, sinks, state, listener.
 
-    Without FILE only the machine is checked. Nothing is written or made, but for an empty file
-    that is deleted again, in buckets where a log is maintained or that hold the state. Ends with
-    the exit status of the first problem; warnings and skipped checks end with 0.
+    Without FILE only the machine is checked. Nothing is written or created, except for an empty
+    file that is deleted again, in buckets where a log is maintained or that hold the state. Ends
+    with the exit status of the first problem; warnings and skipped checks end with 0.
     """
     status = 0
     for finding in _findings(file, engine):

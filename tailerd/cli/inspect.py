@@ -44,7 +44,7 @@ _FILE_LAYOUT = Layout(
     help="The version at that time, such as 2026-11-21T09:30 (UTC), -2h or yesterday.",
 )
 @click.option("--files", is_flag=True, help="List the live files instead.")
-@click.option("--strict", is_flag=True, help="Fail where a version checksum does not add up.")
+@click.option("--strict", is_flag=True, help="Fail if a version checksum does not match.")
 @table_format_option
 @ledger_option
 @allow_path_option

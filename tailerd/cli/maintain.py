@@ -85,19 +85,19 @@ def command(
     is_json: bool,
     **pinning: str | None,
 ) -> None:
-    """Return which maintenance the log of TABLE needs, why, what it would cost and save.
+    """Show which maintenance the log of TABLE needs, why, what it would cost and save.
 
-    Without a configuration, checkpoints alone are looked at: after as many commits as the table's
+    Without a configuration, only checkpoints are considered: after as many commits as the table's
     delta.checkpointInterval says (or 10), or 64 MiB of them. Nothing is written without --apply,
-    data files and commits never. A table that must be left alone (a writer feature that this
-    release does not know, a catalog's table) ends with 3 and the reason; its changes can be read
-    all the same. Costs and savings are estimates for a local disk. With --engine spark, a table of
+    data files and commits never. A table that cannot be maintained (a writer feature that this
+    release does not support, a catalog's table) ends with 3 and the reason; its changes can still
+    be read. Costs and savings are estimates for a local disk. With --engine spark, a table of
     more files than one process can hold gets its V2 checkpoint from many tasks.
     """
     change = PinChange(**pinning)
     if change.is_wanted:
         if is_applying:
-            raise UsageError("--apply does jobs, which --pin and --unpin do not: ask for one.")
+            raise UsageError("--apply runs jobs and cannot be combined with --pin or --unpin.")
         wanted = _wanted(table, config_path, None, table_format, allowed_paths)
         pins = asyncio.run(_pin(wanted, change))
         shown = [*pin_texts(pins)] or ["Nothing is pinned."]

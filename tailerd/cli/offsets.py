@@ -65,7 +65,7 @@ _json_option = click.option("--json", "is_json", is_flag=True, help="One JSON ob
 
 @click.group("offsets", cls=_ShowByDefault, epilog=_EXAMPLES)
 def command() -> None:
-    """Show where pipelines stand, or reset one.
+    """Show the saved offsets of pipelines, or reset one.
 
     `tailerd offsets --config FILE [NAME]` shows all pipelines, or one.
     """
@@ -115,9 +115,9 @@ def reset(
     url: str | None,
     token_file: Path | None,
 ) -> None:
-    """Let the pipeline NAME begin elsewhere: through the daemon where one runs, else in its state.
+    """Reset the offset of the pipeline NAME: through the daemon if it runs, else in its state.
 
-    A file sink takes back the rows at or after the new place, also from the middle of a file.
+    A file sink removes the rows at or after the new offset, also from the middle of a file.
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
@@ -146,13 +146,13 @@ def reset(
 @_config_option
 @_engine_option
 def rebind(name: str, config_path: Path, engine: str | None) -> None:
-    """Let the pipeline NAME go on from its offset at the place that is configured now.
+    """Keep the offset of the pipeline NAME for the place that is configured now.
 
     A pipeline is a daemon `name`, a table name and a sink place: a Kafka cluster and a topic, or a
     folder. Where one of them changes, `run` refuses the offset, because rows before it were never
     delivered there. After a move of topics to another cluster, or of a folder to another disk, they
-    were: then this keeps the offset. Offsets in Kafka are looked for in the new cluster's topic of
-    offsets. No daemon may run on the state meanwhile.
+    were: then this keeps the offset, and the pipeline resumes there. Offsets in Kafka are read from
+    the new cluster's topic of offsets. No daemon may run on the state meanwhile.
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError

@@ -22,9 +22,10 @@ Examples:
 @config_option
 @token_option
 def command(name: str, url: str | None, config_path: Path | None, token_file: Path | None) -> None:
-    """Let the pipeline NAME finish what is in flight, and hold it.
+    """Let the pipeline NAME finish what is in flight, and pause it.
 
-    It stays paused, over restarts of the daemon too, until `tailerd resume NAME`. Others run on.
+    It stays paused, over restarts of the daemon too, until `tailerd resume NAME`. Other pipelines
+    continue.
     """
     DaemonClient.of(url, config_path, token_file).pause(name)
     click.echo(f"{name} is paused.")

@@ -24,8 +24,8 @@ def pin_options(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--pin",
                 metavar="NAME=VERSION",
-                help="Keep VERSION and what follows for NAME, which reads on from there: cleanups"
-                " of every tailerd respect it. Again with a later version moves it.",
+                help="Keep VERSION and all later ones for the reader NAME: cleanups of every"
+                " tailerd respect the pin. Repeat with a later version to move it.",
             ),
             click.option(
                 "--for", "pin_for", metavar="DURATION", help="Pin lifetime, for example 7d."

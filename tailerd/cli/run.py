@@ -43,21 +43,21 @@ Examples:
 @click.option(
     "--watch-config",
     is_flag=True,
-    help="Take changes of the file without being asked; SIGHUP asks.",
+    help="Reload the configuration when the file changes, not only on SIGHUP.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["auto", "human", "json"]),
     default="auto",
     show_default=True,
-    help="`auto` is for people on a terminal and JSON elsewhere.",
+    help="`auto` is `human` on a terminal and `json` elsewhere.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="The least important log line.",
+    help="Minimum level of log lines.",
 )
 @click.pass_obj
 def command(
@@ -172,8 +172,8 @@ def make_demo_tables(config: Config) -> None:
 def _leave() -> None:
     """End the process despite a hanging thread. Offsets stay valid, as after a kill."""
     click.echo(
-        "error[stuck]: A read or write hangs and did not end in time, so the process leaves it."
-        " What was in flight is delivered again by the next run.",
+        "error[stuck]: A read or write hangs and did not end in time, so the process exits without"
+        " it. What was in flight is delivered again by the next run.",
         err=True,
     )
     os._exit(1)

@@ -65,13 +65,13 @@ def command(
     interval: float,
     as_json: bool,
 ) -> None:
-    """Show every pipeline of the running daemon in a line, or NAME with all there is to say.
+    """Show every pipeline of the running daemon in a line, or all details of NAME.
 
     Read from the daemon's /status: the newest version that is delivered and the table's newest,
     lag, rows a second over the last minute, and the error of a pipeline that is failed or
     retrying; NAME also shows an error that has passed. Columns are left out where the terminal is
-    narrow; --json has all. Problems besides the tables (the queue of notifications, a pattern of
-    tables, the state) go to standard error. --watch goes on while the daemon restarts.
+    narrow; --json has all. Problems that concern no single table (the queue of notifications, a
+    pattern of tables, the state) go to standard error. --watch continues while the daemon restarts.
     """
     client = DaemonClient.of(url, config_path, token_file)
     while True:
@@ -130,7 +130,7 @@ def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[
     tables = status.get("tables")
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise DaemonRefusedError(
-            f"What answers at {url} shows no tables.", remedy="Is it a tailerd?"
+            f"The server at {url} returned no tables.", remedy="Check that it is a tailerd daemon."
         )
     if name is None:
         return tables

@@ -98,7 +98,7 @@ class TailRequest:
 @click.option(
     "--key",
     callback=lambda _, option, text: _names(option, text) or (),
-    help="Columns that tell rows apart, separated by commas: a deleted and an inserted row of one"
+    help="Columns that identify a row, separated by commas: a deleted and an inserted row of one"
     " commit with the same values there are shown as an update.",
 )
 @allow_path_option

@@ -27,7 +27,7 @@ Examples:
     type=click.File("r", encoding="utf-8"),
     metavar="FILE",
     help="Kubernetes manifests with the configuration in a ConfigMap (- is standard input). Fields"
-    " are checked; tables and sinks are not reached, nor is this process's environment looked at.",
+    " are checked; tables, sinks and the environment are not checked.",
 )
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a table.")
 @click.pass_context
@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Check a configuration, reach every table and sink, and say what would happen.
 
-    Nothing is written or made, but for an empty file that is deleted again, in buckets where a log
-    is maintained or that hold the state: rights are found out so. Ends with the status of the first
+    Nothing is written or created, except for an empty file that is deleted again, in buckets where
+    a log is maintained or that hold the state, to check rights. Ends with the status of the first
     thing that would fail.
     """
     from tailerd.checks.daemon_places import daemon_findings

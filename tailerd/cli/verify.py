@@ -44,8 +44,8 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     Reads everything the sink holds (a Kafka topic from its beginning, the files of a folder) up to
     the saved offset: inserts add a row, deletes take it away. What is left must be the table's
     snapshot of that version. Ends with 0 if both are the same, with 1 if not. Does not disturb a
-    running daemon. It cannot hold where readers no longer see the first records (retention,
-    compaction), after the offset was reset by hand, or where a column was renamed since.
+    running daemon. It cannot succeed if the first records no longer exist (retention, compaction),
+    after the offset was reset by hand, or if a column was renamed since.
     """
     from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.configured import read_config

@@ -96,7 +96,7 @@ class _Candidate:
     def check(self, owners: Mapping[str, str]) -> None:
         """Check that its name is valid and not owned by another folder."""
         if not is_table_name(self.name):
-            raise ConfigError("its name gives no table name.", remedy="Name it in `tables`.")
+            raise ConfigError("its name cannot be a table name.", remedy="Name it in `tables`.")
         owner = owners.get(self.name.casefold())
         if owner is not None and owner != self.place:
             raise ConfigError(

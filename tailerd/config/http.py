@@ -43,8 +43,8 @@ class TlsConfig(BaseModel):
     client_ca: str | None = Field(
         default=None,
         min_length=1,
-        description="File with the authorities whose client certificates count like the token. A"
-        " caller without a certificate is answered as one without a token.",
+        description="File with CA certificates. A client certificate signed by one of them counts"
+        " as the token; a client without one is treated as one without a token.",
         examples=["/tls/ca.crt"],
     )
 
@@ -92,7 +92,9 @@ class HttpConfig(BaseModel):
     def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
         text = "" if token is None else token.get_secret_value()
         if not (text.isascii() and text.isprintable()) or text != text.strip():
-            raise ValueError("it begins or ends with a space, or has characters no header carries")
+            raise ValueError(
+                "it begins or ends with a space, or has characters that a header cannot contain"
+            )
         return token
 
     @model_validator(mode="after")
@@ -111,7 +113,7 @@ class HttpConfig(BaseModel):
 
 
 class WebConfig(BaseModel):
-    """The page of the daemon. Figures are always shown; rows only where this says so."""
+    """The page of the daemon. Figures are always shown; rows only if this section allows it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -120,8 +122,8 @@ class WebConfig(BaseModel):
         ge=0,
         le=100,
         description="How many of a table's newest change rows its page shows (Arrow engine), and"
-        " whether rows of any table may be looked at: 0 keeps none and shows none. Everybody who"
-        " may read the page sees them.",
+        " whether rows of any table may be shown: 0 keeps none and shows none. Everyone who may"
+        " read the page sees them.",
         examples=[0],
     )
     mask: list[str] = Field(

@@ -136,7 +136,7 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, OverflowError):
             raise yaml.MarkedYAMLError(
-                problem="a value looks like a number or a date and is none",
+                problem="invalid number or date",
                 problem_mark=node.start_mark,
             ) from None
 
@@ -164,7 +164,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 def _read_file(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than 16 MiB, so it is no configuration file.")
+            raise ConfigError(f"{path} is larger than 16 MiB, too large for a configuration file.")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
@@ -172,7 +172,7 @@ def _read_file(path: Path) -> str:
             remedy="Give the path of a YAML file with --config.",
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text, so it is no YAML file.") from error
+        raise ConfigError(f"{path} is not UTF-8 text, so it is not a YAML file.") from error
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict):
         raise ConfigError(
-            f"{where} holds no mapping at its top.", remedy="It needs at least a section `tables`."
+            f"{where} has no mapping at top level.", remedy="It needs at least a section `tables`."
         )
     return {str(key): value for key, value in content.items()}
 
@@ -258,7 +258,7 @@ def check_fixed(before: Config, after: Config) -> None:
     changed = [name for name in _FIXED if getattr(before, name) != getattr(after, name)]
     if changed:
         raise ConfigError(
-            f"{', '.join(changed)} cannot change while the daemon runs, so nothing of the new file"
-            " was taken.",
+            f"{', '.join(changed)} cannot change while the daemon runs, so the new file was"
+            " rejected.",
             remedy="Set it back, or restart the daemon.",
         )

@@ -53,14 +53,14 @@ PartOfDay = Annotated[str, AfterValidator(_check_part_of_day)]
 
 
 class CleanupConfig(MaintenancePart):
-    """Whether what has expired is deleted from the log."""
+    """Cleanup: deletion of expired entries from the log."""
 
     enabled: bool = Field(
         default=False,
-        description="Whether log entries that the table's delta.logRetentionDuration lets go are"
-        " deleted. Versions before what is left cannot be read again. Never before this daemon's"
-        " pipelines have delivered them. Of a Kartothek dataset, data files that neither its"
-        " metadata nor a ledger names; of a Lance table, versions that no pipeline needs; of a"
+        description="Whether log entries older than the table's delta.logRetentionDuration are"
+        " deleted, never before this daemon's pipelines have delivered them. The deleted versions"
+        " can no longer be read. Of a Kartothek dataset, data files that neither its metadata nor"
+        " a ledger names are deleted; of a Lance table, versions that no pipeline needs; of a"
         " TileDB array, fragments that were merged.",
         examples=[False],
     )
@@ -68,41 +68,41 @@ class CleanupConfig(MaintenancePart):
         default=None,
         ge=0,
         le=DECADE_SECONDS,
-        description="Keep entries so long, which must not be shorter than the table says; of a"
-        " Kartothek dataset files, for 24 hours at least; of a Lance table versions, for 14 days by"
-        " default.",
+        description="Minimum age of deleted entries; at least the table's own retention. Of the"
+        " data files of a Kartothek dataset, at least 24 hours; of the versions of a Lance table,"
+        " 14 days by default.",
         examples=["60d"],
     )
     every: Seconds = Field(
         default=3600.0,
         ge=60,
         le=WEEK_SECONDS,
-        description="Time between two looks for what has expired.",
+        description="Interval between cleanup checks.",
         examples=["1h"],
     )
     keep_from: int | None = Field(
         default=None,
         ge=0,
-        description="A version that must stay readable, with all that follow.",
+        description="A version that must stay readable, with all later ones.",
         examples=[120],
     )
     wait_for_pins: list[str] = Field(
         default_factory=list,
-        description="Consumers outside of this configuration without whose pins"
-        " (`tailerd maintain --pin`) nothing is deleted.",
+        description="Consumers outside of this configuration: nothing is deleted until each has"
+        " set its pin (`tailerd maintain --pin`).",
         examples=[["nightly-export"]],
     )
 
 
 class MaintenanceConfig(MaintenancePart):
-    """What is done for a table whatever its format is; a format's own section adds its fields."""
+    """Maintenance of a table of any format; a format's own section adds its fields."""
 
     cleanup: CleanupConfig = Field(
-        default_factory=CleanupConfig, description="Whether what has expired is deleted."
+        default_factory=CleanupConfig, description="Deletion of expired entries."
     )
     not_between: list[PartOfDay] = Field(
         default_factory=list,
-        description="Parts of the day, in UTC, in which nothing is done but checksums.",
+        description="Parts of the day, in UTC, in which only checksums are written.",
         examples=[["08:00-09:30"]],
     )
 
@@ -118,7 +118,7 @@ class MaintenanceConfig(MaintenancePart):
             if not self.cleanup.enabled and getattr(self.cleanup, name) is not None:
                 raise ValueError(f"cleanup.{name} is set, but cleanup.enabled is false")
         if _covers_whole_day(self.not_between):
-            raise ValueError("not_between leaves no part of the day in which to do anything")
+            raise ValueError("not_between covers the whole day, so nothing would be done")
         return self
 
 

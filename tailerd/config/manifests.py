@@ -53,7 +53,7 @@ def configs_of_manifests(text: str, where: str) -> dict[str, Config]:
 
 def _manifests(text: str, where: str) -> Iterator[dict[str, Any]]:
     if len(text) > _LARGEST_TEXT:
-        raise ConfigError(f"{where} is larger than 16 MiB, so it is no set of manifests.")
+        raise ConfigError(f"{where} is larger than 16 MiB, too large for manifests.")
     try:
         ahead = list(yaml.load_all(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:

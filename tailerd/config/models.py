@@ -229,7 +229,8 @@ def _with_sink(name: str, table: Any) -> object:
     where = f"tables.{name}"
     if not is_table_name(name):
         raise ConfigError(
-            f"{where}: {name!r} is no table name, because names become file names and labels.",
+            f"{where}: {name!r} is not a valid table name, because names become file names and"
+            " labels.",
             where=where,
             remedy="Use up to 100 letters, digits, `.`, `_` and `-`, first a letter or digit.",
         )

@@ -13,7 +13,7 @@ LONGEST_WAIT_SECONDS = 20.0
 
 
 class NotificationsConfig(BaseModel):
-    """A queue of SQS with the notifications of buckets: direct, through SNS, through EventBridge.
+    """An SQS queue with the notifications of buckets: direct, through SNS, through EventBridge.
 
     Credentials are those of `storage`.
     """
@@ -46,8 +46,8 @@ class NotificationsConfig(BaseModel):
         default=3,
         ge=1,
         le=1000,
-        description="A message that is no notification is deleted when it came so often; null"
-        " leaves it to the queue's own rule for dead letters.",
+        description="Receives after which a message that is not a notification is deleted; null"
+        " leaves it to the queue's redrive policy.",
         examples=[3],
     )
 

@@ -54,7 +54,7 @@ class SinkConfig(BaseModel):
     engines: ClassVar[frozenset[str]] = frozenset({"spark", "arrow"})
     implementation: ClassVar[str] = ""
 
-    kind: str = Field(description="Which sink.", examples=["file"])
+    kind: str = Field(description="Kind of the sink.", examples=["file"])
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -111,7 +111,8 @@ class SparkConfig(BaseModel):
             )
         if not _MASTER.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no master; write local[N], spark://HOST:PORT, yarn or k8s://URL"
+                f"{value!r} is not a Spark master; write local[N], spark://HOST:PORT, yarn or"
+                " k8s://URL"
             )
         return value
 
@@ -150,7 +151,7 @@ class TableConfig(BaseModel):
     )
     create: Literal["demo"] | None = Field(
         default=None,
-        description="`demo` makes a small Delta table at `path` when there is none.",
+        description="`demo` creates a small Delta table at `path` if there is none.",
         examples=["demo"],
     )
     format: str = Field(
@@ -185,9 +186,9 @@ class TableConfig(BaseModel):
     )
     identity: list[str] = Field(
         default_factory=list,
-        description="Columns that tell the rows of the table apart. Where rows are compared"
-        " (`changes: auto`), a deleted and an inserted row of one commit with the same values there"
-        " are the two images of an update. The sink's `key` does so too.",
+        description="Columns that identify a row. Where rows are compared (`changes: auto`), a"
+        " deleted and an inserted row of one commit with the same values there are the two images"
+        " of an update. The sink's `key` does so too.",
         examples=[["order_id"]],
     )
     max_files_per_batch: int = Field(
@@ -211,11 +212,11 @@ class TableConfig(BaseModel):
     )
     on_gap: Literal["stop", "snapshot", "latest", "net"] = Field(
         default="stop",
-        description="What to do where the next version is gone or the table was dropped and created"
-        " again: `stop`, or go on with a new `snapshot`, with what comes next (`latest`), or, while"
-        " the version that was delivered last can still be read, with one difference from there to"
-        " the newest (`net`, Delta and Lance). What is missing is told to the log, the metrics,"
-        " /status and the sink. Arrow engine.",
+        description="What to do if the next version no longer exists or the table was dropped and"
+        " created again: `stop`, or continue with a new `snapshot`, with the next commit"
+        " (`latest`), or, while the version that was delivered last can still be read, with one"
+        " difference from there to the newest (`net`, Delta and Lance). Gaps are reported in the"
+        " log, metrics, /status and the sink. Arrow engine.",
         examples=["stop"],
     )
     on_corrupt_commit: Literal["stop", "skip-and-record"] = Field(
@@ -228,8 +229,8 @@ class TableConfig(BaseModel):
     max_attempts: int | None = Field(
         default=None,
         ge=1,
-        description="Failed attempts in a row after which the pipeline stops; without it, what may"
-        " pass is tried again for ever.",
+        description="Failed attempts in a row after which the pipeline stops; by default,"
+        " transient failures are retried indefinitely.",
         examples=[10],
     )
     allowed_paths: list[str] = Field(
@@ -263,7 +264,7 @@ class TableConfig(BaseModel):
     )
     maintenance: SerializeAsAny[MaintenanceConfig] | None = Field(
         default=None,
-        description="What is done for the table's log; without this section nothing is.",
+        description="Maintenance of the table's log; without this section, no maintenance is done.",
     )
 
     def options_of_format(self) -> dict[str, object]:
@@ -371,16 +372,17 @@ class DiscoverConfig(BaseModel):
     path: str = Field(
         min_length=1,
         description="Pattern of table folders, with `*`, `?` and `[...]`, in a folder or a bucket."
-        " A table is named after its folder; where that is no wildcard, after all from the first"
-        " wildcard on: /lake/*/orders finds eu-orders. A TileDB group is a pattern of its arrays.",
+        " A table is named after its folder; where that is not a wildcard, after all path parts"
+        " from the first wildcard on: /lake/*/orders finds eu-orders. A TileDB group is a pattern"
+        " of its arrays.",
         examples=["/lake/*"],
     )
     every: Seconds | None = Field(
         default=None,
         ge=0.1,
         le=86400,
-        description="Time between two looks for tables that came or went, with a unit. Without it"
-        " 60 s, and 10 minutes in a bucket.",
+        description="Time between two searches for added or removed tables, with a unit. Without"
+        " it 60 s, and 10 minutes in a bucket.",
         examples=["60s"],
     )
     template: TemplateConfig = Field(
@@ -392,7 +394,9 @@ class DiscoverConfig(BaseModel):
     @classmethod
     def _is_served(cls, path: str) -> str:
         if _WILDCARD.search(bucket_of(path, "a pattern of folders in it: s3://bucket/lake/*")):
-            raise ValueError("a bucket's name is no pattern: write one section for each bucket")
+            raise ValueError(
+                "a bucket's name cannot be a pattern: write one section for each bucket"
+            )
         return path
 
     @property
@@ -425,7 +429,7 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     kind = section.get("kind")
     if not isinstance(kind, str):
         raise ConfigError(
-            f"{where}.kind is missing or no text.",
+            f"{where}.kind is missing or not a text.",
             remedy=f"Name one of {', '.join(sink_kinds())}.",
             where=f"{where}.kind",
         )
@@ -485,4 +489,4 @@ def refuse_credentials(path: str) -> None:
     host, _, rest = path.partition("://")[2].partition("/")
     # Half of Amazon's secrets contain a slash, so the `@` may come after one.
     if "@" in host or (":" in host and "@" in rest):
-        raise ValueError("credentials do not belong into a place; use access_key_id of `storage`")
+        raise ValueError("credentials do not belong in a place; use access_key_id of `storage`")

@@ -12,7 +12,7 @@ _SECTION = ConfigDict(extra="forbid", frozen=True)
 
 
 class BucketConfig(BaseModel):
-    """Where a bucket is and who asks for it. What is left out the environment says (`AWS_*`)."""
+    """Location and credentials of a bucket. Fields left out come from the environment (`AWS_*`)."""
 
     model_config = _SECTION
 
@@ -26,8 +26,8 @@ class BucketConfig(BaseModel):
     )
     path_style: bool | None = Field(
         default=None,
-        description="Whether the bucket is in the URL's path and not in its host name; by default"
-        " where there is an endpoint.",
+        description="Whether the bucket is in the URL's path and not in its host name; by default,"
+        " if there is an endpoint.",
         examples=[True],
     )
     profile: str | None = Field(
@@ -49,7 +49,9 @@ class BucketConfig(BaseModel):
         default=None, description="The token of a temporary key.", examples=["a-token"]
     )
     anonymous: bool = Field(
-        default=False, description="Ask without credentials, for public buckets.", examples=[False]
+        default=False,
+        description="Send requests without credentials, for public buckets.",
+        examples=[False],
     )
 
     @model_validator(mode="after")
@@ -74,18 +76,18 @@ class StorageConfig(BucketConfig):
         default=20.0,
         ge=0.1,
         le=3600,
-        description="Longest silence in the middle of an answer.",
+        description="Longest wait for data in the middle of a response.",
         examples=["20s"],
     )
     attempts: int = Field(
         default=6,
         ge=1,
         le=20,
-        description="How often a request is tried before its failure counts, with growing pauses.",
+        description="Attempts per request before it fails, with growing pauses.",
         examples=[6],
     )
     max_connections: int = Field(
-        default=64, ge=1, le=4096, description="Requests at the same time.", examples=[64]
+        default=64, ge=1, le=4096, description="Maximum concurrent requests.", examples=[64]
     )
     hedge_after: Seconds | None = Field(
         default=None,
@@ -104,7 +106,7 @@ class StorageConfig(BucketConfig):
     )
     stores: dict[str, Secret[dict[str, object]]] | None = Field(
         default=None,
-        description="Sections of stores that other distributions bring, by URL scheme; which fields"
-        " there are, the store says.",
+        description="Sections of stores that other distributions provide, by URL scheme; the store"
+        " defines the fields.",
         examples=[{"lake": {"token": "a-secret"}}],
     )

@@ -85,7 +85,7 @@ class Substitution:
         match = _NAME.fullmatch(reference)
         if match is None:
             raise ConfigError(
-                f"${{{reference}}} is no reference.",
+                f"${{{reference}}} is not a valid reference.",
                 remedy="Write ${NAME}, ${NAME:-default} or ${file:/path}; `$${` stands for `${`.",
             )
         value = self._environment.get(match[1], "")
@@ -103,7 +103,7 @@ def _content(path: str) -> str:
     try:
         file = Path(path)
         if file.stat().st_size > _LARGEST_FILE_BYTES:
-            raise ConfigError(f"The file {path} is larger than 1 MiB, so it is no value.")
+            raise ConfigError(f"The file {path} is larger than 1 MiB, too large for a value.")
         return file.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise ConfigError(f"The file {path} is not UTF-8 text.") from error

@@ -180,7 +180,7 @@ def parse_http_url(value: str) -> str:
         raise ValueError("write a URL with http:// or https:// and a host")
     # Not only in the host: a secret that contains a slash would end it.
     if "@" in value:
-        raise ValueError("credentials do not belong into the URL; use access_key_id of `storage`")
+        raise ValueError("credentials do not belong in the URL; use access_key_id of `storage`")
     return value.rstrip("/")
 
 

@@ -313,7 +313,7 @@ class Daemon:
                 if not self.shutdown.is_begun:
                     if self._keeper is not None:
                         self._keeper.remove_all_but(kept_tables(config))
-                    reason = "The configuration names it no more, or its folder is gone."
+                    reason = "The configuration no longer names it, or its folder no longer exists."
                     await self.manager.set_members(assembly.members(config), reason=reason)
         finally:
             if watching is not None:

@@ -251,7 +251,7 @@ def _unpacked(content: bytes, path: str) -> bytes:
         codec = pa.Codec("zstd")
         entry = bytes(codec.decompress(content[_HEADER_BYTES:], size, asbytes=True))
         if len(entry) != size or xxhash.xxh3_64_digest(entry) != digest:
-            raise ValueError("its checksum does not add up")
+            raise ValueError("its checksum does not match")
     except (ValueError, OSError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise OffsetError(
             f"The ledger entry {path} is damaged: {error}.",

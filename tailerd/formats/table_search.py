@@ -175,7 +175,7 @@ class TableSearch:
             return await asyncio.to_thread(_local_folders, pattern, formats)
         store, path = stores.locate(pattern)
         if not isinstance(store, ListsFolders):
-            raise ConfigError(f"{pattern} is in a store that lists no folders.")
+            raise ConfigError(f"{pattern} is in a store that cannot list folders.")
         known = group.folders if group.looks % _LOOKS_BETWEEN_PROOFS else []
         search = FolderPattern(store, path, self._count)
         try:

@@ -65,5 +65,5 @@ def answer_in(line: bytes, last_words: str) -> EngineAnswer:
     except msgspec.MsgspecError as error:
         raise EngineError(
             f"The program that runs a maintenance job ended without an answer: {last_words}",
-            remedy="Look at `spark.master` and `spark.conf`, and at the memory there is.",
+            remedy="Check `spark.master` and `spark.conf`, and the available memory.",
         ) from error

@@ -95,4 +95,4 @@ async def run_request(engine: str, request: EngineRequest) -> bytes:
 def _last_words(said: IO[bytes]) -> str:
     said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
     lines = said.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

@@ -163,7 +163,7 @@ class MaintenanceProcess:
                         table=name,
                         engine=ALONE,
                         path=kept.place,
-                        reason="It is maintained no more.",
+                        reason="It is no longer maintained.",
                     )
                 )
         if gone:
@@ -400,8 +400,8 @@ def _reason(status: int, last_words: str) -> str:
 
 def _sentence(why: str) -> str:
     return (
-        f"The process that maintains logs is gone: {why}. Readers see nothing of what it left, and"
-        " deliveries go on."
+        f"The maintenance process is not running: {why}. Its partial work is invisible to readers;"
+        " deliveries continue."
     )
 
 

@@ -119,7 +119,7 @@ def to_keeper(line: bytes) -> ToKeeper:
     try:
         return _TO_KEEPER.decode(line)
     except msgspec.MsgspecError as error:
-        raise BugError(f"The daemon said {line[:200]!r}: {error}.") from error
+        raise BugError(f"The daemon sent {line[:200]!r}: {error}.") from error
 
 
 def from_keeper(line: bytes) -> FromKeeper:
@@ -131,7 +131,7 @@ def from_keeper(line: bytes) -> FromKeeper:
     try:
         return _FROM_KEEPER.decode(line)
     except msgspec.MsgspecError as error:
-        raise BugError(f"The maintenance process said {line[:200]!r}: {error}.") from error
+        raise BugError(f"The maintenance process sent {line[:200]!r}: {error}.") from error
 
 
 def event_message(event: events.Event) -> EventMessage:

@@ -85,7 +85,7 @@ class PinBoard:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise PinUnreadableError(
-                f"{printable(path)} is no pin: {error}.",
+                f"{printable(path)} is not a valid pin: {error}.",
                 remedy='Write {"version": 12} or {"version": 12, "expires":'
                 ' "2026-12-01T00:00:00Z"},'
                 " or remove the file.",
@@ -148,8 +148,8 @@ class PinBoard:
     def _path(self, name: str) -> str:
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} is no name of a pin: write up to 100 letters, digits, dots, dashes and"
-                " underscores, the first of them a letter or digit."
+                f"{name!r} is not a valid pin name: write up to 100 letters, digits, dots, dashes"
+                " and underscores, the first of them a letter or digit."
             )
         return f"{self._folder}/{name}{_SUFFIX}"
 

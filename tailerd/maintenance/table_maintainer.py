@@ -154,7 +154,9 @@ class TableMaintainer:
         except TailerdError as error:
             return self._on_error(job, error, now)
         except Exception as error:  # noqa: BLE001 - deliveries must not end with it
-            bug = BugError(f"A maintenance job broke: {error!r}.", remedy="Please report it.")
+            bug = BugError(
+                f"A maintenance job failed unexpectedly: {error!r}.", remedy="Please report it."
+            )
             return self._on_error(job, bug, now)
         self._attempt, self._refusal = 0, None
         return self._rest(assessment)

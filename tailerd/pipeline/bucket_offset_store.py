@@ -205,8 +205,8 @@ def _number(file: FileMeta) -> int:
 def _read(file: FileMeta, body: bytes, pipeline: str) -> _Entry:
     place = f"The offset file s3://{file.path}"
     fix = (
-        f"Reset it with `tailerd offsets reset {pipeline} --to ...`, or delete that file to go on"
-        " from the one before."
+        f"Reset it with `tailerd offsets reset {pipeline} --to ...`, or delete that file to use"
+        " the previous one."
     )
     try:
         fields = json.loads(body)

@@ -431,7 +431,7 @@ class DeliveryLoop:
             # Only the sink itself cancelled this delivery; a task group would take that for a
             # normal end, and its rows would never be delivered.
             raise SinkError(
-                f"The sink {self._plan.sink} gave up a delivery of {self._plan.table} by itself."
+                f"The sink {self._plan.sink} cancelled a delivery of {self._plan.table}."
             ) from None
 
     async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:

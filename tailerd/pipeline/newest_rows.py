@@ -87,8 +87,8 @@ class NewestRows:
             self._telemetry.emit(
                 events.MaskUnmatched(
                     table=table,
-                    reason=f"`web.mask` names what it does not have: {names}. Where it was meant,"
-                    " write the column as it is called, or the dotted path to the field.",
+                    reason=f"`web.mask` names columns that the table does not have: {names}. To"
+                    " mask one, write the column's exact name or the dotted path to the field.",
                 )
             )
         return made

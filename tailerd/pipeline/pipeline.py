@@ -327,7 +327,7 @@ def _first(group: ExceptionGroup) -> TailerdError:
 
 def _bug(error: Exception) -> TailerdError:
     bug = BugError(
-        f"Something unforeseen happened: {type(error).__name__}: {error}.",
+        f"An unexpected error occurred: {type(error).__name__}: {error}.",
         remedy="Please report it; `tailerd --debug run` shows where.",
     )
     bug.__cause__ = error

@@ -283,7 +283,7 @@ class PipelineManager:
         if self._is_stopping:
             return
         if self._group is None:
-            raise BugError("A manager was told to start a pipeline before it runs.")
+            raise BugError("Cannot start a pipeline before the manager runs.")
         slot.runner = slot.member.build()
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
         slot.task.add_done_callback(partial(self._ended, slot, slot.member))

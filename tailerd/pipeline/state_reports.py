@@ -36,8 +36,8 @@ class StateReports:
         """Report why this daemon waits for the state, and how long at most."""
         self._has_waited = True
         reason = (
-            f"{holder} has it. If that process died, this daemon starts in {seconds:.0f} s at"
-            " most; if it lives, this one exits within that time."
+            f"{holder} has it. If that process has died, this daemon starts within {seconds:.0f}"
+            " s; if it is alive, this one exits within that time."
         )
         self._telemetry.emit(
             events.StateAwaited(

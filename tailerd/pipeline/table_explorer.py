@@ -156,13 +156,13 @@ class TableExplorer:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._turn.acquire()
         except TimeoutError as error:
-            raise ExplorerBusyError("Another look into a table is still under way.") from error
+            raise ExplorerBusyError("Another query of a table is still running.") from error
         try:
             async with asyncio.timeout(MOST_SECONDS):
                 yield
         except TimeoutError as error:
             raise ExplorerBusyError(
-                f"The look took more than {MOST_SECONDS:.0f} s and was ended."
+                f"The query took more than {MOST_SECONDS:.0f} s and was cancelled."
             ) from error
         finally:
             self._turn.release()
@@ -302,7 +302,7 @@ class TableExplorer:
     def _check_rows(self) -> None:
         if not self.is_showing_rows:
             raise UsageError(
-                "Rows are not shown: the configuration does not say that they may be.",
+                "Rows are not shown: the configuration does not allow it.",
                 remedy="Set `web.rows` to more than 0.",
             )
 
@@ -336,6 +336,6 @@ def _scalar(value: str, kind: pa.DataType, column: str) -> Any:
         return pa.scalar(value, pa.string()).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise UsageError(
-            f"{value[:100]!r} is no value of {column}, which is {kind}.",
+            f"{value[:100]!r} is not a valid value of {column}, which is {kind}.",
             remedy="Write it as the rows show it.",
         ) from error

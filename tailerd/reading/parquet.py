@@ -160,7 +160,7 @@ def _named(url: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnreadableDataFileError(
             f"The data file {url} cannot be read: {error}.",
-            remedy="It is torn or no Parquet file: restore it from a backup.",
+            remedy="It is incomplete or not a Parquet file: restore it from a backup.",
         ) from error
 
 

@@ -384,7 +384,7 @@ def read_footer(source: BinaryIO, name: str) -> Footer:
     tail = source.read(TAIL_BYTES)
     size = struct.unpack("<I", tail[:4])[0] if len(tail) == TAIL_BYTES else end
     if tail[4:] != MAGIC or size + TAIL_BYTES > end:
-        raise CorruptLogError(f"{name} is no Parquet file, or torn.")
+        raise CorruptLogError(f"{name} is not a Parquet file, or incomplete.")
     source.seek(end - TAIL_BYTES - size)
     return Footer.of(source.read(size))
 

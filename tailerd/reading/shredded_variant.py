@@ -75,7 +75,7 @@ def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
     if depth > _MAX_DEPTH:
         raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     if not pa.types.is_struct(group.type):
-        raise ValueError(f"a field of it is {group.type} and no group")
+        raise ValueError(f"a field of it is {group.type} and not a group")
     # `flatten` makes the children of a null group null.
     parts = dict(zip((item.name for item in group.type), group.flatten(), strict=True))
     rest, typed = parts.get(_VALUE), parts.get(TYPED_VALUE)
@@ -87,7 +87,7 @@ def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
     if pa.types.is_struct(typed.type):
         return _objects(typed, rest, metadata, depth)
     if pc.any(pc.and_(rest.is_valid(), typed.is_valid())).as_py():
-        raise ValueError("a value that is no object is in value and in typed_value")
+        raise ValueError("a value that is not an object is in value and in typed_value")
     return pc.coalesce(_typed(typed, metadata, depth), rest)
 
 
@@ -111,7 +111,7 @@ def _typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _texts(array.cast(pa.binary()), is_text=is_text)
-    raise ValueError(f"typed_value is {kind}, which no variant is")
+    raise ValueError(f"typed_value is {kind}, which is not a variant's type")
 
 
 def _of_width(header: int | _Bytes, bodies: _Bytes, nulls_of: pa.Array) -> pa.Array:

@@ -156,7 +156,7 @@ def _scalar(field: pa.Field, kind: pa.DataType, decimals: str) -> str:
         return "bytes"
     raise UnsupportedFeatureError(
         f"Column {field.name!r} has the type {kind}, which has no Connect type here, because it is"
-        " no type of Delta.",
+        " not a type of Delta.",
         remedy="Set `schemas: false`.",
     )
 

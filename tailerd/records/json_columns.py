@@ -170,7 +170,7 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
         return base64_texts(array)
     raise UnsupportedFeatureError(
         f"Column {field.name!r} has the type {kind}, which has no JSON form here, because it is"
-        " no type of Delta.",
+        " not a type of Delta.",
         remedy=f"Rewrite it in a type of Delta, or {LEAVE_OUT}.",
     )
 

@@ -95,8 +95,8 @@ class RowReader:
                     versions.append(version)
             except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
                 raise SinkError(
-                    f"A record is no {self.format} change: {value[:80]!r} ({error!r}). Something"
-                    " else writes to the same place.",
+                    f"A record is not a {self.format} change: {value[:80]!r} ({error!r})."
+                    " Something else writes to the same place.",
                     remedy="Verify a place that only this pipeline writes to.",
                 ) from error
         return rows, signs, versions
@@ -114,7 +114,7 @@ class RowReader:
         changes: list[tuple[int, bytes, int]] = []
         for sign, row, version in self.changes_in(self._decoder.decode(value)):
             if not isinstance(row, dict):
-                raise TypeError("a row is no object")
+                raise TypeError("a row is not an object")
             changes.append((sign, _ENCODER.encode(self._spell(row)), version))
         return changes
 

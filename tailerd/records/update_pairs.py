@@ -238,8 +238,8 @@ def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array
     for name, place in zip(key, places, strict=True):
         if place < 0:
             raise ConfigError(
-                f"The key column {name!r}, but {name!r} is not among the table's"
-                f" columns ({', '.join(rows.schema.names)}).",
+                f"The key column {name!r} is not among the table's columns"
+                f" ({', '.join(rows.schema.names)}).",
                 remedy="Correct `key`, or the column that chooses topic or partition.",
             )
     return [rows.column(place) for place in places], [rows.schema.field(at) for at in places]

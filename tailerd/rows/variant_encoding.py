@@ -138,7 +138,7 @@ class VariantReader(Generic[Name, Made]):
 def _require(data: bytes, position: int, length: int) -> None:
     """Reject a range outside the data, before anything is counted or allocated by it."""
     if length < 0 or position + length > len(data):
-        raise ValueError(f"{length} bytes at {position} are not there")
+        raise ValueError(f"{length} bytes at {position} are missing")
 
 
 def bytes_at(data: bytes, position: int, length: int) -> bytes:

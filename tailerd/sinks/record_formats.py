@@ -41,7 +41,7 @@ def record_format(name: str, options: FormatOptions) -> RecordFormat:
     """
     format_class = value_format(name)
     if not isinstance(format_class, _FormatClass):
-        raise BugError(f"The class of the value format {name!r} is no RecordFormat.")
+        raise BugError(f"The class of the value format {name!r} is not a RecordFormat.")
     made = format_class(options)
     return IdentifiedRecords(made) if options.has_ids else made
 

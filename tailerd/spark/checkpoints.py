@@ -71,8 +71,8 @@ def batch_end(checkpoint: Path, batch_id: int) -> dict[str, object]:
 
 def _again(checkpoint: Path) -> str:
     return (
-        f"Start over: `rm -r {checkpoint}` and empty the sink; then the table comes again from"
-        " where its configuration says."
+        f"Start over: `rm -r {checkpoint}` and empty the sink; then the table is delivered again"
+        " from the configured start."
     )
 
 

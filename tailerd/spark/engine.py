@@ -108,7 +108,7 @@ class SparkEngine:
         if status is None:
             return EngineError(
                 f"Spark's Java process does not answer: {error}.",
-                remedy="Look at its messages on stderr; no offset is lost.",
+                remedy="Check its messages on stderr; no offset is lost.",
             )
         self._spark = None
         how = f"by signal {-status}" if status < 0 else f"with status {status}"

@@ -48,7 +48,10 @@ def _answer(request: EngineRequest) -> EngineAnswer:
     except TailerdError as error:
         return EngineAnswer.failed(error)
     except Exception as error:  # noqa: BLE001 - the parent reports it
-        bug = BugError(f"A maintenance job on Spark broke: {error!r}.", remedy="Please report it.")
+        bug = BugError(
+            f"A maintenance job on Spark failed unexpectedly: {error!r}.",
+            remedy="Please report it.",
+        )
         return EngineAnswer.failed(bug)
 
 

@@ -47,7 +47,7 @@ READ_OPTIONS = (
 DELTA_OPTIONS = {
     "versionAsOf": "Give snapshot=true and endingVersion to a batch.",
     "timestampAsOf": "Give snapshot=true and endingTimestamp to a batch.",
-    "schemaTrackingLocation": "Leave it out: an error names the schemaVersion to go on with.",
+    "schemaTrackingLocation": "Leave it out: an error names the schemaVersion to use.",
 }
 """Options of Delta's own sources that are not supported, and what to use instead."""
 
@@ -251,7 +251,7 @@ def _check_time(name: str, text: str) -> None:
         is_time = False
     if not is_time or not re.match(r"^\d{4}-\d{2}-\d{2}", text):
         raise UsageError(
-            f"The option {name}={_shown(text)} is no timestamp.",
+            f"The option {name}={_shown(text)} is not a valid timestamp.",
             remedy="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
         )
 
@@ -261,7 +261,7 @@ def _table_format(given: Mapping[str, str]) -> str:
     names = (AUTO, *format_names())
     if name not in names:
         raise UsageError(
-            f"The option tableFormat={_shown(name)} names no table format.",
+            f"The option tableFormat={_shown(name)} is not a table format.",
             remedy=known(name, names),
         )
     return name
@@ -317,7 +317,7 @@ def _allowed_paths(text: str) -> tuple[str, ...]:
         paths = [None]
     if not all(isinstance(path, str) for path in paths):
         raise UsageError(
-            f"The option allowedPaths={_shown(text)} is no JSON list of texts.",
+            f"The option allowedPaths={_shown(text)} is not a JSON list of texts.",
             remedy='Write it like ["/shared", "/other"], or /shared,/other.',
         )
     return tuple(paths)
@@ -351,14 +351,14 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_Choice], default: _
     text = given.get(name, default.value).lower()
     allowed = [member.value for member in kind]
     if text not in allowed:
-        raise UsageError(f"The option {name}={text!r} is none of {', '.join(allowed)}.")
+        raise UsageError(f"The option {name}={text!r} is not one of {', '.join(allowed)}.")
     return kind(text)
 
 
 def _read_limit(given: Mapping[str, str]) -> ReadLimit:
     files = given.get("maxFilesPerTrigger", str(DEFAULT_READ_LIMIT.max_files))
     if not (files.isascii() and files.isdigit() and len(files) <= _MOST_DIGITS and int(files) > 0):
-        raise UsageError(f"The option maxFilesPerTrigger={_shown(files)} is no number above 0.")
+        raise UsageError(f"The option maxFilesPerTrigger={_shown(files)} is not a number above 0.")
     size = given.get("maxBytesPerTrigger", str(DEFAULT_READ_LIMIT.max_bytes))
     return ReadLimit(max_files=int(files), max_bytes=_byte_count("maxBytesPerTrigger", size))
 
@@ -368,7 +368,8 @@ def _byte_count(name: str, text: str) -> int:
     count = int(match[1]) * _BYTE_UNITS[match[2].lower()] if match else 0
     if count <= 0:
         raise UsageError(
-            f"The option {name}={_shown(text)} is no size.", remedy="Write it like 256m or 1g."
+            f"The option {name}={_shown(text)} is not a valid size.",
+            remedy="Write it like 256m or 1g.",
         )
     return count
 
@@ -387,7 +388,7 @@ def _seconds(given: Mapping[str, str], name: str) -> float | None:
         seconds = 0.0
     if not 0 < seconds <= 86_400:
         raise UsageError(
-            f"The option {name}={given.get(name)!r} is no duration.",
+            f"The option {name}={given.get(name)!r} is not a valid duration.",
             remedy="Write seconds, like 2s.",
         )
     return seconds

@@ -207,14 +207,14 @@ def _done(data: bytes, storage: StoreSettings) -> _Answer:
         context = TaskContext.get()
         if context is not None and context.attemptNumber():
             raise BatchRetryError(
-                "Spark gave up a task and tries it again, so the delivery is begun again too:"
-                " what the task wrote before may be there."
+                "A Spark task failed and is retried, so the delivery restarts: rows of the first"
+                " attempt may have been written."
             )
         return do_remote_work(pickle.loads(data), worker_stores(storage))
     except TailerdError as error:
         return error.to_data()
     except Exception as error:  # noqa: BLE001 - one table's bug must not stop the others
         return BugError(
-            f"Something unforeseen happened: {type(error).__name__}: {error}.",
+            f"An unexpected error occurred: {type(error).__name__}: {error}.",
             remedy="Please report it; `tailerd --debug run` shows where.",
         ).to_data()

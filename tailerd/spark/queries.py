@@ -40,7 +40,7 @@ def start_query(
     """
     sink = table.sink
     if not isinstance(sink, StreamSinkConfig):
-        raise BugError(f"A sink of kind {sink.kind} is none of Spark's own.")
+        raise BugError(f"A sink of kind {sink.kind} is not one of Spark's own.")
     check_checkpoint(checkpoint)
     try:
         options = read_options(table)

@@ -25,7 +25,7 @@ from tailerd.spark.checkpoints import batch_numbers
 _LOG_VERSION = "v1"
 _ANY_VERSION = re.compile(r"v\d+")
 _NONE = "-"
-_AGAIN = "and empty the sink; then the table comes again from where its configuration says."
+_AGAIN = "and empty the sink; then the table is delivered again from the configured start."
 _ABOUT_OFFSETS = (OffsetError, TableRecreatedError, MissingVersionError)
 
 
@@ -48,7 +48,7 @@ def check_checkpoint(folder: Path) -> None:
         if done and (not planned or done[-1] > planned[-1]):
             raise _damaged(
                 folder,
-                f"commits/{done[-1]} says that a micro-batch is done whose offset is not there",
+                f"commits/{done[-1]} says that a micro-batch is done whose offset is missing",
                 mend,
             )
         for number in done[-2:]:
@@ -75,7 +75,7 @@ def make_private(checkpoint: Path) -> None:
     except OSError as error:
         raise StorageError(
             f"{checkpoint.parent} cannot be written: {error.strerror or error}.",
-            remedy="Look at the permissions of the state folder and at the free space.",
+            remedy="Check the permissions of the state folder and the free space.",
         ) from error
 
 
@@ -120,7 +120,7 @@ def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
             Offset.from_json(line)
         except OffsetError as error:
             raise OffsetError(
-                f"Spark's checkpoint {folder} cannot be gone on from: {name} says: {error.message}",
+                f"Spark's checkpoint {folder} cannot be resumed from: {name}: {error.message}",
                 remedy=f"{error.remedy} For a query that means: {begin_again}".strip(),
                 path=str(folder),
             ) from error

@@ -113,7 +113,7 @@ class SchemaBoundary:
 
     def _difference(self, schema: pa.Schema) -> str:
         rows = {f.name: f.dataType for f in spark_schema(schema).fields}
-        said = [f"{name} is gone" for name in self._types if name not in rows]
+        said = [f"{name} no longer exists" for name in self._types if name not in rows]
         said += [
             f"{name} is {kind.simpleString()} there and {self._types[name].simpleString()} here"
             for name, kind in rows.items()

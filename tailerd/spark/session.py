@@ -170,7 +170,7 @@ def _as_config_error(master: str) -> Iterator[None]:
     except (PySparkException, RuntimeError, OSError) as error:
         raise ConfigError(
             f"Spark cannot start on master {master!r}: {error}.",
-            remedy="Look at `spark.master` and `spark.conf`.",
+            remedy="Check `spark.master` and `spark.conf`.",
         ) from error
 
 

@@ -147,8 +147,8 @@ class FolderPattern:
         self._requests += 1
         if self._requests > MOST_REQUESTS:
             raise ConfigError(
-                f"Looking for {self._pattern} takes more than {MOST_REQUESTS:,} requests, because"
-                " there are too many other folders and files.",
+                f"Searching for {self._pattern} takes more than {MOST_REQUESTS:,} requests,"
+                " because there are too many other folders and files.",
                 remedy="Name more of the path in the pattern, or name the tables.",
             )
         if self._on_request is not None:

@@ -187,7 +187,7 @@ class Lease:
             self._ahead = record
             raise self._purpose.refusal(
                 f"{record.holder.name} {self._purpose.doing} now.",
-                remedy=f"Try again later; should it have died, in {record.seconds:.0f} s.",
+                remedy=f"Try again later; if it has died, after {record.seconds:.0f} s.",
             )
         mine = _LeaseRecord(
             token=newest + 1 if newest else self._first_token,
@@ -221,7 +221,7 @@ class Lease:
 
     def _too_late(self) -> TailerdError:
         return self._purpose.refusal(
-            f"Another process, which was quicker, {self._purpose.doing} now.",
+            f"Another process, which was faster, {self._purpose.doing} now.",
             remedy="Try again later.",
         )
 

@@ -70,7 +70,7 @@ class RealPlaces:
             return
         raise PathOutsideTableError(
             f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"
-            f" table at {self.root}, and a link could so make this process read anything.",
+            f" table at {self.root}, so a link could make this process read any file.",
             remedy="If that is meant, allow the place with --allow-path (or allowed_paths in the"
             f" configuration), for example {os.path.dirname(real)}.",  # noqa: PTH120
         )
@@ -100,7 +100,7 @@ def link_in_path(path: str) -> LinkInPathError:
     """Return the error for a link that is not followed."""
     return LinkInPathError(
         f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
-        " could reach files of others.",
+        " could change files elsewhere.",
         remedy="Put the folder or file itself in its place, or leave this table's maintenance out.",
     )
 

@@ -412,9 +412,9 @@ def _link(folder: int, temporary: str, path: str) -> None:
             raise
         raise ConditionalPutUnsupportedError(
             f"{path} cannot be created: its file system has no hard links, so two writers could"
-            " both believe that they won.",
-            remedy="Use one that has them (ext4, XFS, NFS) for maintenance and state; tables can be"
-            " followed without.",
+            " both succeed.",
+            remedy="Use one that has them (ext4, XFS, NFS) for maintenance and state; tables can"
+            " be read without them.",
         ) from error
 
 

@@ -164,7 +164,7 @@ class _CacheReader(_Wrapped):
             return await self._inner.fetch(path, start, length)
         [found] = known
         if found is None:
-            raise FileMissingError(f"{path} did not exist a moment ago.")
+            raise FileMissingError(f"{path} did not exist when last checked.")
         meta, body = found
         return meta, body if start == 0 and length is None else body[start:][:length]
 

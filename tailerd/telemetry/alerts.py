@@ -114,7 +114,7 @@ def _headroom(table: Table, _: _Memory, __: int) -> str | None:
 
 def _gap(_: Table, memory: _Memory, now_ms: int) -> str | None:
     is_new = _is_recent(memory.gap_ms, now_ms)
-    return "Changes are missing; delivery went on after them." if is_new else None
+    return "Changes are missing; delivery continued after them." if is_new else None
 
 
 def _skipped(_: Table, memory: _Memory, now_ms: int) -> str | None:
@@ -152,7 +152,7 @@ def _refused(table: Table, _: _Memory, __: int) -> str | None:
 
 def _cleanup_held(_: Table, memory: _Memory, now_ms: int) -> str | None:
     is_held = _is_recent(memory.cleanup_failed_ms, now_ms, hours=6)
-    return "What has expired of the log is not deleted." if is_held else None
+    return "Expired entries of the log are not deleted." if is_held else None
 
 
 RULES: tuple[Rule, ...] = (

@@ -117,10 +117,10 @@ class _Reports:
         self._telemetry.emit(events.NotificationsResumed(path=self._queue))
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
-        what = "it is deleted" if is_deleted else "it comes again"
+        what = "it is deleted" if is_deleted else "it will be redelivered"
         self._telemetry.emit(
             events.NotificationRejected(
-                path=self._queue, reason=f"Message {message_id} is no notification of S3; {what}."
+                path=self._queue, reason=f"Message {message_id} is not an S3 notification; {what}."
             )
         )
 

@@ -71,8 +71,8 @@ def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
     if code in _EXPIRED or are_stale(error):
         return QueueFailure(
             code="credentials_expired",
-            message=f"The credentials for {queue} have expired ({code or _said(error)}). Renew them"
-            " where they come from; they are read again at every attempt.",
+            message=f"The credentials for {queue} have expired ({code or _said(error)}). Renew"
+            " them at their source; they are read again at every attempt.",
         )
     if code in _DENIED or isinstance(error, _WITHOUT_CREDENTIALS):
         return QueueFailure(
@@ -82,8 +82,8 @@ def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
         )
     return QueueFailure(
         code="queue_unreachable",
-        message=f"{queue} does not answer as it should: {_said(error)}. Check"
-        " `notifications.endpoint` and the network.",
+        message=f"Requests to {queue} fail: {_said(error)}. Check `notifications.endpoint` and the"
+        " network.",
     )
 
 

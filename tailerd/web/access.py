@@ -165,8 +165,8 @@ class Guard:
         return refusal(
             421,
             "misdirected",
-            "This listener does not answer to that name. Ask for it by its address, or add the"
-            " name to http.hosts.",
+            "This listener does not serve that host name. Use its address, or add the name to"
+            " http.hosts.",
         )
 
     def _is_ours(self, host: str) -> bool:

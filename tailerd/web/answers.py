@@ -23,7 +23,7 @@ HEADERS: Mapping[str, str] = {
 
 _TEXTS = {
     404: ("not_found", "There is nothing at this path."),
-    405: ("wrong_method", "This path is asked with another method."),
+    405: ("wrong_method", "This path does not support this method."),
     413: ("too_large", "A request has 16 KiB at most."),
 }
 

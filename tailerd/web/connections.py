@@ -52,13 +52,15 @@ class Connections:
                 async with asyncio.timeout(BODY_SECONDS):
                     await request.read()
             except TimeoutError:
-                text = f"The body of a request has {BODY_SECONDS:.0f} seconds to come."
+                text = f"The body of a request must arrive within {BODY_SECONDS:.0f} seconds."
                 return refusal(408, "body_too_slow", text, {"Connection": "close"})
             except (ConnectionError, RuntimeError):
                 # aiohttp raises the latter if the connection was lost before this began.
                 if request.transport is not None:
                     raise
-                return refusal(400, "connection_lost", "The caller left before its body came.")
+                return refusal(
+                    400, "connection_lost", "The client disconnected before its body arrived."
+                )
             finally:
                 self._begin(connection)
         return await handler(request)

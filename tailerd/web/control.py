@@ -136,7 +136,8 @@ async def _body(request: web.Request) -> dict[str, object]:
         body = None
     if not isinstance(body, dict) or set(body) != {"to"}:
         raise UsageError(
-            "The body is no JSON object with the one field `to`.", remedy='Send {"to": "snapshot"}.'
+            "The body is not a JSON object with the single field `to`.",
+            remedy='Send {"to": "snapshot"}.',
         )
     return body
 
@@ -144,7 +145,7 @@ async def _body(request: web.Request) -> dict[str, object]:
 def _place(body: dict[str, object]) -> str:
     to = body["to"]
     if isinstance(to, float) or to is None:
-        raise UsageError("`to` is no place.", remedy='Send {"to": "snapshot"}.')
+        raise UsageError("`to` is not a valid place.", remedy='Send {"to": "snapshot"}.')
     try:
         return check_start(str(parse_start(to)))
     except ValueError as error:

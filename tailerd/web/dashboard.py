@@ -205,7 +205,7 @@ class Dashboard:
             return refused
         text = request.query.get("seconds", "900")
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_SECONDS:
-            return refusal(400, "usage", f"`seconds` is a number from 1 to {_MOST_SECONDS}.")
+            return refusal(400, "usage", f"`seconds` must be a number from 1 to {_MOST_SECONDS}.")
         body = await asyncio.to_thread(self._series_text, name, int(text))
         return await self._sender.send(request, body, _JSON)
 

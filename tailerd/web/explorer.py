@@ -109,5 +109,5 @@ class ExplorerRoutes:
 
 def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
-        raise UsageError(f"{what} is {text[:40]!r}, which is no number.")
+        raise UsageError(f"{what} is {text[:40]!r}, which is not a number.")
     return int(text)

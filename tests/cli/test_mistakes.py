@@ -167,8 +167,8 @@ def test_a_number_may_come_from_a_variable() -> None:
     [
         ("${NOWHERE}", "NOWHERE is not set"),
         ("${file:/nowhere/secret}", "/nowhere/secret cannot be read"),
-        ("${}", "is no reference"),
-        ("${a b}", "is no reference"),
+        ("${}", "is not a valid reference"),
+        ("${a b}", "is not a valid reference"),
     ],
 )
 def test_a_reference_to_nothing_is_named_with_its_place(reference: str, words: str) -> None:

@@ -143,7 +143,7 @@ def test_a_template_may_maintain_all_tables_of_a_folder(tmp_path: Path) -> None:
             "{checkpoint: {min_interval: 7d}, cleanup: {enabled: true, older_than: 6d}}",
             "shorter than the time between two checkpoints",
         ),
-        ("{not_between: ['00:00-12:00', '12:00-00:00']}", "no part of the day"),
+        ("{not_between: ['00:00-12:00', '12:00-00:00']}", "covers the whole day"),
         ("{not_between: ['8-18']}", "HH:MM-HH:MM"),
         ("{not_between: ['25:00-26:00']}", "HH:MM-HH:MM"),
         ("{not_between: ['08:00-08:00']}", "begins when it ends"),

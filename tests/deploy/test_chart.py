@@ -276,5 +276,5 @@ def test_notes_tell_what_is_open_and_what_is_lost() -> None:
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
     assert "demo table" in notes
-    assert "Nobody can pause" in notes
+    assert "Pipelines cannot be paused" in notes
     assert "offsets are lost with the pod" in notes

@@ -408,7 +408,7 @@ def test_a_damaged_checkpoint_of_somebody_else_is_no_success(tmp_path: Path, bod
     ("reader_features", "writer_features", "reason"),
     [
         ([], ["somethingNew"], "somethingNew .unknown to this release."),
-        ([], ["redirectWriterOnly"], "writers must go elsewhere"),
+        ([], ["redirectWriterOnly"], "writers must use another table"),
         ([], ["coordinatedCommits-preview"], "its coordinator says"),
     ],
 )

@@ -161,7 +161,7 @@ def test_a_file_that_is_read_back_wrong_is_withdrawn(tmp_path: Path) -> None:
                 return b"\n".join(body.split(b"\n")[1:])
             return body
 
-    with pytest.raises(CorruptLogError, match="is not what its commits"):
+    with pytest.raises(CorruptLogError, match="does not match its commits"):
         compact_range(tmp_path, 1, 7, Lossy())
     assert not list(table.log.glob("*.compacted.json"))
 

@@ -205,7 +205,7 @@ async def test_a_taker_that_slept_while_others_took_turns_gets_no_token_of_the_p
     third = lease(tmp_path, clock, OTHER)
     await third.acquire()
     store.goes_on.set()
-    with pytest.raises(MaintenanceBusyError, match="was quicker"):
+    with pytest.raises(MaintenanceBusyError, match="was faster"):
         await taking
     assert late.token is None
     assert (third.token, await third.is_mine()) == (2, True)

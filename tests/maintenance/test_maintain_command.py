@@ -127,7 +127,7 @@ def test_a_pipeline_that_has_not_delivered_bounds_the_cleanup(
     table.checkpoint(20)
     save_offset(tmp_path / "state", table, version=19)
     held = command("maintain", "orders", "--config", config, "--apply")
-    assert "still wanted by a pipeline" in held.output
+    assert "still needed by a pipeline" in held.output
     assert commits_of(table)[0] == 5
 
     save_offset(tmp_path / "state", table, version=21)

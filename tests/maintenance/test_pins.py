@@ -69,7 +69,7 @@ async def test_a_pinned_version_and_the_one_before_it_are_kept(tmp_path: Path) -
     await board(table).set(Pin(name="export", version=5))
     reason = await clean(table, cleaning())
     assert commits_of(table)[0] == 3
-    assert reason.endswith("Version 4 is still wanted by the pin export.")
+    assert reason.endswith("Version 4 is still needed by the pin export.")
     await board(table).set(Pin(name="export", version=9))
     await clean(table, cleaning())
     assert commits_of(table)[0] == 7
@@ -133,9 +133,9 @@ async def test_a_pin_that_cannot_be_read_keeps_everything(tmp_path: Path, body: 
     folder = table.folder / "_tailerd/pins"
     folder.mkdir(parents=True)
     (folder / "export.json").write_bytes(body)
-    with pytest.raises(PinUnreadableError, match=r"export\.json is no pin"):
+    with pytest.raises(PinUnreadableError, match=r"export\.json is not a valid pin"):
         await board(table).read()
-    assert "export.json is no pin" in await clean(table, cleaning())
+    assert "export.json is not a valid pin" in await clean(table, cleaning())
     assert commits_of(table)[0] == 0
 
 
@@ -152,9 +152,9 @@ async def test_fields_of_the_owner_of_a_pin_are_passed_over(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "x" * 101, "ü"])
 async def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
     pins = PinBoard(LocalStore(), str(tmp_path), clock=clock())
-    with pytest.raises(UsageError, match="no name of a pin"):
+    with pytest.raises(UsageError, match="not a valid pin name"):
         await pins.set(Pin(name=name, version=1))
-    with pytest.raises(UsageError, match="no name of a pin"):
+    with pytest.raises(UsageError, match="not a valid pin name"):
         await pins.remove(name)
 
 
@@ -267,7 +267,7 @@ def test_the_command_refuses_pins_that_keep_nothing(tmp_path: Path) -> None:
     for options, status, words in (
         (("--pin", "export"), 2, "NAME=VERSION"),
         (("--pin", "export=-1"), 2, "NAME=VERSION"),
-        (("--pin", "a/b=5"), 2, "no name of a pin"),
+        (("--pin", "a/b=5"), 2, "not a valid pin name"),
         (("--pin", "export=5", "--for", "soon"), 2, "number with a unit"),
         (("--pin", "export=500"), 2, "is at version"),
         (("--pin", "export=2"), 3, "oldest version in the log is 3"),

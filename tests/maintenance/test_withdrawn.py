@@ -131,9 +131,9 @@ async def test_a_refused_manifest_is_told_as_that_where_deleting_is_refused_too(
         await checkpoint(Refusing(LocalStore()), table)
     text = str(caught.value)
     assert text.startswith("The put was refused.")
-    assert text.count("may have stayed and could not be deleted: The deletion was refused.") == 1
+    assert text.count("may still exist and could not be deleted: The deletion was refused.") == 1
     assert f"{table.log}/{table.version:020}.checkpoint." in text
-    assert text.endswith("Delete what stayed there.")
+    assert text.endswith("Delete what is left there.")
 
 
 class Full(LocalOutput):
@@ -189,7 +189,7 @@ async def test_what_cannot_be_deleted_in_time_is_named_with_the_reason(
     }
     with pytest.raises(StorageError, match=r"^The storage failed because") as caught:
         await jobs[job]()
-    found = re.search(r"Also, (\S+) may have stayed .* within 0.05 seconds", str(caught.value))
+    found = re.search(r"Also, (\S+) may still exist .* within 0.05 seconds", str(caught.value))
     assert found
     left = [path.name for path in table.log.iterdir()]
     assert Path(found[1]).name in left
@@ -203,7 +203,7 @@ async def test_a_cancelled_job_stays_cancelled_where_its_file_cannot_be_deleted(
     store.fail_nth(2, asyncio.CancelledError(), kind="head")
     with pytest.raises(asyncio.CancelledError) as caught:
         await checkpoint(store, table)
-    assert "may have stayed" in caught.value.__notes__[0]
+    assert "may still exist" in caught.value.__notes__[0]
 
 
 async def test_a_log_that_does_not_add_up_leaves_no_sidecar(table: TableBuilder) -> None:

@@ -361,7 +361,7 @@ def breaks(batches: Iterator[ChangeBatch]) -> None:
     [
         (stops_early, "bug", "only 3 were asked for, not all there were."),
         (refuses, SinkError.code, "No more fits. Make room."),
-        (breaks, "bug", "Something unforeseen happened: ZeroDivisionError: odd."),
+        (breaks, "bug", "An unexpected error occurred: ZeroDivisionError: odd."),
     ],
 )
 async def test_what_a_writer_raises_reaches_the_pipeline_and_no_offset_is_saved(

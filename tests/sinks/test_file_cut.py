@@ -187,7 +187,7 @@ async def test_a_file_that_is_not_as_it_was_written_is_named_and_left_alone(
     await target.write(delivery(0, batch(0, [1])))
     path = only_file(tmp_path)
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"{path.name} is not as it was written.*move it"):
+    with pytest.raises(ConfigError, match=rf"{path.name} is damaged or was changed.*move it"):
         await target.resume(offset(1))
     assert path.read_bytes() == content
 

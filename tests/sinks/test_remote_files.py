@@ -247,5 +247,5 @@ async def test_an_answer_that_names_no_files_is_a_bug(tmp_path: Path) -> None:
     async def run(writer: RowWriter) -> object:
         return None
 
-    with pytest.raises(BugError, match="no list"):
+    with pytest.raises(BugError, match="not a list"):
         await target.write_remotely(replace(whole, run=run))

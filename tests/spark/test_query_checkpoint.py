@@ -73,7 +73,7 @@ def _cut(place: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty offset": (lambda p: (p / "offsets/2").write_text(""), "offsets/2 is cut off"),
-    "an offset without its end": (_cut, "offsets/2 says: The offset"),
+    "an offset without its end": (_cut, "offsets/2: The offset"),
     "no text": (lambda p: (p / "offsets/2").write_bytes(b"\xff\xfe\x00"), "offsets/2 is cut off"),
     "an empty file of metadata": (lambda p: (p / "metadata").write_text(""), "metadata, which"),
     "half a file of metadata": (lambda p: (p / "metadata").write_text('{"id":"9e'), "metadata"),
@@ -91,7 +91,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an offset of another source": (
         lambda p: (p / "offsets/2").write_text('v1\n{}\n{"reservoirVersion":3}'),
-        "offsets/2 says: The offset",
+        "offsets/2: The offset",
     ),
 }
 

@@ -146,7 +146,7 @@ def test_an_update_shows_before_and_after_and_its_key_has_a_history(
     expect(page.locator("#s-rows")).to_contain_text("change files")
     page.locator("#key-value").fill("not-a-number")
     page.get_by_role("button", name="Search").click()
-    expect(page.locator("#s-rows .warning")).to_contain_text("is no value of order_id")
+    expect(page.locator("#s-rows .warning")).to_contain_text("is not a valid value of order_id")
 
 
 def test_rows_that_do_not_pass_the_daemon_are_read_from_the_table(

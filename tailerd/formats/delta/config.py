@@ -16,7 +16,7 @@ from tailerd.config.values import Seconds, SizeBytes
 
 
 class CheckpointConfig(MaintenancePart):
-    """When a checkpoint is written: the first limit that is reached counts."""
+    """When a checkpoint is written: when the first of these limits is reached."""
 
     every_commits: int | None = Field(
         default=None,
@@ -45,7 +45,7 @@ class CheckpointConfig(MaintenancePart):
         default=None,
         ge=0.001,
         le=3600,
-        description="Estimated cold-read time of the log.",
+        description="Estimated time that a reader without a cache needs to replay the commits.",
         examples=["1s"],
     )
     min_interval: Seconds = Field(
@@ -59,8 +59,8 @@ class CheckpointConfig(MaintenancePart):
         default=0.0,
         ge=0,
         le=86_400,
-        description="Wait for this long without commits, but at most until ten times as many"
-        " commits as make it due.",
+        description="Wait until there was no commit for this long, but only up to ten times the"
+        " number of commits that make a checkpoint due.",
         examples=["0s"],
     )
     manifest: Literal["json", "parquet"] = Field(
@@ -81,7 +81,7 @@ class CheckpointConfig(MaintenancePart):
 
 
 class LogCompactionConfig(MaintenancePart):
-    """When commits between two checkpoints are put together into one file."""
+    """When commits between two checkpoints are merged into one file."""
 
     every_commits: int = Field(
         ge=2,
@@ -92,13 +92,13 @@ class LogCompactionConfig(MaintenancePart):
 
 
 class DeltaMaintenanceConfig(MaintenanceConfig):
-    """Maintenance of a table's log; other writers may do the same."""
+    """Maintenance of a table's log, in parallel with other writers."""
 
     engine: Literal["arrow", "spark"] = Field(
         default="arrow",
         description="What writes checkpoints: tailerd itself, or a Spark program whose tasks write"
-        " sidecars in parallel, for a table that has too many files for one process. That needs"
-        " V2 checkpoints. Where it runs is said in the section `spark`.",
+        " sidecars in parallel, for a table that has too many files for one process. That needs V2"
+        " checkpoints. The section `spark` says where it runs.",
         examples=["arrow"],
     )
     checkpoint: CheckpointConfig | None = Field(
@@ -107,12 +107,12 @@ class DeltaMaintenanceConfig(MaintenanceConfig):
     )
     log_compaction: LogCompactionConfig | None = Field(
         default=None,
-        description="When commits are put together into one file, for readers between checkpoints;"
+        description="When commits are merged into one file, for readers between checkpoints;"
         " without it, never.",
     )
     checksum: bool = Field(
         default=False,
-        description="Whether the newest version gets a checksum where its writer left none.",
+        description="Whether the newest version gets a checksum if its writer wrote none.",
         examples=[True],
     )
 

@@ -156,7 +156,7 @@ async def read_dataset(
         schema = read_schema(await store.get(path), path)
     except FileMissingError as error:
         raise TableError(
-            f"The schema {path} of table {table} is not there.",
+            f"The schema {path} of table {table} does not exist.",
             remedy="Writers put it before the metadata: restore it, or let its writer store the"
             " dataset again.",
         ) from error

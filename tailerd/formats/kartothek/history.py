@@ -155,7 +155,7 @@ class DatasetHistory:
         except NotATableError as error:
             await self._ledger.mark_dropped()
             raise TableRecreatedError(
-                f"The dataset {self._name} was dropped: its metadata file is gone.",
+                f"The dataset {self._name} was dropped: its metadata file no longer exists.",
                 remedy="Where it was created again, reset the pipeline with `tailerd offsets reset"
                 " NAME --to snapshot`, or set on_gap.",
             ) from error

@@ -53,8 +53,8 @@ class KartothekInspection:
         state = history.newest if version is None else await history.state(version)
         if state is None:
             raise MissingVersionError(
-                f"Version {version} of {self._place.url} is not known: a dataset has no history but"
-                " what a ledger kept.",
+                f"Version {version} of {self._place.url} is not known: a dataset has no history"
+                " except what a ledger kept.",
                 remedy="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
             )
         return state

@@ -122,7 +122,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         files = [file for file in now.files if file.path in agreed]
         await delete_all(self._place.store, [file.path for file in files])
         if not files:
-            return nothing_deleted(assessment, floor.obstacle or "Nothing is garbage any more.")
+            return nothing_deleted(assessment, floor.obstacle or "There is no garbage any more.")
         size = sum(file.size_bytes for file in files)
         return JobResult(
             job=CLEANUP,

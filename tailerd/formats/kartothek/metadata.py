@@ -124,8 +124,8 @@ def _decoded(content: bytes, uuid: str, suffix: str) -> _Stored:
     ) as e:
         raise UnreadableMetadataError(
             f"The metadata file {metadata_name(uuid, suffix)} cannot be read: {e}.",
-            remedy="It is torn, or not what its name says: restore it, or let its writer write"
-            " it again.",
+            remedy="It is incomplete, or its content does not match its name: restore it, or let"
+            " its writer write it again.",
         ) from e
 
 

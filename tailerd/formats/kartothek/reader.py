@@ -38,8 +38,8 @@ _MOST_FILES = 1 << 32
 def collected(url: str) -> FilesCollectedError:
     """Return the error for a missing file that a state references."""
     return FilesCollectedError(
-        f"The data file {url} is gone: its dataset was garbage-collected, or deleted, before its"
-        " rows were read.",
+        f"The data file {url} no longer exists: its dataset was garbage-collected, or deleted,"
+        " before its rows were read.",
         remedy=f"{RESET_OR_ON_GAP} Collect garbage later than the slowest pipeline delivers, or"
         " set `format_options: {spool: link}`.",
     )

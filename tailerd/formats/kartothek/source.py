@@ -149,7 +149,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
     def _gap(self, version: int) -> MissingVersionError:
         return MissingVersionError(
             f"The changes of version {version} of {self._name} are no longer in the ledger, whose"
-            f" oldest state is {self._history.first_number}: a dataset has no history but what"
+            f" oldest state is {self._history.first_number}: a dataset has no history except what"
             " was observed and kept.",
             remedy=RESET_OR_ON_GAP,
         )
@@ -243,8 +243,8 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         if origin_of(offset.table_id) != newest.origin:
             raise TableRecreatedError(
                 f"The offset belongs to {offset.table_id}, and what was observed of {self._name}"
-                f" is {newest.table_id}: the dataset was dropped and created again, or its ledger"
-                " is another.",
+                f" is {newest.table_id}: the dataset was dropped and created again, or another"
+                " ledger is used.",
                 remedy=RESET_PIPELINE,
             )
         before = await self._history.state(offset.last_version(self))
@@ -308,7 +308,7 @@ class KartothekSource(ReadsTasks, ConsecutiveVersions):
         url = self._url(gone)
         if gone in self._history.newest.keys:
             raise MissingDataFileError(
-                f"The data file {url} is gone, and the dataset's metadata names it.",
+                f"The data file {url} does not exist, although the dataset's metadata names it.",
                 remedy="It was not deleted by garbage collection: restore it.",
             )
         raise collected(url)

@@ -31,7 +31,8 @@ def read_schema(content: bytes, path: str) -> pa.Schema:
     except (pa.ArrowException, OSError) as error:
         raise CorruptLogError(
             f"The schema {path} cannot be read: {error}.",
-            remedy="It is torn or no Parquet file: restore it, or let its writer write it again.",
+            remedy="It is incomplete or not a Parquet file: restore it, or let its writer write it"
+            " again.",
         ) from error
     refuse_change_columns(stored.names)
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in stored])
@@ -71,8 +72,8 @@ def path_value(text: str, field: pa.Field, key: str) -> pa.Scalar:
         return pa.scalar(text, pa.string()).cast(field.type)
     except (pa.ArrowException, ValueError) as error:
         raise CorruptLogError(
-            f"The path of {key!r} says {text!r} of column {field.name}, which is no {field.type}:"
-            f" {error}.",
+            f"The path of {key!r} says {text!r} of column {field.name}, which is not a valid"
+            f" {field.type}: {error}.",
             remedy="The writer is broken: rewrite that partition.",
         ) from error
 

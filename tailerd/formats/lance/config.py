@@ -21,20 +21,20 @@ class CompactionConfig(MaintenancePart):
         default=0.1,
         ge=0,
         le=1,
-        description="Or this share of all rows is deleted; 0 for never.",
+        description="Or the share of all rows that is deleted; 0 for never.",
         examples=[0.1],
     )
     target_rows: int = Field(
         default=1_048_576,
         ge=1,
         le=2**31,
-        description="Rows of a fragment.",
+        description="Rows of a fragment after compaction.",
         examples=[1_048_576],
     )
 
 
 class LanceMaintenanceConfig(MaintenanceConfig):
-    """What is done for a table, by the library's own calls."""
+    """Maintenance of a Lance table, with the library's own functions."""
 
     compaction: CompactionConfig | None = Field(
         default=None,
@@ -43,8 +43,8 @@ class LanceMaintenanceConfig(MaintenanceConfig):
     optimize_indices: int | None = Field(
         default=None,
         ge=1,
-        description="Fragments of a Lance table outside of an index that make it due to be brought"
-        " up to date; null for never.",
+        description="Number of fragments of a Lance table outside of an index after which the"
+        " index is updated; null for never.",
         examples=[10],
     )
     tag: bool = Field(

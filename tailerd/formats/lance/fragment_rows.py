@@ -97,8 +97,8 @@ def _read(
         raise OSError(f"Version {table.version} has no fragment {wanted.fragment}.")
     if {file.path for file in fragment.data_files()} - {_name(url) for url in wanted.files}:
         raise FilesCollectedError(
-            f"The fragment {wanted.fragment} of version {table.version} of {table.url} is another"
-            " one than when it was planned: the table was dropped and made again.",
+            f"The fragment {wanted.fragment} of version {table.version} of {table.url} is not the"
+            " one that was planned: the table was dropped and created again.",
             remedy=RESET_OR_ON_GAP,
             version=table.version,
         )
@@ -231,7 +231,8 @@ def _mapped_error(wanted: FragmentRows, stores: Stores, error: Exception) -> Tai
     for url in wanted.files:
         if not _is_there(url, stores):
             return MissingDataFileError(
-                f"The data file {url} is gone, and version {table.version} of the table names it.",
+                f"The data file {url} does not exist, although version {table.version} of the"
+                " table names it.",
                 remedy="Restore it from a backup.",
                 version=table.version,
             )

@@ -48,7 +48,7 @@ class LanceInspection:
             if self._log.staged is not None:
                 self._place.warn(staged_warning(self._log, self._place.url))
         wanted = self._log.head if version is None else version
-        return await self._log.manifest(wanted, lambda: "or was never there")
+        return await self._log.manifest(wanted, lambda: "or never existed")
 
     async def version_at(self, timestamp: str) -> Version:
         """Return the newest version not later than a timestamp.

@@ -103,7 +103,7 @@ def storage_options(url: str, stores: Stores) -> dict[str, str]:
     settings = stores.settings.of(provider)  # type: ignore[arg-type]
     if not isinstance(settings, S3Settings):
         raise ConfigError(
-            f"The rows of {url} cannot be read: pylance does not know the store {scheme!r}.",
+            f"The rows of {url} cannot be read: pylance does not support the store {scheme!r}.",
             remedy="Keep Lance tables in a local folder or an S3 bucket.",
         )
     return _bucket_options(settings.account_of(rest.partition("/")[0]), url)
@@ -112,8 +112,8 @@ def storage_options(url: str, stores: Stores) -> dict[str, str]:
 def _bucket_options(account: S3Account, url: str) -> dict[str, str]:
     if account.profile:
         raise ConfigError(
-            f"The rows of {url} cannot be read with the profile {account.profile!r}: pylance takes"
-            " keys, or what the environment says.",
+            f"The rows of {url} cannot be read with the profile {account.profile!r}: pylance only"
+            " accepts keys or the environment's credentials.",
             remedy="Give access_key_id and secret_access_key, or set AWS_PROFILE for the process.",
         )
     endpoint = account.endpoint or _environment(*_ENDPOINTS)

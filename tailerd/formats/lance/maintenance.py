@@ -198,8 +198,8 @@ class LanceMaintenance(OneProcessMaintenance):
         return Decision(
             job=TAG,
             is_due=not is_there and wanted <= self._log.head,
-            reason=f"{floor.by} needs version {wanted}, and the tag {TAG_NAME} is"
-            f" {'there' if is_there else 'not there'}.",
+            reason=f"{floor.by} needs version {wanted}, and the tag {TAG_NAME}"
+            f" {'marks it' if is_there else 'does not mark it'}.",
             cost="One small file is written.",
             saves="Cleanups of others keep that version.",
             start_version=wanted,
@@ -341,8 +341,8 @@ class LanceMaintenance(OneProcessMaintenance):
             return work(table)
         except (OSError, ValueError, RuntimeError) as error:
             raise LogChangedError(
-                f"The library could not do it: {str(error).splitlines()[0][:300]}",
-                remedy="It is tried again: mostly another writer was faster.",
+                f"The library failed: {str(error).splitlines()[0][:300]}",
+                remedy="It is retried; usually another writer was faster.",
             ) from error
 
     async def check_readable_from(self, version: Version, reader: str) -> None:

@@ -156,7 +156,7 @@ class VersionLog:
         if scheme is None:
             raise NotATableError(
                 f"There is no Lance table at {self._name}: no manifest in {VERSIONS_FOLDER}.",
-                remedy="Check the path. A branch or tag is no table of its own here.",
+                remedy="Check the path. Branches and tags are not tables of their own here.",
             )
         versions = sorted(files)
         head_file = files[versions[-1]]
@@ -247,8 +247,7 @@ class VersionLog:
 def missing_version(name: str, version: int, why: str) -> MissingVersionError:
     """Return the error for a missing manifest."""
     return MissingVersionError(
-        f"The manifest of version {version} of {name} is gone, {why}: old versions were cleaned"
-        " up.",
+        f"The manifest of version {version} of {name} was cleaned up, {why}.",
         remedy=f"{RESET_OR_ON_GAP} Clean up later than the slowest pipeline delivers.",
     )
 
@@ -257,5 +256,5 @@ def staged_warning(log: VersionLog, name: str) -> TableError:
     """Return the warning that an external manifest store may have a newer version."""
     return TableError(
         f"Version {log.staged} of {name} is staged for a store of manifests elsewhere, and the"
-        f" newest in its folder is {log.head}: it comes once it is there too."
+        f" newest in its folder is {log.head}: it is read once it is there too."
     )

@@ -233,7 +233,7 @@ def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
         return pa.array(flat, kind, mask=gone)
     except (pa.ArrowException, UnicodeError) as error:
         raise UnreadableDataFileError(
-            f"The column {column.field.name!r} has a value that is no {kind}: {error}.",
+            f"The column {column.field.name!r} has a value that is not a valid {kind}: {error}.",
             remedy="Leave the column out, or write its values again.",
         ) from error
 

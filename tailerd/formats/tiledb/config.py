@@ -43,7 +43,7 @@ class FragmentsConfig(MaintenancePart):
 
 
 class TileDBMaintenanceConfig(MaintenanceConfig):
-    """What is done for an array, by TileDB's own calls."""
+    """Maintenance of a TileDB array, with TileDB's own functions."""
 
     commits: CommitsConfig | None = Field(
         default_factory=CommitsConfig,

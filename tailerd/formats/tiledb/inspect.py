@@ -64,7 +64,8 @@ class TileDBInspection:
         is_there = timeline.before(int(version) + 1) != NONE_MS and version <= timeline.head
         if not is_there or timeline.hiding(int(version)):
             raise MissingVersionError(
-                f"The array {self._place.url} has no version {version}, or none any more.",
+                f"The array {self._place.url} does not have version {version}, or no longer has"
+                " it.",
                 remedy="`tailerd history` shows the versions there are.",
             )
         return int(version)

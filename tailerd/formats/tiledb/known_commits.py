@@ -54,7 +54,7 @@ def read_mark(text: str) -> Mark | None:
         return Mark(int(number), digest, int(shares or 0))
     except ValueError as error:
         raise OffsetError(
-            f"The offset has the mark {text!r}, which is none of a TileDB array's.",
+            f"The offset has the mark {text!r}, which is not one of a TileDB array.",
             remedy=RESET_PIPELINE,
         ) from error
 
@@ -111,7 +111,7 @@ class KnownCommits:
             return msgspec.json.decode(content, type=_Entry)
         except msgspec.MsgspecError as error:
             raise OffsetError(
-                f"Entry {number} of the ledger is none of a TileDB array's: {error}.",
+                f"Entry {number} of the ledger is not one of a TileDB array: {error}.",
                 remedy="Give each table a `ledger` of its own, or leave it out.",
             ) from error
 

@@ -51,7 +51,7 @@ def load() -> Any:
         import tiledb
     except ImportError as error:
         raise MissingExtraError(
-            f"TileDB arrays are read with TileDB's own library, which is not there: {error}.",
+            f"TileDB arrays are read with TileDB's own library, which cannot be loaded: {error}.",
             remedy="Install it: pip install 'tailerd[tiledb]'.",
         ) from error
     return tiledb
@@ -69,7 +69,7 @@ def uri_of(place: str, stores: Stores) -> str:
     if store.scheme == S3Places.name:
         return f"s3://{path}"
     raise ConfigError(
-        f"{place} is in a store that TileDB's library does not reach.",
+        f"{place} is in a store that TileDB's library does not support.",
         remedy="Arrays are read from folders of this machine and from buckets.",
     )
 
@@ -121,7 +121,8 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
             kind = LogCleanedUpError
         raise kind(
             f"TileDB cannot read the array {place}: {error}",
-            remedy="If a fragment was just consolidated or vacuumed, the next look reads it again.",
+            remedy="If a fragment was just consolidated or vacuumed, the next attempt reads it"
+            " again.",
             path=place,
         ) from error
 
@@ -172,7 +173,7 @@ def _bucket_config(account: S3Account) -> Iterator[tuple[str, str]]:
     yield "vfs.s3.use_virtual_addressing", "false" if is_path else "true"
     if account.profile:
         raise ConfigError(
-            f"TileDB's library knows no profiles, and `storage` names {account.profile!r}.",
+            f"TileDB's library does not support profiles, and `storage` names {account.profile!r}.",
             remedy="Give access_key_id and secret_access_key, or leave both to the environment.",
         )
     if account.access_key_id:

@@ -202,7 +202,7 @@ class ArrayMaintenance(OneProcessMaintenance):
             return Decision(
                 job=FRAGMENTS_JOB,
                 is_due=False,
-                reason=f"{count} fragments could be merged; no policy `fragments` asks for it.",
+                reason=f"{count} fragments could be merged; no policy `fragments` is set.",
             )
         is_due = count >= max(2, policy.every_commits) and not obstacle
         return Decision(

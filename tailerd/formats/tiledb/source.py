@@ -200,7 +200,7 @@ class TileDBSource(ReadsTasks):
             self._timeline = await self._log.look(self._clock.now_ms())
         except NotATableError as error:
             raise TableRecreatedError(
-                f"The array {self._name} was dropped: its schema is gone.",
+                f"The array {self._name} was dropped: its schema no longer exists.",
                 remedy="Where it was created again, reset the pipeline with `tailerd offsets reset"
                 " NAME --to snapshot`, or set on_gap.",
             ) from error
@@ -281,7 +281,7 @@ class TileDBSource(ReadsTasks):
         gap = self._timeline.before(int(offset.version) + 1)
         if offset.phase is Phase.SNAPSHOT and gap == NONE_MS:
             raise MissingVersionError(
-                f"The array {self._name} has nothing at {offset.version} any more.",
+                f"The array {self._name} no longer has version {offset.version}.",
                 remedy=RESET_OR_ON_GAP,
             )
         mark = read_mark(offset.mark)
@@ -290,8 +290,8 @@ class TileDBSource(ReadsTasks):
         gone = vanished(await self._known.of(mark), self._timeline)
         if gone:
             raise MissingVersionError(
-                f"The history of {self._name} was rewritten: {len(gone)} commits are gone and in no"
-                f" merged fragment either, such as {gone[0]}.",
+                f"The history of {self._name} was rewritten: {len(gone)} commits no longer exist"
+                f" and are in no merged fragment, such as {gone[0]}.",
                 remedy=RESET_OR_ON_GAP,
             )
 

@@ -113,7 +113,7 @@ def taken(piece: Piece, indices: pa.Array) -> Piece:
 def unexpected_null(field: pa.Field) -> TableError:
     """Return the error for a null in a column that is not nullable."""
     return TableError(
-        f"Column {field.name!r} has a null, although its schema allows none: the value format could"
-        " not say so.",
+        f"Column {field.name!r} has a null, although its schema allows none: the value format"
+        " cannot represent it.",
         remedy="Rewrite the rows, or make the column nullable.",
     )

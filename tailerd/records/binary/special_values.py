@@ -119,7 +119,7 @@ def micros_of(array: pa.Array, column: str) -> Numbers:
     lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     if max(-lowest, highest) * factor >= 2**63 and factor > 1:
         raise TableError(
-            f"Column {column!r} has a time that microseconds of 64 bits cannot say: it is"
+            f"Column {column!r} has a time that 64-bit microseconds cannot hold: it is"
             f" {array.type}.",
             remedy=LEAVE_OUT.capitalize() + ".",
         )

@@ -81,7 +81,7 @@ class CloudEventsRecords:
     def __init__(self, options: FormatOptions) -> None:
         self._options = options
         if options.events is None:
-            raise BugError("CloudEvents were asked for, but not what they say.")
+            raise BugError("CloudEvents were requested without their attributes.")
         self._events = options.events
         self._data: RecordFormat = options.events.data
         data = self._data

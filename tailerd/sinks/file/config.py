@@ -18,7 +18,7 @@ class FileSinkConfig(SinkConfig):
     kind: Literal["file"] = Field(description="Files in a folder.")
     path: str = Field(
         min_length=1,
-        description="The folder; made when it is not there. Each table needs its own.",
+        description="The folder; created if it does not exist. Each table needs its own.",
         examples=["/data/orders_changes"],
     )
     format: Literal["jsonl", "parquet"] = Field(
@@ -35,8 +35,8 @@ class FileSinkConfig(SinkConfig):
     mode: str | None = Field(
         default=None,
         pattern="^0?[67][0-7]{2}$",
-        description="Permissions of delivered files as a quoted octal number. Without it they are"
-        " what the umask of the process leaves of 0666.",
+        description="Permissions of delivered files as a quoted octal number. By default 0666 less"
+        " the umask of the process.",
         examples=["0640"],
     )
 

@@ -50,8 +50,8 @@ def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> N
             _cut(part, until_version, owner)
         except (ValueError, KeyError, pa.ArrowException) as error:
             raise ConfigError(
-                f"{part} is not as it was written, so it is unknown which of its rows come"
-                f" before version {until_version}: {error}.",
+                f"{part} is damaged or was changed, so it is unknown which of its rows come before"
+                f" version {until_version}: {error}.",
                 remedy="Restore the file, or move it out of the folder.",
             ) from error
 

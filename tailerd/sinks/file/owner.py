@@ -261,7 +261,7 @@ class FolderOwner:
         if end.phase is Phase.SNAPSHOT:
             way = f"or empty the folder and run {reset} snapshot`"
         else:
-            way = f"or run {reset} {end.version}` to go on where the folder ends"
+            way = f"or run {reset} {end.version}` to resume where the folder ends"
         return f"Start with the state that was used last, {way}, or give the sink another folder."
 
     def _epochs(self) -> list[int]:

@@ -156,7 +156,7 @@ class FileSink:
             place = replace(self._place, attempt=secrets.token_hex(_ATTEMPT_BYTES))
             found = await delivery.run(FilesWriter(folder=place, start=delivery.start))
             if not isinstance(found, list):
-                raise BugError(f"Files were written, and {found!r} is no list of them.")
+                raise BugError(f"Files were written, and {found!r} is not a list of them.")
             await in_thread(self._publish, delivery.start, delivery.end, found, place.attempt)
         except OSError as error:
             raise self._place.unwritable(error) from error

@@ -99,7 +99,7 @@ class Acknowledgements:
         """Make all current and later waits fail."""
         with self._changed:
             if self._error is None:
-                self._error = AbandonedError("The delivery was given up while it was being sent.")
+                self._error = AbandonedError("The delivery was abandoned while it was being sent.")
             self._changed.notify_all()
 
     def _failure_before(self, is_reached: Callable[[], bool]) -> Exception | None:

@@ -37,7 +37,7 @@ _SECTION = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
 
 class CreateTopicConfig(BaseModel):
-    """How topics that are not there are made."""
+    """Settings of topics that do not exist and are created."""
 
     model_config = _SECTION
 
@@ -48,7 +48,7 @@ class CreateTopicConfig(BaseModel):
         default=None,
         ge=1,
         le=32,
-        description="Copies of each partition; by default what the brokers are set to.",
+        description="Copies of each partition; by default the brokers' setting.",
         examples=[3],
     )
     configs: dict[str, str] = Field(
@@ -67,7 +67,7 @@ class CreateTopicConfig(BaseModel):
 
 
 class CloudEventsConfig(BaseModel):
-    """What events say, and what they carry."""
+    """Attributes and data of the events."""
 
     model_config = _SECTION
 
@@ -76,7 +76,7 @@ class CloudEventsConfig(BaseModel):
     )
     mode: Literal["binary", "structured"] = Field(
         default="binary",
-        description="`binary`: the value is the data, and headers say the rest; `structured`: the"
+        description="`binary`: the value is the data, and headers hold the rest; `structured`: the"
         " value is a JSON object with all of it.",
         examples=["binary"],
     )
@@ -118,7 +118,7 @@ class KafkaSinkConfig(SinkConfig):
     kind: Literal["kafka"] = Field(description="Kafka topics.")
     bootstrap_servers: list[str] = Field(
         min_length=1,
-        description="Brokers to ask first, host:port.",
+        description="Brokers to connect to first, host:port.",
         examples=[["127.0.0.1:9092"]],
     )
     topic: str = Field(
@@ -153,13 +153,13 @@ class KafkaSinkConfig(SinkConfig):
     )
     collections: Literal["repeated", "wrapped"] = Field(
         default="repeated",
-        description="How `protobuf` writes lists and maps: `repeated` knows no null list and no"
-        " null in one; `wrapped` puts each into a message, so that nothing is lost.",
+        description="How `protobuf` writes lists and maps: `repeated` cannot hold a null list or a"
+        " null in a list; `wrapped` puts each into a message, so that nothing is lost.",
         examples=["wrapped"],
     )
     cloudevents: CloudEventsConfig = Field(
         default=CloudEventsConfig(),
-        description="What events of the format `cloudevents` say and carry.",
+        description="Attributes and data of events of the format `cloudevents`.",
         examples=[{"data": "json", "mode": "structured"}],
     )
     decimals: Literal["string", "number"] = Field(
@@ -191,8 +191,8 @@ class KafkaSinkConfig(SinkConfig):
     event_ids: bool | None = Field(
         default=None,
         description="Whether each record has the header `tailerd.id`: table id, version and place"
-        " of the row in its commit, the same when it is delivered again, so that readers can leave"
-        " out what they have seen. Default: with at-least-once. Events have it as their id.",
+        " of the row in its commit, the same when it is delivered again, so that readers can skip"
+        " duplicates. Default: with at-least-once. Events have it as their id.",
         examples=[True],
     )
     partition: Literal["key"] | int | ColumnPartition = Field(
@@ -222,20 +222,20 @@ class KafkaSinkConfig(SinkConfig):
     )
     offsets_topic: str = Field(
         default=OFFSETS_TOPIC,
-        description="Compacted topic of offsets, made when it is not there; pipelines share it.",
+        description="Compacted topic of offsets, created if it does not exist; pipelines share it.",
         examples=[OFFSETS_TOPIC],
     )
     transactional_id: str | None = Field(
         default=None,
         min_length=1,
         description="Identity of this pipeline for exactly-once, the same in every run; a second"
-        " process with it shuts out the first. Default: tailerd-<name>-<table>-<topic>-<digest>,"
-        " so rights need the prefix tailerd-.",
+        " process with it fences the first. Default: tailerd-<name>-<table>-<topic>-<digest>, so"
+        " rights need the prefix tailerd-.",
         examples=["tailerd-orders"],
     )
     create_topic: CreateTopicConfig | None = Field(
         default=None,
-        description="Make topics that are not there; without it they must be.",
+        description="Create topics that do not exist; if false, they must exist.",
         examples=[
             {"partitions": 4, "replication_factor": 3, "configs": {"min.insync.replicas": "2"}}
         ],
@@ -243,7 +243,7 @@ class KafkaSinkConfig(SinkConfig):
     on_oversize: Literal["fail", "dead-letter"] = Field(
         default="fail",
         description="What to do with a record larger than the topic takes: stop, or write its key"
-        " and the reason to `dead_letter_topic` and go on.",
+        " and the reason to `dead_letter_topic` and continue.",
         examples=["fail"],
     )
     dead_letter_topic: str | None = Field(
@@ -274,7 +274,7 @@ class KafkaSinkConfig(SinkConfig):
         default=None,
         ge=0.1,
         le=86400,
-        description="Time between two records that say this pipeline is alive, with a unit.",
+        description="Time between two heartbeat records of this pipeline, with a unit.",
         examples=["10s"],
     )
     heartbeat_topic: str = Field(

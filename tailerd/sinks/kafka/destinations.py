@@ -244,7 +244,7 @@ class TableSchemas:
 
 def _not_installed(error: ImportError) -> ConfigError:
     return ConfigError(
-        f"What talks to schema registries cannot be loaded: {error}.",
+        f"The client of schema registries cannot be loaded: {error}.",
         remedy="Install tailerd[registry].",
     )
 

@@ -63,13 +63,13 @@ def refusal(server: str, options: Options) -> TailerdError | None:
     except ssl.SSLEOFError:
         # A listener without TLS does this, and also a broker that is stopping: may be transient.
         return SinkError(
-            f"Kafka at {server} ended the connection while TLS was agreed on.",
+            f"Kafka at {server} closed the connection during the TLS handshake.",
             remedy="Check whether the broker is restarting, and whether this port uses TLS.",
         )
     except ssl.SSLError as error:
         return SinkRefusedError(
-            f"Kafka at {server} and this client do not agree on TLS: {error.reason}: "
-            f"{getattr(error, 'verify_message', '') or 'look at the certificate and the port'}.",
+            f"Kafka at {server} and this client cannot agree on TLS: {error.reason}:"
+            f" {getattr(error, 'verify_message', '') or 'check the certificate and the port'}.",
             remedy=_TLS_HINT,
         )
     except (OSError, struct.error, ValueError):
@@ -102,7 +102,7 @@ def _login_refusal(
     (code,) = struct.unpack_from(">h", _receive(connection))
     if code:
         return SinkRefusedError(
-            f"Kafka at {server} knows no authentication by {mechanism}.", remedy=_LOGIN_HINT
+            f"Kafka at {server} does not support authentication by {mechanism}.", remedy=_LOGIN_HINT
         )
     login = get_sasl_mechanism(mechanism)(host=server, **options)
     while not login.is_done():
@@ -127,7 +127,7 @@ def _send(connection: socket.socket, api: int, version: int, body: bytes) -> Non
 def _receive(connection: socket.socket) -> bytes:
     (size,) = struct.unpack(">i", _receive_exactly(connection, 4))
     if not 4 <= size <= _LARGEST_ANSWER:
-        raise ValueError("no answer of a broker")
+        raise ValueError("not an answer of a broker")
     return _receive_exactly(connection, size)[4:]
 
 
@@ -136,7 +136,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         piece = connection.recv(size - len(data))
         if not piece:
-            raise ConnectionError("the broker ended the connection")
+            raise ConnectionError("the broker closed the connection")
         data += piece
     return data
 

@@ -32,10 +32,11 @@ _REFUSED: Mapping[str, str] = {
     "RecordListTooLargeError": "Raise the topic's segment.bytes.",
     "InvalidTopicError": "Give the topic another name.",
     "InvalidRequiredAcksError": "Leave acks out.",
-    "InvalidReplicationFactorError": "Set create_topic.replication_factor to at most the brokers.",
+    "InvalidReplicationFactorError": "Lower create_topic.replication_factor to the number of"
+    " brokers.",
     "InvalidPartitionsError": "Set create_topic.partitions.",
     "InvalidConfigurationError": "Check create_topic.configs.",
-    "PolicyViolationError": "The brokers have a rule about topics: see their reason.",
+    "PolicyViolationError": "The brokers' policy rejects the topic: see their reason.",
     "InvalidTransactionTimeoutError": (
         "Lower transaction_timeout_ms under `producer`, or raise the brokers'"
         " transaction.max.timeout.ms."
@@ -64,7 +65,7 @@ _PASSING: Mapping[str, str] = {
     "NotEnoughReplicasAfterAppendError": (
         "Bring brokers back, or lower min.insync.replicas of the topic."
     ),
-    "KafkaStorageError": "Look at the broker's disk.",
+    "KafkaStorageError": "Check the broker's disk.",
     "UnknownTopicOrPartitionError": "Check that the topic exists and that this user may describe"
     " it.",
     "KafkaTimeoutError": "Check that the brokers are running and reachable.",
@@ -95,8 +96,8 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
     message = f"{doing}: {reason}."
     if _FENCED.intersection(names):
         return SinkFencedError(
-            f"{doing}, because another process writes with the same transactional id since, so"
-            " this one is shut out.",
+            f"{doing}, because another process has claimed the transactional id, so this one is"
+            " fenced.",
             remedy="Run each pipeline once, or give this one another transactional_id.",
         )
     for name in names:

@@ -43,7 +43,7 @@ def check_offset_topic(facts: TopicFacts) -> None:
     if policies and (deletes or "compact" not in policies):
         raise ConfigError(
             f"The topic {facts.name} has cleanup.policy={facts.cleanup_policy}, so Kafka deletes"
-            " offsets when they are old, and a pipeline would begin again.",
+            " offsets when they are old, and a pipeline would start over.",
             remedy="Set its cleanup.policy to compact (`kafka-configs.sh --alter --topic"
             f" {facts.name} --add-config cleanup.policy=compact`), or name another offsets_topic.",
         )
@@ -93,7 +93,7 @@ class OffsetTopic:
         """
         with (
             self._connection.consumer() as consumer,
-            self._connection.calls(f"does not give the topic {self._place.topic}"),
+            self._connection.calls(f"does not return the records of the topic {self._place.topic}"),
         ):
             consumer.assign([self._place])
             until = self._settled_end(consumer, abandoned) if is_settled else self._end(consumer)
@@ -111,7 +111,7 @@ class OffsetTopic:
                 raise SinkError(
                     f"The topic {self._place.topic} has a transaction that stays open, so the"
                     " newest offset is unknown.",
-                    remedy="Abort it with kafka-transactions.sh, or wait until its time is over.",
+                    remedy="Abort it with kafka-transactions.sh, or wait until it times out.",
                 )
             abandoned.wait(0.05)
         return end
@@ -150,7 +150,8 @@ class OffsetTopic:
                 last_progress_at = time.monotonic()
             elif abandoned.is_set() or time.monotonic() - last_progress_at > _SILENCE_SECONDS:
                 raise SinkError(
-                    f"The topic {self._place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
+                    f"The topic {self._place.topic} returned no records for {_SILENCE_SECONDS:.0f}"
+                    " s.",
                     remedy="Check that the brokers are running and reachable.",
                 )
         return newest

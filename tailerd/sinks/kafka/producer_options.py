@@ -64,7 +64,7 @@ OPTIONS: Mapping[str, type] = {
 ELSEWHERE: Mapping[str, str] = {
     "bootstrap_servers": "set `bootstrap_servers` of the sink",
     "transactional_id": "set `transactional_id` of the sink",
-    "api_version": "it is asked of the brokers",
+    "api_version": "it is negotiated with the brokers",
     "key_serializer": "`format` says how keys and values are written",
     "value_serializer": "`format` says how keys and values are written",
     "partitioner": "set `partition` of the sink",
@@ -122,11 +122,11 @@ def checked_options(
     checked = {str(name): _checked(str(name), value) for name, value in options.items()}
     if checked.get("enable_idempotence") is False:
         raise ValueError(
-            f"enable_idempotence is off, but {delivery} needs it: records would double"
+            f"enable_idempotence is off, but {delivery} needs it: records would be duplicated"
         )
     if checked.get("acks", "all") not in ("all", "-1"):
         raise ValueError(
-            f"acks is {checked['acks']}, but {delivery} needs all: acknowledged records could get"
+            f"acks is {checked['acks']}, but {delivery} needs all: acknowledged records could be"
             " lost"
         )
     if checked.get("retries") == 0:
@@ -157,14 +157,14 @@ def _checked(name: str, value: object) -> OptionValue:
         return None
     if name in SECRETS:
         if not isinstance(value, SecretStr | str | int):
-            raise ValueError(f"{name} is no text (not shown)")
+            raise ValueError(f"{name} is not a text (not shown)")
         return value if isinstance(value, SecretStr) else SecretStr(str(value))
     if not isinstance(value, bool | int | float | str):
-        raise ValueError(f"{name} is a list or a mapping, but it is one value")
+        raise ValueError(f"{name} is a list or a mapping, but it must be one value")
     typed = _typed(name, value)
     words = _WORDS.get(name)
     if words is not None and typed not in words:
-        raise ValueError(f"{name} is {typed!r}, but it is one of {', '.join(words)}")
+        raise ValueError(f"{name} is {typed!r}, but it must be one of {', '.join(words)}")
     return typed
 
 
@@ -173,10 +173,10 @@ def _typed(name: str, value: bool | int | float | str) -> bool | int | str:
     text = str(value).strip()
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise ValueError(f"{name} is {text!r}, but it is true or false")
+            raise ValueError(f"{name} is {text!r}, but it must be true or false")
         return text.lower() == "true"
     if kind is int:
         if isinstance(value, bool) or not text.removeprefix("-").isdecimal():
-            raise ValueError(f"{name} is {text!r}, but it is a whole number")
+            raise ValueError(f"{name} is {text!r}, but it must be a whole number")
         return int(text)
     return text

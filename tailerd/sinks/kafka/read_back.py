@@ -65,7 +65,7 @@ def _pieces(
 ) -> Generator[Sequence[bytes]]:
     is_decoded = config.is_structured or config.data_format in _READ_BACK
     read = schemas.reader().read if is_decoded else _as_they_are
-    with connection.consumer() as consumer, connection.calls("does not give its records"):
+    with connection.consumer() as consumer, connection.calls("does not return its records"):
         for topic in _topics(consumer, config, table):
             for partition in sorted(consumer.partitions_for_topic(topic) or ()):
                 for values in _values(consumer, TopicPartition(topic, partition)):
@@ -92,9 +92,9 @@ def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence
     first = int(consumer.beginning_offsets([place])[place])
     if first > 0:
         raise SinkRefusedError(
-            f"Partition {place.partition} of the topic {place.topic} begins at offset {first}:"
-            " its first records are gone, because of retention or because they were deleted,"
-            " so that what is left cannot be compared with the table.",
+            f"Partition {place.partition} of the topic {place.topic} begins at offset {first}: its"
+            " first records no longer exist, because of retention or because they were deleted, so"
+            " the rest cannot be compared with the table.",
             remedy="Verify topics with retention.ms=-1 and retention.bytes=-1.",
         )
     until = int(consumer.end_offsets([place])[place])
@@ -110,6 +110,6 @@ def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence
             last_progress_at = time.monotonic()
         elif time.monotonic() - last_progress_at > _SILENCE_SECONDS:
             raise SinkError(
-                f"The topic {place.topic} gave nothing for {_SILENCE_SECONDS:.0f} s.",
+                f"The topic {place.topic} returned no records for {_SILENCE_SECONDS:.0f} s.",
                 remedy="Check that the brokers are running and reachable.",
             )

@@ -63,8 +63,8 @@ class ValueReader:
             return self._registered(data) if self._form in _READERS else data
         except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
             raise SinkError(
-                f"A record is no {self._form} value: {value[:80]!r} ({error!r}). Something else"
-                " writes to the same place.",
+                f"A record is not a value of the format {self._form}: {value[:80]!r} ({error!r})."
+                " Something else writes to the same place.",
                 remedy="Verify a place that only this pipeline writes to.",
             ) from error
 
@@ -112,7 +112,7 @@ def _protobuf_reader(text: str) -> Callable[[bytes], bytes]:
         try:
             return msgspec.json.encode(value(decode(raw[1:])))
         except DecodeError as error:
-            raise ValueError("it is no message of its schema") from error
+            raise ValueError("it is not a message of its schema") from error
 
     return read
 

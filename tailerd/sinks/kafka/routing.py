@@ -278,10 +278,10 @@ def no_partition(partition: int, topic: str, count: int) -> ConfigError:
 def _too_old(version: int, time_ms: int, topic: str, retention_ms: int) -> SinkRefusedError:
     """Return the error for rows of a commit that a topic would not retain."""
     return SinkRefusedError(
-        f"Version {version} is of {timestamp_text(time_ms * 1000)}, and the topic {topic}"
+        f"Version {version} is dated {timestamp_text(time_ms * 1000)}, and the topic {topic}"
         f" deletes records that are {retention_ms / 86_400_000:g} days old by their timestamp, so"
-        " its rows would be gone soon after they are delivered.",
-        remedy="Raise retention.ms of the topic (-1: for ever), or set `timestamp: delivery`.",
+        " its rows would be deleted soon after delivery.",
+        remedy="Raise retention.ms of the topic (-1: unlimited), or set `timestamp: delivery`.",
     )
 
 

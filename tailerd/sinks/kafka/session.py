@@ -169,7 +169,7 @@ class Session:
             # Topics chosen by a column are otherwise not checked before there are rows for them.
             self._topics.check_ids()
         found = self._topics.ensure(wanted)
-        with self._connection.calls("does not describe its topics"):
+        with self._connection.calls("cannot describe its topics"):
             for topic in found:
                 # Fetch metadata now, not in the first delivery.
                 self._client.partitions_for(topic)

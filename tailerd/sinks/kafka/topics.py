@@ -168,7 +168,7 @@ class Topics:
         if not self._cluster:
             with (
                 self._connection.admin() as admin,
-                self._connection.calls("does not say which cluster it is"),
+                self._connection.calls("does not return its cluster id"),
             ):
                 self._cluster = str(admin.describe_cluster().get("cluster_id") or "")
         return self._cluster
@@ -200,7 +200,7 @@ class Topics:
         for is_last in (False, True):
             with (
                 self._connection.admin() as admin,
-                self._connection.calls("cannot be asked for topics"),
+                self._connection.calls("cannot describe topics"),
             ):
                 described = admin.describe_topics(sorted(self._expected))
             gone = [str(each["name"]) for each in described if each["error_code"] == _NOT_THERE]
@@ -227,19 +227,19 @@ class Topics:
             raise self._deleted(name)
 
     def _deleted(self, name: str) -> TopicRecreatedError:
-        return self._recreated(name, "is gone: it was deleted")
+        return self._recreated(name, "was deleted")
 
     def _check_id(self, name: str, topic_id: str) -> None:
         expected = self._expected.get(name, "")
         if expected and topic_id and topic_id != expected:
-            raise self._recreated(name, "was deleted and made again")
+            raise self._recreated(name, "was deleted and recreated")
 
     def _recreated(self, name: str, what: str) -> TopicRecreatedError:
         return TopicRecreatedError(
             f"The topic {name} at {self._connection.address} {what}, so what was delivered into it"
             " before is lost.",
             remedy="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
-            " --config FILE`, which takes the topics that are there then.",
+            " --config FILE`, which uses the topics that exist then.",
         )
 
     def max_batch_bytes(self, facts: TopicFacts) -> int:
@@ -256,7 +256,7 @@ class Topics:
         wanted = sorted(set(names))
         with (
             self._connection.admin() as admin,
-            self._connection.calls("cannot be asked for topics"),
+            self._connection.calls("cannot describe topics"),
         ):
             return self._look(admin, wanted)
 
@@ -272,7 +272,7 @@ class Topics:
         """
         unknown = {name: new for name, new in names.items() if name not in self._known}
         if unknown:
-            with self._connection.admin() as admin, self._connection.calls("cannot make topics"):
+            with self._connection.admin() as admin, self._connection.calls("cannot create topics"):
                 found = self._look(admin, sorted(unknown))
                 for name, facts in found.items():
                     self.check_facts(name, facts)
@@ -297,7 +297,7 @@ class Topics:
         for name, new in topics.items():
             with (
                 self._connection.admin() as admin,
-                self._connection.calls(f"cannot make the topic {name}"),
+                self._connection.calls(f"cannot create the topic {name}"),
                 suppress(TopicAlreadyExistsError),
             ):
                 admin.create_topics({name: _request(new)}, validate_only=True)
@@ -333,7 +333,7 @@ class Topics:
             if code == _NOT_ALLOWED:
                 raise SinkRefusedError(
                     f"Authorization failed: the topic {name} may not be seen by this user of Kafka"
-                    f" at {self._connection.address}, or is not there.",
+                    f" at {self._connection.address}, or does not exist.",
                     remedy="Give it Describe and Write on the topic (kafka-acls).",
                 )
             if code == 0 and topic["partitions"]:
@@ -367,7 +367,7 @@ class Topics:
 
     def _checked(self, name: str, facts: TopicFacts | None) -> TopicFacts:
         if facts is None:
-            raise SinkError(f"The topic {name} was made but is not there yet.")
+            raise SinkError(f"The topic {name} was created but does not exist yet.")
         check_writable(facts, self._connection.address)
         return facts
 
@@ -375,8 +375,8 @@ class Topics:
 def topic_missing(name: str, address: str) -> SinkRefusedError:
     """Return the error for a topic that is missing and may not be created."""
     return SinkRefusedError(
-        f"The topic {name} is not there at {address}.",
-        remedy="Create it, or set create_topic so that it is made.",
+        f"The topic {name} does not exist at {address}.",
+        remedy="Create it, or set create_topic so that it is created.",
     )
 
 

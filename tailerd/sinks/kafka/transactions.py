@@ -123,7 +123,7 @@ class Transactions:
         if before is not None:
             found = self._described()
             if found is not None and not before.still_holds(found):
-                raise mapped(ProducerFencedError(), f"Transactions of {self._id} cannot go on")
+                raise mapped(ProducerFencedError(), f"Transactions of {self._id} cannot continue")
         with self._connection.calls(f"does not accept the transactional id {self._id}"):
             self._producer.init_transactions()
 

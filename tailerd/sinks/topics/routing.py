@@ -83,7 +83,8 @@ class TopicRouter:
             return self._template.topic(self._table, value)
         except ValueError as error:
             raise SinkRefusedError(
-                f"A value of the column {self._template.column!r} chooses no topic: {error}.",
+                f"A value of the column {self._template.column!r} does not choose a topic:"
+                f" {error}.",
                 remedy="Choose the topic by another column, or name one topic.",
             ) from error
 
@@ -109,7 +110,7 @@ def _texts(values: pa.Array, name: str) -> pa.Array:
     except pa.ArrowException:
         # Arrow's message may contain values.
         is_bytes = pa.types.is_binary(values.type)
-        why = "it has bytes that are no text" if is_bytes else f"its type is {values.type}"
+        why = "it has bytes that are not text" if is_bytes else f"its type is {values.type}"
         raise ConfigError(
             f"The column {name!r} cannot choose the topic, because {why}.",
             remedy="Choose the topic by a column of texts or numbers, or name one topic.",

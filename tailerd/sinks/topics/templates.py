@@ -44,7 +44,7 @@ class TopicTemplate:
                 column = name
             elif placeholder not in TABLE_NAMES:
                 remedy = known(placeholder, (*TABLE_NAMES, f"{_COLUMN}NAME"))
-                raise ValueError(f"{{{placeholder}}} is no placeholder of a topic. {remedy}")
+                raise ValueError(f"{{{placeholder}}} is not a placeholder of a topic. {remedy}")
         check_topic_name(_PLACEHOLDER.sub("x", text))
         return cls(text=text, column=column)
 
@@ -59,7 +59,7 @@ class TopicTemplate:
             filled = filled.replace(f"{{{_COLUMN}{self.column}}}", value)
             if not is_topic_name(filled):
                 # Without the value: errors are shown in places where rows must not be.
-                raise ValueError(f"with it {self.text!r} is no name of a topic: {_ALLOWED}")
+                raise ValueError(f"with it {self.text!r} is not a valid topic name: {_ALLOWED}")
         check_topic_name(filled)
         return filled
 
@@ -79,7 +79,7 @@ def is_topic_name(name: str) -> bool:
 def check_topic_name(name: str) -> None:
     """Raise `ValueError` if Kafka does not allow topics of this name."""
     if not is_topic_name(name):
-        raise ValueError(f"{name[:80]!r} is no name of a topic: {_ALLOWED}")
+        raise ValueError(f"{name[:80]!r} is not a valid topic name: {_ALLOWED}")
 
 
 def check_placeholders(text: str, names: tuple[str, ...]) -> None:
@@ -87,7 +87,7 @@ def check_placeholders(text: str, names: tuple[str, ...]) -> None:
     for placeholder in _PLACEHOLDER.findall(text):
         if placeholder not in names:
             raise ValueError(
-                f"{{{placeholder}}} is no placeholder here. {known(placeholder, names)}"
+                f"{{{placeholder}}} is not a placeholder here. {known(placeholder, names)}"
             )
 
 

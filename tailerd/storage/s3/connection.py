@@ -194,12 +194,12 @@ class Connection:
         except json.JSONDecodeError as error:
             raise StorageError(
                 f"There are no credentials for s3://{request.path}: what the profile's"
-                " credential_process prints is no JSON.",
+                " credential_process prints is not JSON.",
                 remedy="Run it by hand.",
             ) from error
         except ValueError as error:
             raise StorageError(
-                f"s3://{request.path} cannot be asked for: {error}.",
+                f"s3://{request.path} cannot be accessed: {error}.",
                 remedy="Check endpoint and region.",
             ) from error
         return client

@@ -143,7 +143,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         bucket = path.partition("/")[0]
         return BucketMissingError(
             f"The bucket {bucket} does not exist, so {place} cannot be read or written.",
-            remedy="Check its name, and the endpoint and region it is asked for at.",
+            remedy="Check its name, endpoint and region.",
         )
     if code in MISSING_CODES:
         return FileMissingError(f"{place} does not exist.")
@@ -152,7 +152,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
     if code in _EXPIRED:
         return CredentialsExpiredError(
             f"{doing} of {place} is refused: the credentials have expired ({code}).",
-            remedy="Renew them where they come from; they are read again at every attempt.",
+            remedy="Renew them at their source; they are read again at every attempt.",
         )
     if code in _SKEWED:
         return ClockSkewError(
@@ -161,8 +161,8 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         )
     if code == "NotImplemented" or status == 501:
         return ConditionalPutUnsupportedError(
-            f"The server of {place} does not know how to do this: {_said(error)}.",
-            remedy="Use a server with conditional writes; tables can be followed without.",
+            f"The server of {place} does not support this request: {_said(error)}.",
+            remedy="Use a server with conditional writes; tables can be read without them.",
         )
     if code in _WRONG_KEYS or status in (401, 403):
         return _denied(doing, place, code, error)
@@ -174,9 +174,10 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
 def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageError:
     if isinstance(error, SSLError | ssl.SSLError):
         return StorageError(
-            f"{doing} of {place} failed, as no encrypted connection came about: {_said(error)}.",
-            remedy="Name the file of the server's authority in AWS_CA_BUNDLE, or as ca_bundle in"
-            " the profile, and check the endpoint's name and port.",
+            f"{doing} of {place} failed, because no TLS connection could be established:"
+            f" {_said(error)}.",
+            remedy="Set AWS_CA_BUNDLE, or ca_bundle in the profile, to the file with the server's"
+            " CA certificate, and check the endpoint's name and port.",
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     return StorageError(f"{doing} of {place} failed{tried}: {_said(error)}.")
@@ -192,7 +193,7 @@ def is_about_credentials(error: Exception) -> bool:
 
 
 def _not_given(place: str, error: Exception) -> StorageError:
-    remedy = "Renew them where they come from; they are read again at every attempt."
+    remedy = "Renew them at their source; they are read again at every attempt."
     if isinstance(error, ClientError):
         said = f"{error.operation_name} is refused: {_said(error) or status_of(error)}"
         is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED
@@ -210,10 +211,11 @@ def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDenied
     if code in _WRONG_KEYS:
         return AccessDeniedError(
             f"{doing} of {place} is refused: the server does not accept the credentials ({code}).",
-            remedy="Check access key, secret and session token, and that the endpoint is theirs.",
+            remedy="Check access key, secret and session token, and that they belong to this"
+            " endpoint.",
         )
     also = (
-        " Without s3:ListBucket, S3 says so too of files that do not exist."
+        " Without s3:ListBucket, S3 returns the same error for missing files."
         if doing == "get"
         else ""
     )

@@ -52,9 +52,9 @@ async def get_object(
         is_whole = answer["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK
         if span and is_whole and not _asks_for_all(span, size):
             raise StorageError(
-                f"The server of s3://{path} gives whole files where parts are asked for, so large"
-                " ones would be read again and again.",
-                remedy="Look for a proxy in between that drops the header Range.",
+                f"The server of s3://{path} ignores Range requests, so large files would be read"
+                " repeatedly.",
+                remedy="Check for a proxy in between that drops the header Range.",
             )
         body: bytes = await stream.read()
     if len(body) != size:

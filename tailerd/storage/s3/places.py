@@ -51,7 +51,7 @@ class S3Places:
             # The URL is not in the message: it would be shown and logged. Half of Amazon's secrets
             # contain a slash, so the `@` may be in the path.
             raise ConfigError(
-                "A URL of a bucket has no room for credentials, and here is one with an @.",
+                "A bucket's URL cannot contain credentials, and this one has an @.",
                 remedy="Write s3://bucket/path; credentials come from `storage` or the"
                 " environment.",
             )

@@ -227,9 +227,9 @@ class S3Store:
         if not known:
             raise ConditionalPutUnsupportedError(
                 f"The server of s3://{bucket} does not honour conditional writes, so two writers"
-                " could both believe that they won.",
+                " could both succeed.",
                 remedy="Use a server with If-None-Match for maintenance and state; tables can be"
-                " followed without.",
+                " read without it.",
             )
 
     async def _is_conditional(self, probe: str) -> bool:

@@ -32,7 +32,7 @@ export function askToken(why) {
       el("p", {}, why),
       el("label", { for: "token" }, "Token (http.token of the configuration)"),
       field,
-      el("p", { class: "note" }, "It stays in the memory of this page and is gone when the page is closed."),
+      el("p", { class: "note" }, "It is kept in the memory of this page until the page is closed."),
       el(
         "div",
         { class: "buttons" },
@@ -76,19 +76,19 @@ const ACTIONS = {
   pause: {
     label: "Pause",
     title: "Pause",
-    words: ["What is in flight is finished and its offset saved; then nothing more is delivered.", "It stays paused over restarts until somebody resumes it. While it rests, the lag is not measured, and what the table cleans up in the meantime may be gone for it."],
+    words: ["What is in flight is finished and its offset saved; then nothing more is delivered.", "It stays paused over restarts until it is resumed. Lag is not measured while paused, and commits cleaned up meanwhile are lost to it."],
     done: "is paused.",
   },
   resume: {
     label: "Resume",
     title: "Resume",
-    words: ["Delivery goes on at the saved offset; nothing is lost or doubled by that. A failed pipeline is tried again: where its cause is still there, it fails again with the same error."],
-    done: "goes on.",
+    words: ["Delivery resumes at the saved offset; nothing is lost or duplicated. A failed pipeline is retried: if the cause is not fixed, it fails again with the same error."],
+    done: "resumed.",
   },
   maintain: {
     label: "Run maintenance",
     title: "Run maintenance on the log of",
-    words: ["A checkpoint of the newest version is written if there are commits since the last one, and so is whatever else the policy finds due.", "Only the log is touched: no commit is written and no data file is changed. It runs in parallel to the deliveries."],
+    words: ["A checkpoint of the newest version is written if there are commits since the last one, and so is everything else that is due by the policy.", "Only the log is touched: no commit is written and no data file is changed. It runs in parallel to the deliveries."],
     done: "will be maintained now; the result appears on its page.",
   },
   reset: {
@@ -104,13 +104,13 @@ function resetChoice() {
   const version = el("input", { type: "text", id: "place", "aria-label": "Version or timestamp", placeholder: "12 or 2026-11-21T03:00:00Z", spellcheck: "false", autocomplete: "off" });
   const choices = [
     ["snapshot", "Snapshot", "Every row of the newest version is delivered again as an insert, then what follows. Readers see rows they had before."],
-    ["latest", "Latest", "Only what is committed from now on is delivered. Everything not delivered yet is skipped, for good."],
-    ["place", "A version or time", "Delivery begins there again: earlier deliveries are repeated, or what lies between is skipped."],
+    ["latest", "Latest", "Only what is committed from now on is delivered. Everything not delivered yet is skipped permanently."],
+    ["place", "A version or time", "Delivery restarts there: earlier deliveries are repeated, or the versions in between are skipped."],
   ];
   const group = el(
     "fieldset",
     {},
-    el("legend", {}, "Where delivery goes on"),
+    el("legend", {}, "Where delivery resumes"),
     ...choices.map(([value, label, words]) =>
       el("label", { class: "choice" }, el("input", { type: "radio", name: "to", value, required: true }), el("span", {}, el("strong", {}, label), el("span", {}, words))),
     ),
@@ -169,7 +169,7 @@ async function perform(name, action) {
       return;
     } catch (error) {
       if (error instanceof Refused && error.status === 401) {
-        if (await askToken("This daemon asks for its token before it changes anything.")) continue;
+        if (await askToken("This daemon requires its token for changes.")) continue;
         return;
       }
       toast(error.message, "error");

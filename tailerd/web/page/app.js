@@ -138,10 +138,10 @@ async function connect() {
 }
 
 async function askUntilGiven() {
-  const why = "This daemon shows nothing without its token.";
+  const why = "This daemon requires its token to show anything.";
   while (!(await askToken(why))) {
     await new Promise((resolve) => {
-      main.replaceChildren(el("div", { class: "empty" }, el("p", {}, why), el("button", { type: "button", class: "primary", onclick: resolve }, "Give the token")));
+      main.replaceChildren(el("div", { class: "empty" }, el("p", {}, why), el("button", { type: "button", class: "primary", onclick: resolve }, "Enter the token")));
     });
   }
   route();

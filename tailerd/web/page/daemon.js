@@ -45,7 +45,7 @@ export class DaemonPage {
       const found = await askDaemon();
       if (!this.isClosed) this.draw(found);
     } catch (error) {
-      setText(this.message, error.status ? error.message : "The daemon does not answer; this page tries again by itself.");
+      setText(this.message, error.status ? error.message : "The daemon does not answer; this page retries by itself.");
     }
   }
 

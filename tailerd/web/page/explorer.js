@@ -13,7 +13,7 @@ const LONGEST_CELL = 160;
 const LOOKS = 5;
 const MOST_ROWS = 200;
 const NOTHING = "No change was delivered since the daemon started.";
-const OFF = "Rows are not shown: the configuration does not say that they may be. `web: {rows: 20, mask: [email]}` shows them, without the columns that are masked.";
+const OFF = "Rows are not shown: the configuration does not allow it. `web: {rows: 20, mask: [email]}` shows them, without the columns that are masked.";
 
 // Change rows, oldest first -> changes: {kind, version, at, before, after}, in the same order.
 export function paired(rows) {
@@ -247,7 +247,7 @@ export class ChangesTab {
 
   async search(before) {
     const { column, value } = this.at;
-    setText(this.state, `Looking for ${column} = ${value}…`);
+    setText(this.state, `Searching for ${column} = ${value}…`);
     try {
       const found = await daemon.keyHistory(this.page.name, column, value, before);
       if (this.at.column !== column || this.at.value !== value) return;
@@ -261,9 +261,9 @@ export class ChangesTab {
   drawHistory(found) {
     const { column, value } = this.at;
     const changes = paired([...this.shown].reverse()).reverse();
-    const range = found.first === null ? "" : ` Looked through versions ${count(found.first)} to ${count(found.last)}.`;
+    const range = found.first === null ? "" : ` Searched versions ${count(found.first)} to ${count(found.last)}.`;
     setText(this.state, `${column} = ${value}: ${counted(changes.length, "change", "changes")}, newest first.${range}`);
-    const more = found.next_before === null ? note("This is the beginning of what the table still has.") : el("p", { class: "buttons-row" }, el("button", { type: "button", onclick: () => this.search(found.next_before) }, "Look further back"));
+    const more = found.next_before === null ? note("This is the oldest version that the table still has.") : el("p", { class: "buttons-row" }, el("button", { type: "button", onclick: () => this.search(found.next_before) }, "Search further back"));
     this.replace(changes.length ? changesTable(changes, `Changes of ${column} = ${value}`, (what) => this.go(what)) : empty("No change of this key in these versions."), more);
   }
 }

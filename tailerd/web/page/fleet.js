@@ -252,7 +252,7 @@ export class FleetPage {
     setText(this.count, isLoaded ? [counted(tables.size, "table", "tables"), late ? `${count(late)} more than a minute late` : ""].filter(Boolean).join(" · ") : "");
     setText(problems.value, isLoaded ? count(all) : NONE);
     setAttr(problems.node, "data-bad", all ? "" : null);
-    setText(problems.more, !isLoaded ? "" : all ? "listed below" : tables.size ? "every pipeline does its work" : "");
+    setText(problems.more, !isLoaded ? "" : all ? "listed below" : tables.size ? "no pipeline has a problem" : "");
     setText(debt.value, isLoaded ? counted(commits, "commit", "commits") : NONE);
     setText(debt.more, worst ? `${bytes(owed)}; most: ${worst[0]}${due ? `; due: ${counted(due, "table", "tables")}` : ""}` : "");
     setText(forecast.value, known ? signed(bytes(month), month) : NONE);
@@ -279,7 +279,7 @@ export class FleetPage {
     });
     if (more) {
       if (this.problems.childElementCount === shown.length) this.problems.append(el("li", { class: "more" }));
-      setText(this.problems.lastChild, `and ${count(more)} more; sorted by state they stand first below`);
+      setText(this.problems.lastChild, `and ${count(more)} more; sorted by state they come first below`);
     }
     this.problems.hidden = !found.length;
   }
@@ -336,7 +336,7 @@ export class FleetPage {
     this.table.hidden = shown === 0;
     if (shown) return;
     const engines = Object.keys(this.model.engines);
-    if (!this.model.isLoaded) setText(this.empty, this.model.link === "lost" ? "The daemon does not answer. This page tries again by itself." : "Connecting to the daemon…");
+    if (!this.model.isLoaded) setText(this.empty, this.model.link === "lost" ? "The daemon does not answer. This page retries by itself." : "Connecting to the daemon…");
     else if (this.model.tables.size) setText(this.empty, "No table fits the filter.");
     else if (engines.length) setText(this.empty, `Starting ${engines.join(", ")}…`);
     else setText(this.empty, "This daemon has no tables. Name some below `tables` in its configuration, or a pattern below `discover`; they appear here by themselves.");

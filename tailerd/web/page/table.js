@@ -136,7 +136,7 @@ export class TablePage {
     }
     if (this.known) return;
     this.message.hidden = false;
-    setText(this.message, error.status ? error.message : "The daemon does not answer; this page tries again by itself.");
+    setText(this.message, error.status ? error.message : "The daemon does not answer; this page retries by itself.");
   }
 
   draw() {
@@ -157,7 +157,7 @@ export class TablePage {
     this.alert.hidden = !error || kind === "past";
     if (this.alert.hidden) return;
     setAttr(this.alert, "data-kind", kind);
-    const heads = { failed: "Stopped by an error. Resume it once the cause is fixed.", retrying: "An error that may pass: it is tried again." };
+    const heads = { failed: "Stopped by an error. Resume it once the cause is fixed.", retrying: "A transient error: it is retried." };
     const text = JSON.stringify([error, kind]);
     if (this.alert.dataset.text !== text) {
       this.alert.dataset.text = text;

@@ -82,7 +82,7 @@ export class OverviewTab extends Tab {
     this.drawProgress(table);
     const { commits, events } = table.history;
     const link = (tab, words) => note(el("a", { href: this.page.address(tab) }, words));
-    this.cards.card("timeline", "Newest commits", [commits.slice(-6), table.state], () => (commits.length ? [commitGrid(commits.slice(-6).reverse(), table, this.page), link("commits", "All commits")] : [empty("None since the daemon looked first."), link("commits", "Commits before that, from the log")]), 7);
+    this.cards.card("timeline", "Newest commits", [commits.slice(-6), table.state], () => (commits.length ? [commitGrid(commits.slice(-6).reverse(), table, this.page), link("commits", "All commits")] : [empty("None since the daemon started."), link("commits", "Commits before that, from the log")]), 7);
     this.cards.card("lately", "Latest events", events.slice(-6), () => (events.length ? [timeline(events.slice(-6).reverse(), this.page.model.now()), link("events", "All events")] : [empty("None yet.")]), 5);
   }
 
@@ -273,7 +273,7 @@ export class MaintenanceTab extends Tab {
     }
     const jobs = [...table.history.jobs].reverse();
     const due = kept.due.map((job) => el("li", {}, el("strong", {}, job.replaceAll("_", " ")), " is due. ", kept.due_reasons[job] || ""));
-    const now = kept.running ? `Running: ${kept.running.replaceAll("_", " ")}.` : kept.assessed_ms ? `Nothing is due at version ${count(kept.assessed_version)}, as of ${time(kept.assessed_ms)}.` : "Not looked at yet.";
+    const now = kept.running ? `Running: ${kept.running.replaceAll("_", " ")}.` : kept.assessed_ms ? `Nothing is due at version ${count(kept.assessed_version)}, as of ${time(kept.assessed_ms)}.` : "Not assessed yet.";
     this.cards.card("maintenance", "Log maintenance", [kept.due, kept.due_reasons, kept.refused, now], () => [kept.refused && el("p", { class: "warning" }, el("strong", {}, "Maintenance skipped. "), kept.refused.message), due.length ? el("ul", { class: "due" }, ...due) : el("p", {}, now)]);
     const heads = [["Ended", ""], ["Job", ""], ["Result", ""], ["Took", "n"], ["Written", "n"], ["What and why", "wide"]];
     const rows = jobs.map((job) => [
@@ -356,7 +356,7 @@ export class EventsTab extends Tab {
   update(table) {
     this.known = table;
     const all = table.history.events.filter((record) => this.least === "all" || record.level !== "info").reverse();
-    this.cards.card("events", "Events", [all, this.least], () => [all.length ? timeline(all, this.page.model.now()) : empty(this.least === "all" ? "Nothing has happened yet." : "Nothing has gone wrong, as far as is remembered."), note("Kept over restarts of the daemon; the same again and again is counted.")]);
+    this.cards.card("events", "Events", [all, this.least], () => [all.length ? timeline(all, this.page.model.now()) : empty(this.least === "all" ? "Nothing has happened yet." : "No warnings or errors are recorded."), note("Kept over restarts of the daemon; repeated events are counted.")]);
   }
 }
 
@@ -387,6 +387,6 @@ export class ConfigurationTab extends Tab {
 
   update(table) {
     const can = Object.entries(table.capabilities || {});
-    if (can.length) this.cards.card("capabilities", `What changes of ${table.format} tables say`, can, () => [pairs(can.map(([name, value]) => [name.replaceAll("_", " "), value === true ? "yes" : value === false ? "no" : String(value).replaceAll("_", " ")]))]);
+    if (can.length) this.cards.card("capabilities", `Capabilities of ${table.format} tables`, can, () => [pairs(can.map(([name, value]) => [name.replaceAll("_", " "), value === true ? "yes" : value === false ? "no" : String(value).replaceAll("_", " ")]))]);
   }
 }

@@ -181,7 +181,7 @@ def test_a_footer_is_written_as_it_was_read() -> None:
     "body", [b"", b"PAR1", b"PAR1PAR1", b"x" * 100, b"PAR1\xff\xff\xff\x7fPAR1"]
 )
 def test_what_is_no_parquet_file_is_refused(body: bytes) -> None:
-    with pytest.raises(CorruptLogError, match="no Parquet file"):
+    with pytest.raises(CorruptLogError, match="not a Parquet file"):
         read_footer(io.BytesIO(body), "the file")
 
 

@@ -92,7 +92,7 @@ async def test_files_that_are_gone_are_told_from_versions_that_are(tmp_path: Pat
     [group] = [each async for each in source.plan(begin, begin.after_version(source))]
     for file in (tmp_path / "t/data").iterdir():
         file.unlink()
-    with pytest.raises(MissingDataFileError, match=r"\.lance is gone"):
+    with pytest.raises(MissingDataFileError, match=r"\.lance does not exist"):
         await batches(source, begin, begin.after_version(source))
     writer.clean_up_before(2)
     with pytest.raises(FilesCollectedError, match="cleaned up"):

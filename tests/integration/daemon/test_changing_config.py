@@ -137,7 +137,7 @@ def test_tables_are_found_come_and_go(tmp_path: Path) -> None:
         eventually(lambda: delivered_ids(out / "c") == [3])
         shutil.move(lake / "a", tmp_path / "away")
         eventually(lambda: set(statuses(config)) == {"b-b", "c"})
-        assert "its folder is gone" in log_of(config)
+        assert "its folder no longer exists" in log_of(config)
         eventually(lambda: is_ready(config))
         shutil.move(tmp_path / "away", lake / "a")
         eventually(lambda: "a" in statuses(config))

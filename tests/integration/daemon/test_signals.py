@@ -82,7 +82,7 @@ def storm(process: subprocess.Popen[str], *numbers: signal.Signals) -> Iterator[
 def assert_no_crash(config: Path) -> None:
     log = log_of(config)
     assert "Traceback" not in log
-    assert "unforeseen" not in log
+    assert "unexpected error" not in log
 
 
 @pytest.mark.full

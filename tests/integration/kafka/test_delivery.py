@@ -204,7 +204,7 @@ async def test_a_column_chooses_the_partition_or_the_topic(place: Place) -> None
     rows = rows_of(0, id=[1, 2, 3, 4], region=["eu", "us", "eu", "us"], shard=[0, 1, 2, 0])
     async with place.open(topic=template, partition={"column": "shard"}) as sink:
         await sink.write(commit(0, rows))
-        with pytest.raises(SinkRefusedError, match="chooses no topic"):
+        with pytest.raises(SinkRefusedError, match="does not choose a topic"):
             await sink.write(commit(1, rows_of(1, id=[5], region=["a/b"], shard=[0])))
         await sink.resume(offset(1))
         with pytest.raises(ConfigError, match="partition 3"):
@@ -247,7 +247,7 @@ async def test_topics_are_made_as_configured_and_only_by_deliveries(place: Place
 async def test_a_topic_that_is_not_there_is_named_before_any_row_is_read(place: Place) -> None:
     sink = place.sink()
     for attempt in (sink.healthcheck, lambda: sink.resume(offset(0))):
-        with pytest.raises(SinkRefusedError, match=f"{place.topic} is not there"):
+        with pytest.raises(SinkRefusedError, match=f"{place.topic} does not exist"):
             await attempt()
     await sink.aclose()
 

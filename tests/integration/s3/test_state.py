@@ -258,7 +258,7 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
         [problem] = json.loads(page(config, "/status"))["problems"]
         assert problem["part"] == "state"
         assert "process 7 on elsewhere has it." in problem["error"]["message"]
-        assert "starts in 4 s at most" in problem["error"]["message"]
+        assert "starts within 4 s" in problem["error"]["message"]
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
         eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
     assert "State lock acquired" in log_of(config)

@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a broker without port": ({"bootstrap_servers": ["broker"]}, ["host:port"]),
     "a placeholder misspelt": ({"topic": "{tabel}"}, ["{tabel}", "Did you mean `table`"]),
     "two columns for a topic": ({"topic": "{column:a}{column:b}"}, ["one column"]),
-    "a topic's name": ({"topic": "a b"}, ["no name of a topic"]),
+    "a topic's name": ({"topic": "a b"}, ["not a valid topic name"]),
     "a format": ({"format": "xml"}, ["write one of avro, cloudevents, debezium, json"]),
     "schemas without a registry": ({"format": "avro"}, ["avro need a schema_registry", "urls"]),
     "events of schemas without a registry": (
@@ -189,5 +189,5 @@ def test_two_tables_cannot_have_one_transactional_id() -> None:
 def test_a_column_chooses_the_topic() -> None:
     template = TopicTemplate.parse("{table}.{column:region}")
     assert template.topic("orders", "eu") == "orders.eu"
-    with pytest.raises(ValueError, match="no name of a topic"):
+    with pytest.raises(ValueError, match="not a valid topic name"):
         template.topic("orders", "a/b")

@@ -85,9 +85,9 @@ def test_of_a_refused_request_the_brokers_reason_is_told_and_not_the_request() -
         " error_message='Unable to replicate the partition 3 time(s).')])'."
     )
     told = mapped(
-        kafka_errors.InvalidReplicationFactorError(answer), "Kafka cannot make the topic t"
+        kafka_errors.InvalidReplicationFactorError(answer), "Kafka cannot create the topic t"
     )
     assert told.message == (
-        "Kafka cannot make the topic t: [Error 38] InvalidReplicationFactorError: Unable to"
+        "Kafka cannot create the topic t: [Error 38] InvalidReplicationFactorError: Unable to"
         " replicate the partition 3 time(s)."
     )

@@ -139,7 +139,7 @@ def test_what_is_not_found_is_no_error_but_in_a_check() -> None:
 
 
 def test_another_kind_of_server_is_named_as_that() -> None:
-    no_registry = pytest.raises(SinkRefusedError, match="what answers is no schema registry")
+    no_registry = pytest.raises(SinkRefusedError, match="the server is not a schema registry")
     with Scripted(body=b"<html>").serving() as server, no_registry:
         client(server.url).check("s")
 

@@ -123,7 +123,7 @@ def test_rows_that_belong_nowhere_are_refused(
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [({"a": "x"}, "struct<a: string>"), (["x"], "list<"), (b"\xff", "no text")],
+    [({"a": "x"}, "struct<a: string>"), (["x"], "list<"), (b"\xff", "not text")],
     ids=str,
 )
 def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, said: str) -> None:
@@ -141,7 +141,9 @@ def test_bytes_that_are_text_choose_the_topic() -> None:
 
 
 def test_a_value_that_makes_no_topic_is_not_shown() -> None:
-    with pytest.raises(SinkRefusedError, match=r"'kind' chooses no topic: with it 'o\.") as raised:
+    with pytest.raises(
+        SinkRefusedError, match=r"'kind' does not choose a topic: with it 'o\."
+    ) as raised:
         routed(batch(id=[1], kind=["bob@example.org"]), topic="o.{column:kind}")
     shown: BaseException | None = raised.value
     while shown is not None:
@@ -164,7 +166,7 @@ def test_rows_as_old_as_the_topic_keeps_them_are_sent_with_the_time_of_the_commi
 
 
 def test_rows_that_the_topic_would_delete_at_once_are_refused() -> None:
-    with pytest.raises(SinkRefusedError, match=r"Version 5 is of 1970-.*deletes records"):
+    with pytest.raises(SinkRefusedError, match=r"Version 5 is dated 1970-.*deletes records"):
         routed(batch(id=[1]), retention_ms=500, now_ms=1501)
 
 

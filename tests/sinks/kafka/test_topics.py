@@ -78,7 +78,7 @@ def test_a_topic_without_partitions_is_asked_for_again_and_said_to_have_none() -
 def test_only_a_topic_that_brokers_do_not_know_is_not_there() -> None:
     code = UnknownTopicOrPartitionError.errno
     assert topics(code).look(["orders"]) == {"orders": None}
-    with pytest.raises(SinkRefusedError, match="orders is not there"):
+    with pytest.raises(SinkRefusedError, match="orders does not exist"):
         topics(code).ensure({"orders": None})
     with pytest.raises(SinkRefusedError, match="Authorization"):
         topics(TopicAuthorizationFailedError.errno).look(["orders"])

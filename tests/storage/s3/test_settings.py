@@ -91,7 +91,7 @@ def test_other_settings_are_used_by_stores_that_are_open() -> None:
     ("section", "words"),
     [
         ({"endpoint": "here:9000"}, "http:// or https://"),
-        ({"endpoint": "http://me:hush@here"}, "do not belong into the URL"),
+        ({"endpoint": "http://me:hush@here"}, "do not belong in the URL"),
         ({"access_key_id": "a"}, "belong together"),
         ({"session_token": "a"}, "belongs to access_key_id"),
         ({**KEYS, "anonymous": True}, "exclude each other"),

@@ -91,7 +91,7 @@ class CommitCache:
                 return None
         except FileMissingError as error:
             raise MissingVersionError(
-                f"The commit of version {version} or one soon after it vanished while it was read:"
+                f"The commit of version {version} or a later one was deleted while it was read:"
                 " the log was cleaned up.",
                 remedy="Start from a snapshot, or raise delta.logRetentionDuration.",
             ) from error

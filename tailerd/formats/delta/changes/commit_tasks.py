@@ -203,7 +203,7 @@ class CommitTasks:
         plan, found = await self._window.plan(version), await self._window.commit(version)
         if plan is None or found is None:
             raise MissingVersionError(
-                f"The commit of version {version} was there and is gone: the log was cleaned up.",
+                f"The commit of version {version} no longer exists: the log was cleaned up.",
                 remedy="Start from a snapshot, or raise delta.logRetentionDuration.",
             )
         return found, plan

@@ -351,7 +351,7 @@ def _chunks(content: bytes) -> Iterator[memoryview]:
 def _unwritable(what: str, folder: Path, error: OSError) -> StorageError:
     kind = AccessDeniedError if isinstance(error, PermissionError) else StorageError
     return kind(
-        f"{what} cannot be kept in {folder}: {error.strerror}.",
+        f"{what} cannot be stored in {folder}: {error.strerror}.",
         remedy="Free space, or give this user the right to write there.",
     )
 
@@ -359,5 +359,5 @@ def _unwritable(what: str, folder: Path, error: OSError) -> StorageError:
 def _damaged(folder: Path, error: Exception) -> OffsetError:
     return OffsetError(
         f"The file list of a snapshot in {folder} is damaged: {error}.",
-        remedy="Remove the folder: the list is made again as long as the log has that version.",
+        remedy="Remove the folder: the list is rebuilt as long as the log has that version.",
     )

@@ -79,7 +79,7 @@ def check_has_sidecars(state: TableState) -> None:
         raise UnsupportedFeatureError(
             "Spark writes checkpoints with sidecars only, and those of this table are one file: it"
             " lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy = classic.",
-            remedy="Set delta.checkpointPolicy = v2 on the table, where all its readers know V2"
+            remedy="Set delta.checkpointPolicy = v2 on the table, if all its readers support V2"
             " checkpoints, or leave `engine: spark` out of its maintenance.",
         )
 

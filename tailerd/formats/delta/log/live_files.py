@@ -196,8 +196,8 @@ async def _commit_files(
         file = compactions.get(version) or await reader.commit_file(version)
         if file is None:
             raise LogCleanedUpError(
-                f"The commit of version {version} is gone, because the log was cleaned up while"
-                " it was read.",
+                f"The commit of version {version} no longer exists, because the log was cleaned up"
+                " while it was read.",
                 remedy="Run the command again.",
             )
         found = 0

@@ -243,12 +243,12 @@ class LogWriter:
         """
         check_maintainable(state)
         if end <= start:
-            raise BugError(f"{start} to {end} is no range of commits.")
+            raise BugError(f"{start} to {end} is not a range of commits.")
         name = compaction_name(start, end)
         # Looked up before anything is read, so that a later replacement of the table is detected.
         published = await self.reader.commit_file(end)
         if published is None:
-            raise self._missing_of(start, end, f"{commit_name(end)} is not there.")
+            raise self._missing_of(start, end, f"{commit_name(end)} does not exist.")
         names = [commit_name(version) for version in range(start, end + 1)]
         try:
             bodies = await self.reader.store.get_many(
@@ -284,7 +284,7 @@ class LogWriter:
             )
             if not is_right:
                 raise CorruptLogError(
-                    f"{name} was read again and is not what its commits add up to.",
+                    f"{name} was read again and does not match its commits.",
                     remedy="The storage may be failing, or a commit is illegal: inspect the range.",
                 )
         except BaseException as error:

@@ -88,10 +88,10 @@ async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
 def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
     more = f" and {len(paths) - 1} more" * (len(paths) > 1)
     urls = tuple(map(log.store.url_of, paths))
-    text = f"Also, {urls[0]}{more} may have stayed and could not be deleted:"
+    text = f"Also, {urls[0]}{more} may still exist and could not be deleted:"
     if not isinstance(reason, TailerdError):
         reason.add_note(f"{text} {why}")
     elif not set(urls).issubset(reason.leftovers):
         reason.leftovers = (*reason.leftovers, *urls)
         reason.message += f" {text} {why}"
-        reason.remedy = f"{reason.remedy} Delete what stayed there.".strip()
+        reason.remedy = f"{reason.remedy} Delete what is left there.".strip()

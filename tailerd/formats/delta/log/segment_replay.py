@@ -68,7 +68,7 @@ def _as_damage(error: Exception, segment: LogSegment) -> TableError:
         return error
     return CorruptLogError(
         f"The checkpoint of version {segment.checkpoint_version} lacks a file: {error}",
-        remedy="No other checkpoint and no complete log is there: restore the file from a backup.",
+        remedy="There is no other checkpoint and no complete log: restore the file from a backup.",
     )
 
 

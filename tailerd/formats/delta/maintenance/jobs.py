@@ -200,7 +200,7 @@ class DeltaMaintenance:
     async def _apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
         found = assessment.payload
         if not isinstance(found, LogState):
-            raise BugError("A job is done by a assessment of the same table.")
+            raise BugError("A job needs an assessment of the same table.")
         match decision.job:
             case "checkpoint":
                 return await self._checkpoint()
@@ -242,12 +242,12 @@ class DeltaMaintenance:
         if floor.obstacle:
             return floor.obstacle
         if floor.from_version is not None and floor.from_version < oldest:
-            return f"Version {floor.from_version} is wanted by {floor.by} meanwhile."
+            return f"Version {floor.from_version} is now needed by {floor.by}."
         version = self._held.version
         if version is not None and await self.reader.commit_file(version + 1) is None:
             return ""
         if cleanup_terms(await self._newest_state()) != cleanup_terms(planned):
-            return "A commit changed what the table says of cleanup; it is planned again later."
+            return "A commit changed the table's cleanup settings; cleanup is planned again later."
         return ""
 
     async def _newest(self) -> Snapshot:
@@ -342,7 +342,7 @@ def _nothing_deleted(oldest: int, why: str) -> JobResult:
 def _of_file(job: str, name: str, outcome: str, size_bytes: int) -> JobResult:
     texts = {
         "written": f"Wrote {name}, {spell_bytes(size_bytes)}.",
-        "already_there": f"{name} is there already.",
+        "already_there": f"{name} exists already.",
         "nothing_to_say": "The commits change nothing of the table's state.",
     }
     is_written = outcome == "written"

@@ -206,7 +206,7 @@ def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...
         return tuple((_PARTITION_VALUES.decode(action.partition_values) or {}).items())
     except UNREADABLE as error:
         raise CorruptLogError(
-            f"The partition values of {action.path!r} are no map of texts: {error}.",
+            f"The partition values of {action.path!r} are not a map of texts: {error}.",
             remedy="The writer is broken: restore the log entry from a backup.",
         ) from error
 

@@ -105,7 +105,7 @@ def other_actions(batch: pa.RecordBatch, name: str) -> Iterator[Line]:
                 value = msgspec.convert(plain_row(row), _TYPES[action])
             except msgspec.ValidationError as error:
                 raise CorruptLogError(
-                    f"The checkpoint {name} has a {action} row that is none: {error}.",
+                    f"The checkpoint {name} has an invalid {action} row: {error}.",
                     remedy=KEEP_CHECKPOINT,
                 ) from error
             yield Line(**{_FIELDS.get(action, action): value})

@@ -145,7 +145,7 @@ def _partition_types(state: TableState) -> pa.StructType | None:
         item = schema.named(name)
         if item is None:
             raise CorruptLogError(
-                f"The table is partitioned by {name!r}, which is no column of its schema.",
+                f"The table is partitioned by {name!r}, which is not a column of its schema.",
                 remedy="The metaData action is damaged: restore the log entry from a backup.",
             )
         if item.type != VOID:

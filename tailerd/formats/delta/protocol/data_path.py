@@ -44,14 +44,14 @@ class DataPaths:
         """
         if len(path) > MOST_PATH_CHARACTERS:
             raise CorruptLogError(
-                f"The log names a file with {len(path)} characters ({path[:40]}...), and no storage"
-                " has names that long.",
+                f"The log names a file with {len(path)} characters ({path[:40]}...), and no"
+                " storage has names that long.",
                 remedy="The writer is broken: restore the log entry from a backup.",
             )
         decoded = unquote(path, errors="surrogateescape") if "%" in path else path
         if "\0" in decoded:
             raise CorruptLogError(
-                f"The log names the file {path!r}, and no name of a file has a NUL in it.",
+                f"The log names the file {path!r}, and a file name cannot contain NUL.",
                 remedy="The writer is broken: restore the log entry from a backup.",
             )
         if _SCHEME.match(path) or path.startswith("/"):

@@ -113,7 +113,7 @@ def check_place(vector: DeletionVector, file_bytes: int) -> None:
     if start < 0 or vector.size_bytes < 0:
         raise InvalidDeletionVectorError(
             f"The log gives a deletion vector in {vector.url} the offset {start} and"
-            f" {vector.size_bytes} bytes, which no part of a file has.",
+            f" {vector.size_bytes} bytes, which is not a valid range of a file.",
             remedy="The log entry is damaged: restore it from a backup, or RESTORE the table to a"
             " version before it.",
         )

@@ -126,7 +126,7 @@ def _decode_leniently(name: str, text: bytes) -> FullLine:
         full.add, full.remove = files.get("add"), files.get("remove")
     except (*UNREADABLE, AttributeError, TypeError) as error:
         raise CorruptLogError(
-            f"{name} has a line that is no action of the Delta protocol: {error}.",
+            f"{name} has a line that is not an action of the Delta protocol: {error}.",
             remedy="Restore the file from a backup; committed log entries must not be edited.",
         ) from error
     return full

@@ -39,7 +39,7 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
             lines = _DECODER.decode_lines(body)
         except UNREADABLE as error:
             raise CorruptLogError(
-                f"{name} has a line that is no action of the Delta protocol: {error}.",
+                f"{name} has a line that is not an action of the Delta protocol: {error}.",
                 remedy="Restore the file from a backup; committed log entries must not be edited.",
             ) from error
         adds = []

@@ -136,7 +136,7 @@ def plan_cleanup(
     limit, reason = newest_expired, "Younger entries have not expired."
     if needed_from is not None and needed_from < limit:
         limit = needed_from
-        reason = f"Version {needed_from} is still wanted by {wanted_by}."
+        reason = f"Version {needed_from} is still needed by {wanted_by}."
     kept = max((version for version in listing.checkpoints if version <= limit), default=None)
     if kept is None:
         return CleanupPlan(reason=f"There is no checkpoint at or before version {limit}.")
@@ -150,7 +150,7 @@ def plan_cleanup(
         files=tuple(gone),
         oldest_version=kept if gone else None,
         stays=listing.checkpoints[kept][0][0] if gone else None,
-        reason=reason if gone else f"Nothing lies before the checkpoint of version {kept}.",
+        reason=reason if gone else f"There is nothing before the checkpoint of version {kept}.",
     )
 
 

@@ -42,7 +42,7 @@ class OtherActions:
             case "domainMetadata":
                 self._domains[str(body["domain"])] = body
             case _:
-                raise BugError(f"{kind} is no action of a state.")
+                raise BugError(f"{kind} is not an action of a state.")
 
     def take_lines(self, lines: Iterable[FullLine]) -> None:
         """Apply the non-file actions of lines."""
@@ -85,7 +85,7 @@ class OtherActions:
             same = False
         if not same:
             raise LogChangedError(
-                f"The log of version {snapshot.version} was read twice and said two things: it"
+                f"The log of version {snapshot.version} was read twice with different results: it"
                 " changed in between.",
                 remedy="Run the command again.",
             )

@@ -44,7 +44,8 @@ def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str
         return _parse(text, arrow_type)
     except (ValueError, OverflowError, InvalidOperation, pa.ArrowException) as error:
         raise CorruptLogError(
-            f"The partition value {text!r} of column {column} is no {arrow_type}: {error}.",
+            f"The partition value {text!r} of column {column} is not a valid {arrow_type}:"
+            f" {error}.",
             remedy="The writer is broken: rewrite the file's partition.",
         ) from error
 
@@ -104,7 +105,7 @@ def _micros(text: str, *, is_instant: bool) -> int:
     hour, minute = int(match["hour"] or 0), int(match["minute"] or 0)
     second = int(match["second"] or 0)
     if hour > 23 or minute > 59 or second > 59:
-        raise ValueError("no such time of day")
+        raise ValueError("not a time of day")
     seconds = _days(match["date"]) * 86_400 + hour * 3600 + minute * 60 + second
     micros = seconds * _MICROS + int((match["part"] or "").ljust(6, "0")[:6])
     return micros - (_offset_seconds(match["zone"]) if is_instant else 0) * _MICROS

@@ -150,13 +150,15 @@ def parse_schema(text: str) -> StructType:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _no_schema(error) from error
     if not isinstance(parsed, StructType):
-        raise CorruptLogError("The table's schemaString is no struct, and a table's schema is one.")
+        raise CorruptLogError(
+            "The table's schemaString is not a struct, as a table's schema must be."
+        )
     return parsed
 
 
 def _no_schema(error: Exception) -> CorruptLogError:
     return CorruptLogError(
-        f"The table's schemaString is no Delta schema: {error!r}.",
+        f"The table's schemaString is not a valid Delta schema: {error!r}.",
         remedy="The metaData action is damaged: restore the log entry from a backup.",
     )
 

@@ -24,8 +24,8 @@ def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:
     name = unquote(sidecar.path).rpartition("/")[2]
     if name in ("", ".", ".."):
         raise PathOutsideTableError(
-            f"The checkpoint of version {version} names the sidecar {sidecar.path!r}, which is no"
-            f" file in {SIDECAR_FOLDER}.",
+            f"The checkpoint of version {version} names the sidecar {sidecar.path!r}, which is not"
+            f" a file in {SIDECAR_FOLDER}.",
             remedy=f"The checkpoint is damaged. {KEEP_CHECKPOINT}",
         )
     return LogFile(

@@ -49,8 +49,8 @@ class TableState:
         check_readable(self.protocol, self.version)
         if self.metadata.format.provider != "parquet":
             raise UnsupportedFeatureError(
-                f"The table's files are {self.metadata.format.provider!r}, and Delta tables of"
-                " Parquet files are all this release reads."
+                f"The table's files are {self.metadata.format.provider!r}, and this release only"
+                " reads Delta tables of Parquet files."
             )
         if self.column_mapping not in COLUMN_MAPPING_MODES:
             raise UnsupportedFeatureError(

@@ -45,7 +45,7 @@ _FEATURES = (
     ReaderFeature("typeWidening", "old files are cast to the commit's type"),
     ReaderFeature("typeWidening-preview", "old files are cast to the commit's type"),
     ReaderFeature("v2Checkpoint", "manifests and sidecars are read"),
-    ReaderFeature("vacuumProtocolCheck", "asks something of VACUUM only"),
+    ReaderFeature("vacuumProtocolCheck", "concerns only VACUUM"),
     ReaderFeature("variantType", "variants are given as the JSON they hold"),
     ReaderFeature("variantType-preview", "variants are given as the JSON they hold"),
     ReaderFeature("variantShredding", "typed columns of variants are put together"),

@@ -59,8 +59,9 @@ def validate_checksum(snapshot: Snapshot, checksum: VersionChecksum) -> None:
     ]
     if wrong:
         raise ChecksumMismatchError(
-            f"The log of version {snapshot.version} does not add up: {'; '.join(wrong)}. Either a"
-            " log file was changed or lost, or the checksum was written wrongly.",
+            f"The log of version {snapshot.version} does not match its checksum:"
+            f" {'; '.join(wrong)}. Either a log file was changed or lost, or the checksum was"
+            " written wrongly.",
             remedy=(
                 f"Compare with another reader; if the checksum is wrong, delete"
                 f" _delta_log/{snapshot.version:020}.crc."

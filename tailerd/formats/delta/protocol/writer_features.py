@@ -63,10 +63,10 @@ _REASONS = {
     "catalogManaged": "its catalog decides which commits exist and who may maintain the log",
     "catalogOwned-preview": "its catalog decides which commits exist and who may maintain the log",
     "coordinatedCommits-preview": "its coordinator says which commits happened",
-    "redirectReaderWriter": "the table is stored elsewhere",
-    "redirectReaderWriter-preview": "the table is stored elsewhere",
-    "redirectWriterOnly": "writers must go elsewhere",
-    "redirectWriterOnly-preview": "writers must go elsewhere",
+    "redirectReaderWriter": "the table has moved elsewhere",
+    "redirectReaderWriter-preview": "the table has moved elsewhere",
+    "redirectWriterOnly": "writers must use another table",
+    "redirectWriterOnly-preview": "writers must use another table",
 }
 
 
@@ -81,7 +81,7 @@ def check_maintainable(state: TableState) -> None:
     if not 1 <= protocol.min_writer_version <= FEATURES_WRITER_VERSION:
         raise UnsupportedFeatureError(
             f"The table needs Delta writer version {protocol.min_writer_version}, and this release"
-            f" tends the logs of tables up to version {FEATURES_WRITER_VERSION}.",
+            f" maintains the logs of tables up to version {FEATURES_WRITER_VERSION}.",
             remedy="Its changes can still be read where its reader version allows.",
         )
     if problems := refused_features(protocol):

@@ -136,7 +136,7 @@ def parse_manifest(file: bytes, path: str) -> Manifest:
     except CorruptLogError as error:
         raise CorruptLogError(
             f"The manifest {path} cannot be read: {error.message}.",
-            remedy="Restore it from a backup. Writers put it in place whole, so something else"
+            remedy="Restore it from a backup. Writers create it atomically, so something else"
             " changed it.",
         ) from error
 

@@ -197,4 +197,4 @@ def entry(value: Value) -> tuple[str, bytes]:
 
 
 def _damaged() -> CorruptLogError:
-    return CorruptLogError("a message in it ends too early, or is none")
+    return CorruptLogError("a message in it ends too early, or is invalid")

@@ -142,7 +142,8 @@ def _unfiltered(content: bytes, file: str) -> bytes:
     filters = list(_filters(content[_HEADER.size : _HEADER.size + pipeline]))
     if any(each not in (_GZIP, _NO_FILTER) for each in filters):
         raise UnsupportedFeatureError(
-            f"The delete {file} is stored with filters that this release does not know.", path=file
+            f"The delete {file} is stored with filters that this release does not support.",
+            path=file,
         )
     start = _HEADER.size + pipeline
     data = content[start : start + stored]

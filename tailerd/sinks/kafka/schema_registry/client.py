@@ -144,7 +144,7 @@ class RegistryClient:
             except ValueError as error:
                 # The response is not JSON: it is from a different server.
                 raise RegistryAnswerError(
-                    NOT_FOUND, "what answers is no schema registry"
+                    NOT_FOUND, "the server is not a schema registry"
                 ) from error
 
 

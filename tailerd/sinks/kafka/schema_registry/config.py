@@ -42,8 +42,8 @@ class RegistryTlsConfig(BaseModel):
 
     ca_file: str | None = Field(
         default=None,
-        description="Certificates (PEM) that the registry's is checked with; by default those of"
-        " the package certifi.",
+        description="CA certificates (PEM) that the registry's certificate is verified with; by"
+        " default those of the package certifi.",
         examples=["/tls/ca.crt"],
     )
     certificate_file: str | None = Field(
@@ -70,7 +70,7 @@ class SchemaRegistryConfig(BaseModel):
 
     urls: list[str] = Field(
         min_length=1,
-        description="Where it is; further URLs are asked where the first do not answer.",
+        description="Registry URLs; later ones are used if earlier ones do not answer.",
         examples=[["http://127.0.0.1:8081"]],
     )
     basic_auth: BasicAuthConfig | None = Field(
@@ -95,7 +95,7 @@ class SchemaRegistryConfig(BaseModel):
     )
     auto_register: bool = Field(
         default=True,
-        description="Register schemas that are not there; without it they must be.",
+        description="Register schemas that are not registered; if false, they must be registered.",
         examples=[True],
     )
     on_incompatible_schema: OnIncompatible = Field(
@@ -116,7 +116,7 @@ class SchemaRegistryConfig(BaseModel):
         default=2,
         ge=0,
         le=10,
-        description="How often a request that failed is tried again before the delivery waits.",
+        description="How often a failed request is retried before the delivery waits.",
         examples=[2],
     )
 
@@ -148,8 +148,8 @@ class SchemaRegistryConfig(BaseModel):
             )
         if self.on_incompatible_schema != "stop" and not self.auto_register:
             raise ValueError(
-                "auto_register is false, so nothing is known of rows whose schema is not"
-                " registered: leave on_incompatible_schema at stop"
+                "auto_register is false, so rows whose schema is not registered cannot be"
+                " delivered: leave on_incompatible_schema at stop"
             )
         return self
 

@@ -73,7 +73,7 @@ def _of_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkErro
     if error.status == _CONFLICT:
         return IncompatibleSchemaError(message, remedy=INCOMPATIBLE_HINT)
     if error.status in _PASSING or error.status >= 500:
-        return SinkError(message, remedy="Look at the registry's log; deliveries wait for it.")
+        return SinkError(message, remedy="Check the registry's log; deliveries wait for it.")
     return SinkRefusedError(message, remedy="Check `urls`, and what the registry says.")
 
 

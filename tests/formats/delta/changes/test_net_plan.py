@@ -100,7 +100,7 @@ async def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("in the way")
     file = NetPlanFile(SnapshotSpool(tmp_path / "state"), DataPaths(str(table.folder)))
     assert await file.find(plan.group.start, plan.group.end) is None
-    with pytest.raises(StorageError, match=r"The plan of a difference cannot be kept in .*state"):
+    with pytest.raises(StorageError, match=r"The plan of a difference cannot be stored in .*state"):
         await file.keep(plan)
 
 

@@ -169,7 +169,7 @@ async def test_a_full_disk_gets_back_what_was_written_in_vain(
     monkeypatch.setattr(snapshot_spool, "BUFFER_BYTES", 100_000)
     spool = SnapshotSpool(tmp_path / "s")
     await spool.write("t", ListedFiles(3))
-    with small_files(), pytest.raises(StorageError, match="cannot be kept"):
+    with small_files(), pytest.raises(StorageError, match="cannot be stored"):
         await spool.write("t", ListedFiles(2 * BUCKET_FILES))
     assert [path.name for path in (tmp_path / "s").iterdir()] == ["4"]
     assert await found_keys(tmp_path / "s") == ListedFiles(3).keys
@@ -236,5 +236,5 @@ async def test_a_damaged_spool_is_named_with_the_way_out(
 
 async def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be kept"):
+    with pytest.raises(StorageError, match="cannot be stored"):
         await SnapshotSpool(tmp_path / "file" / "s").write("t", ListedFiles(3))

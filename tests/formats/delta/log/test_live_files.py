@@ -84,7 +84,7 @@ async def test_a_log_cleaned_up_meanwhile_is_an_error_and_not_a_shorter_list(
     reader = reader_of(table)
     snapshot = await reader.open()
     table.commit_path(9).unlink()
-    with pytest.raises(MissingVersionError, match="version 9 is gone"):
+    with pytest.raises(MissingVersionError, match="version 9 no longer exists"):
         await live_files(reader, snapshot)
 
 
