@@ -135,7 +135,8 @@ def _group_of(item: pytest.Item) -> str:
         name = "spark" if {"spark", "engine"} & set(fixtures) else "spark-processes"
         return f"{name}-kafka" if item.get_closest_marker("kafka") else name
     if item.get_closest_marker("kafka"):
-        return "kafka"
+        # Those without the broker of this process have brokers of their own.
+        return "kafka" if "kafka_broker" in fixtures else "kafka-processes"
     return next((_MADE_ONCE[name] for name in fixtures if name in _MADE_ONCE), "")
 
 
