@@ -91,6 +91,9 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
     """
     if isinstance(error, TailerdError):
         return error
+    if type(error) is kafka_errors.KafkaError:
+        # A producer that cannot continue raises this for every call, with the reason in it.
+        error = next((e for e in error.args if isinstance(e, kafka_errors.KafkaError)), error)
     names = [kind.__name__ for kind in type(error).__mro__]
     reason = _reason(error, secrets)
     message = f"{doing}: {reason}."

@@ -24,6 +24,17 @@ def test_every_error_of_a_broker_is_one_of_ours_and_names_its_kind(kind: type[Ex
         assert ours.remedy
 
 
+def test_a_producer_that_cannot_continue_is_explained_by_what_ended_it() -> None:
+    told = "Cannot perform send because at least one previous request has failed with errors."
+    for kind, wanted in (
+        (kafka_errors.ProducerFencedError, SinkFencedError),
+        (kafka_errors.TopicAuthorizationFailedError, SinkRefusedError),
+    ):
+        ours = mapped(kafka_errors.KafkaError(told, kind()), "Topic t was not written")
+        assert isinstance(ours, wanted)
+    assert type(mapped(kafka_errors.KafkaError(told, None), "X")) is SinkError
+
+
 def test_what_somebody_must_mend_is_not_tried_again() -> None:
     refused = (
         kafka_errors.TopicAuthorizationFailedError({"t"}),
