@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import botocore.session
@@ -209,10 +210,14 @@ def _run_module(name: str, words: list[str]) -> None:
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
-def _load() -> None:
-    for module in pkgutil.walk_packages(tailerd.__path__, "tailerd."):
-        if not module.name.startswith(_LEFT_OUT):
+def _import_all(package: ModuleType, *, but: tuple[str, ...] = ()) -> None:
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.startswith(but):
             importlib.import_module(module.name)
+
+
+def _load() -> None:
+    _import_all(tailerd, but=_LEFT_OUT)
     # Reads what a client needs to know of S3, and forgets the client.
     session = botocore.session.Session()
     session.register_component("data_loader", connection.service_models())
@@ -230,10 +235,7 @@ def _load_for_spark() -> None:
         return
     for name in _OF_SPARK_WORKERS:
         importlib.import_module(name)
-    import tailerd.spark
-
-    for module in pkgutil.walk_packages(tailerd.spark.__path__, "tailerd.spark."):
-        importlib.import_module(module.name)
+    _import_all(importlib.import_module("tailerd.spark"))
     gc.freeze()
 
 

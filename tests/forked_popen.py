@@ -45,7 +45,7 @@ exec {python} "$@"
 
 _plain = subprocess.Popen
 _environment: dict[str, str] = {}
-"""Of this process when it was told to fork."""
+"""Of this process when `install` was called."""
 
 
 class _Server:
@@ -54,7 +54,7 @@ class _Server:
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="tailerd-forks-")
         # Not of this moment: a test may have set what the next ones do not have.
-        self.environment = _environment or dict(os.environ)
+        self.environment = dict(_environment)
         self.limits = _limits()
         self._place = f"{self._folder}/socket"
         self._process = _plain(

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +29,7 @@ _SPARK_OPTIONS = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.facto
 _OF_HOME = ("bin", "jars", "sbin")
 """What Spark needs of PySpark's folder to start Java; workers find modules where pip put them."""
 _KEPT_HOMES = 3
+"""Of other releases of PySpark, Kafka or Java."""
 
 
 def hasten_java(*, make: bool) -> None:
@@ -75,9 +75,11 @@ def _use_home(home: Path) -> None:
         made = Path(tempfile.mkdtemp(dir=home.parent))
         for name in _OF_HOME:
             shutil.copytree(Path(pyspark.origin).parent / name, made / name, copy_function=_link)
-        # Another run may have been faster.
-        with suppress(OSError):
+        try:
             made.rename(home)
+        except OSError:
+            # Another run was faster.
+            shutil.rmtree(made)
     os.environ["SPARK_HOME"] = str(home)
 
 
@@ -101,8 +103,11 @@ def _folder() -> Path:
 
 
 def _make(folder: Path) -> None:
-    homes = sorted(folder.parent.glob("*-home"), key=lambda path: path.stat().st_mtime)
-    for home in homes[:-_KEPT_HOMES]:
+    own = folder.with_name(f"{folder.name}-home")
+    former = sorted(
+        set(folder.parent.glob("*-home")) - {own}, key=lambda path: path.stat().st_mtime
+    )
+    for home in former[:-_KEPT_HOMES]:
         shutil.rmtree(home, ignore_errors=True)
         shutil.rmtree(home.with_name(home.name.removesuffix("-home")), ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
