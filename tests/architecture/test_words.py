@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import subprocess
@@ -68,9 +69,15 @@ def sources() -> Iterator[tuple[str, str]]:
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
-def messages(source: str) -> Iterator[tuple[int, str]]:
+@functools.cache
+def modules() -> list[tuple[str, str, ast.Module]]:
+    """Return the name, source and syntax tree of each module."""
+    python = (each for each in sources() if each[0].endswith(".py"))
+    return [(name, source, ast.parse(source)) for name, source in python]
+
+
+def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the texts of a module that are no docstrings, each with its line."""
-    tree = ast.parse(source)
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
         id(node.body[0].value)
@@ -100,9 +107,8 @@ def test_no_name_that_was_replaced_is_left() -> None:
 def test_messages_and_descriptions_are_in_plain_words() -> None:
     found = [
         f"{name}:{number}: {match[0]}: {text[:80]}"
-        for name, source in sources()
-        if name.endswith(".py")
-        for number, text in messages(source)
+        for name, _, tree in modules()
+        for number, text in messages(tree)
         for match in PHRASES.finditer(text)
     ]
     assert found == []
@@ -123,9 +129,8 @@ def test_docstrings_begin_with_a_verb_of_the_field() -> None:
     documented = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{name}:{node.lineno}: {text.splitlines()[0]}"
-        for name, source in sources()
-        if name.endswith(".py")
-        for node in ast.walk(ast.parse(source))
+        for name, _, tree in modules()
+        for node in ast.walk(tree)
         if isinstance(node, documented)
         and (text := ast.get_docstring(node) or "")
         and FIRST_VERBS.match(text)
@@ -151,13 +156,13 @@ def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 pass
 
 
-def explanations(source: str) -> Iterator[tuple[int, str]]:
+def explanations(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the lines of a module's comments and docstrings, each with its number."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 end = node.lineno if node.end_lineno is None else node.end_lineno
@@ -169,9 +174,8 @@ def explanations(source: str) -> Iterator[tuple[int, str]]:
 def test_identifiers_are_in_plain_words() -> None:
     found = [
         f"{name}:{number}: {identifier}"
-        for name, source in sources()
-        if name.endswith(".py")
-        for number, identifier in identifiers(ast.parse(source))
+        for name, _, tree in modules()
+        for number, identifier in identifiers(tree)
         if IDENTIFIER.search(identifier) and identifier not in OUTER_NAMES
     ]
     assert found == []
@@ -180,9 +184,8 @@ def test_identifiers_are_in_plain_words() -> None:
 def test_only_what_others_define_is_called_as_they_call_it() -> None:
     defined = {
         (node.name, name)
-        for name, source in sources()
-        if name.endswith(".py")
-        for node in ast.walk(ast.parse(source))
+        for name, _, tree in modules()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in OUTER_NAMES
     }
     files = {"reading/parquet_open", "storage/output", "storage/s3/remote_input"}
@@ -200,9 +203,8 @@ def test_only_what_others_define_is_called_as_they_call_it() -> None:
 def test_docstrings_and_comments_are_in_plain_words() -> None:
     found = [
         f"{name}:{number}: {match[0]}"
-        for name, source in sources()
-        if name.endswith(".py")
-        for number, text in explanations(source)
+        for name, source, tree in modules()
+        for number, text in explanations(source, tree)
         for match in TEXT_WORDS.finditer(text)
     ]
     assert found == []

@@ -120,16 +120,10 @@ def test_the_spark_of_readme_runs(lake: Path) -> None:
         text=True,
         timeout=300,
         check=False,
-        env={**_as_users_have_it(), "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"\d+ True", done.stdout)
-
-
-def _as_users_have_it() -> dict[str, str]:
-    """The environment without what makes Spark's Java quick in tests."""
-    hastened = ("SPARK_HOME", "SPARK_SUBMIT_OPTS")
-    return {name: value for name, value in os.environ.items() if name not in hastened}
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))

@@ -30,6 +30,7 @@ def read_topic(
     topic: str,
     *,
     isolation: Isolation = "read_committed",
+    start: Mapping[int, int] | None = None,
     seconds: float = 60,
     options: Mapping[str, str] | None = None,
 ) -> list[Record]:
@@ -41,6 +42,7 @@ def read_topic(
         bootstrap: Address of a broker.
         topic: Its name.
         isolation: Which records count.
+        start: Partition → first offset to return; other partitions from their beginning.
         seconds: Longest time without any answer.
         options: More of librdkafka's options.
 
@@ -51,7 +53,7 @@ def read_topic(
     found = [
         record
         for batch in read_batches(
-            bootstrap, topic, isolation=isolation, seconds=seconds, options=options
+            bootstrap, topic, isolation=isolation, start=start, seconds=seconds, options=options
         )
         for record in batch
     ]
@@ -64,6 +66,7 @@ def read_batches(
     topic: str,
     *,
     isolation: Isolation = "read_committed",
+    start: Mapping[int, int] | None = None,
     seconds: float = 60,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[list[Record]]:
@@ -87,7 +90,10 @@ def read_batches(
         if found.error is not None:
             raise KafkaException(found.error)
         waiting = set(found.partitions)
-        consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in waiting])
+        first = start or {}
+        consumer.assign(
+            [TopicPartition(topic, each, first.get(each, OFFSET_BEGINNING)) for each in waiting]
+        )
         yield from _until_the_ends(consumer, waiting, seconds)
     finally:
         consumer.close()

@@ -6,6 +6,7 @@ jars of Delta.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -82,8 +83,26 @@ def _answer(spark: Any, request: dict[str, Any]) -> Any:
             frame = spark.read.format(request["format"]).options(**request["options"])
             rows = frame.load(request["path"]).collect()
             return [canonical(row.asDict(recursive=True)) for row in rows]
+        case "snapshots":
+            return _snapshots(spark, request["path"], request["versions"])
         case _:
             return _answer_anew(spark, request)
+
+
+def _snapshots(spark: Any, path: str, versions: list[int]) -> list[list[str]]:
+    """Return the rows of versions of one schema, by one query."""
+    from pyspark.sql.functions import lit, struct
+
+    from tests.integration.spark.canonical import canonical
+
+    frames = [
+        spark.read.format("delta").option("versionAsOf", version).load(path) for version in versions
+    ]
+    frames = [frame.select(lit(place), struct("*")) for place, frame in enumerate(frames)]
+    found: list[list[str]] = [[] for _ in versions]
+    for place, row in functools.reduce(lambda one, other: one.union(other), frames).collect():
+        found[place].append(canonical(row.asDict(recursive=True)))
+    return found
 
 
 def _know_bucket(spark: Any, bucket: str, endpoint: str, key: str, secret: str) -> None:

@@ -359,7 +359,7 @@ def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) 
     with daemon(config) as process:
         eventually(lambda: status_of(config, "orders")["state"] == "running")
         reader.start()
-        deadline, number = time.monotonic() + 12, 0
+        deadline, number = time.monotonic() + 6, 0
         while time.monotonic() < deadline:
             number += 1
             table = deltalake.DeltaTable(place)

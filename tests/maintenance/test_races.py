@@ -1,6 +1,6 @@
 """Maintenance of all kinds beside a writer that commits, deletes and checkpoints all the time.
 
-Twelve seconds each in every run; `--race-seconds 60` for longer. What has expired is made so by
+Six seconds each in every run; `--race-seconds 60` for longer. What has expired is made so by
 dating it back: all commits but the newest are as old as their retention allows.
 """
 
@@ -24,7 +24,7 @@ from tests.maintenance.racing import KEPT_VERSIONS, TWO_MONTHS, Maintenance, rac
 
 pytestmark = pytest.mark.slow
 
-DEFAULT_SECONDS = 12
+DEFAULT_SECONDS = 6
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.web.site import Site
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
-    "--disable-gpu",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",

@@ -90,8 +90,10 @@ def delivered_ids(out: Path) -> list[int]:
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Ask until it holds, at first often: what is asked has other work for the processor too."""
     deadline = time.monotonic() + seconds
+    pause = 0.02
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
-        # What asks the daemon's listener must not be taken for an attack.
-        time.sleep(0.025)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.2)

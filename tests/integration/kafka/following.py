@@ -12,7 +12,7 @@ import random
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -109,7 +109,7 @@ class Table:
 class Writer:
     """Commits to a table from a thread until the `with` ends."""
 
-    def __init__(self, table: Table, *, rows: int = 100, pause_seconds: float = 0.02) -> None:
+    def __init__(self, table: Table, *, rows: int = 100, pause_seconds: float = 0.05) -> None:
         self._table = table
         self._rows = rows
         self._pause_seconds = pause_seconds
@@ -184,6 +184,8 @@ class Follower:
             self.sink.setdefault("transactional_id", f"tailerd-{topic}")
             self.sink.setdefault("offsets_topic", f"{topic}-offsets")
         self._reads_from = reads_from or bootstrap
+        self._next_offsets: dict[int, int] = {}
+        self._delivered: set[Change] = set()
         self._options = {"from": "0", "poll_interval": "200ms", **(options or {})}
         self.config = self.write()
 
@@ -243,13 +245,20 @@ class Follower:
         told = [json.loads(line) for line in lines if line.endswith("}")]
         return max((event.get("end_version", -1) for event in told), default=-1)
 
-    def records(self) -> list[Record]:
-        """Return what a read_committed consumer sees of the topic."""
-        return read_topic(self._reads_from, self.topic)
+    def records(self, start: Mapping[int, int] | None = None) -> list[Record]:
+        """Return what a read_committed consumer sees of the topic.
+
+        Args:
+            start: Partition → first offset to read; other partitions from their beginning.
+        """
+        return read_topic(self._reads_from, self.topic, start=start)
 
     def delivered(self) -> set[Change]:
-        """Return the changes a read_committed consumer sees."""
-        return {change_of(record) for record in self.records()}
+        """Return the changes a read_committed consumer sees; only what is new is read."""
+        for record in self.records(self._next_offsets):
+            self._next_offsets[record.partition] = record.offset + 1
+            self._delivered.add(change_of(record))
+        return set(self._delivered)
 
     def obeys_the_law(self, expected: set[Change] | None = None) -> None:
         """Check the law over the whole topic."""

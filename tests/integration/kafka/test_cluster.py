@@ -36,7 +36,7 @@ def test_leaders_that_are_killed_one_after_the_other(
         tmp_path / "d", table, topic, bootstrap=kafka_cluster.plain, guarantee=guarantee
     )
     with follower.running():
-        with Writer(table, pause_seconds=0.05):
+        with Writer(table):
             eventually(lambda: len(follower.delivered()) > 300)
             for _ in range(2):
                 leader = cluster_topics.leaders(topic)[0]

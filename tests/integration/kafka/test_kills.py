@@ -1,6 +1,6 @@
 """`kill -9` of the real daemon, again and again, while the table keeps changing.
 
-`--kills 100` kills a hundred times; ten without it.
+`--kills 100` kills a hundred times; six without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-DEFAULT_KILLS = 10
+DEFAULT_KILLS = 6
 LARGE_ROWS = 20_000
 LARGE_KILLS = 3
 
@@ -42,7 +42,7 @@ def test_kill_9_under_load_loses_nothing_and_doubles_nothing_where_that_is_promi
     )
     in_the_middle = 0
     for _ in range(kills):
-        with Writer(table, rows=200, pause_seconds=0.02), follower.running() as process:
+        with Writer(table, pause_seconds=0.02), follower.running() as process:
             # Some die before they deliver anything, some while they catch up, some while they
             # follow.
             time.sleep(0.6 + chance.random() * 1.5)

@@ -41,7 +41,7 @@ def test_transactions_that_expire_while_the_daemon_is_stalled(
         producer={"transaction_timeout_ms": 3000},
     )
     with follower.running() as process:
-        with Writer(table, rows=500, pause_seconds=0.01):
+        with Writer(table):
             eventually(lambda: len(follower.delivered()) > 300)
             for _ in range(3):
                 stall(process, 5)
@@ -67,9 +67,6 @@ def test_a_second_daemon_fences_the_first_which_says_so(
             assert "another process" in said
             seen = len(newer.delivered())
             eventually(lambda: len(newer.delivered()) > seen + 300)
-            end = time.monotonic() + 60
-            while newer.status()["lag_versions"] != 0 and time.monotonic() < end:
-                time.sleep(0.1)
     with newer.running():
         newer.catches_up()
     newer.obeys_the_law()

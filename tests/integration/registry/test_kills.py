@@ -9,7 +9,7 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,14 +51,14 @@ class AvroFollower(Follower):
 
     registry: SchemaRegistry
 
-    def records(self) -> list[Record]:
+    def records(self, start: Mapping[int, int] | None = None) -> list[Record]:
         """Return what a read_committed consumer sees, its values as JSON."""
         client = SchemaRegistryClient({"url": self.registry.url})
         read = AvroDeserializer(client)
         where = SerializationContext(self.topic, MessageField.VALUE)
         return [
             replace(record, value=json.dumps(read(record.value, where), default=str).encode())
-            for record in read_topic(self.sink["bootstrap_servers"], self.topic)
+            for record in read_topic(self.sink["bootstrap_servers"], self.topic, start=start)
         ]
 
 

@@ -32,6 +32,8 @@ def test_workers_load_pyspark_from_where_pip_put_it_unless_a_home_was_named(name
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     if named:
         environment["SPARK_HOME"] = own
+    else:
+        environment.pop("SPARK_SUBMIT_OPTS", None)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )

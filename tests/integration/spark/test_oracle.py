@@ -22,6 +22,7 @@ import os
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -289,8 +290,14 @@ def _without_change(row: dict[str, Any]) -> str:
 
 
 def snapshot_rows(delta: DeltaSpark, table: Path, version: int) -> Rows:
-    rows = spark_rows(delta, table, "delta", {"versionAsOf": str(version)})
-    return Counter({_without_change(json.loads(text)): count for text, count in rows.items()})
+    [rows] = rows_of_snapshots(delta, table, [version])
+    return rows
+
+
+def rows_of_snapshots(delta: DeltaSpark, table: Path, versions: Sequence[int]) -> list[Rows]:
+    """Return the rows of each version; all have one schema."""
+    answer = delta.ask("snapshots", path=str(table), versions=list(versions))
+    return [without_changes(Counter(rows)) for rows in answer]
 
 
 def spark_rows(delta: DeltaSpark, table: Path, kind: str, options: dict[str, str]) -> Rows:

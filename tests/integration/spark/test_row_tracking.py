@@ -44,9 +44,10 @@ def test_updates_are_the_rows_that_kept_their_ids(delta_spark: DeltaSpark, tmp_p
         versions.append(max(int(f.stem) for f in (tmp_path / "_delta_log").glob("*0*.json")))
     found = asyncio.run(changes_by_version(tmp_path, versions[-1], BatchLimit()))
     paired = []
-    after = rows_of(delta_spark, name, versions[2])
+    by_version = rows_of(delta_spark, name, versions[2:])
+    after = by_version[versions[2]]
     for end, text in zip(versions[3:], statements[3:], strict=True):
-        before, after = after, rows_of(delta_spark, name, end)
+        before, after = after, by_version[end]
         changes = [
             (kind, row)
             for batch in found[end - 1]
@@ -72,8 +73,14 @@ def test_updates_are_the_rows_that_kept_their_ids(delta_spark: DeltaSpark, tmp_p
     assert paired == ["UPDATE", "UPDATE", "MERGE"]
 
 
-def rows_of(delta: DeltaSpark, name: str, version: int) -> Rows:
-    """Return the rows of a version by the ids that the reference gives them."""
-    text = f"SELECT _metadata.row_id AS i, * FROM {name} VERSION AS OF {version}"
-    rows = delta.ask("sql", text=text)
-    return {row.pop("i"): row for row in rows}
+def rows_of(delta: DeltaSpark, name: str, versions: list[int]) -> dict[int, Rows]:
+    """Return version -> its rows by the ids that the reference gives them."""
+    # One statement: the reference takes longer to plan one than to read these tables.
+    text = " UNION ALL ".join(
+        f"SELECT {version} AS version, _metadata.row_id AS i, * FROM {name} VERSION AS OF {version}"
+        for version in versions
+    )
+    found: dict[int, Rows] = {version: {} for version in versions}
+    for row in delta.ask("sql", text=text):
+        found[row.pop("version")][row.pop("i")] = row
+    return found
