@@ -22,8 +22,15 @@ from tests.kafka.jars import KafkaUnavailableError, java, kafka_jars
 
 SPARK_SECONDS = 300
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# For some rows, compiling a query takes longer than interpreting it.
-_SPARK_OPTIONS = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+_SPARK_OPTIONS = " ".join(
+    (
+        # For some rows, compiling a query takes longer than interpreting it.
+        "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+        # Where Java compiles little, its room for what it compiled is too small for Spark: it would
+        # throw methods away and compile them again. And queries leave much that is soon garbage.
+        "-XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing -Xmn256m",
+    )
+)
 
 
 _OF_HOME = ("bin", "jars", "sbin")

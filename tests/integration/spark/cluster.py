@@ -13,15 +13,6 @@ from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
 from tests.process_tree import pids_below
 
-SPARK = Path(pyspark.__file__).parent
-# Of the tests' Java (`tests/java_archives.py`), where there is one.
-_HOME = Path(os.environ.get("SPARK_HOME", SPARK))
-_JAVA_OPTIONS = " ".join(
-    # Spark refuses its own settings there.
-    word
-    for word in os.environ.get("SPARK_SUBMIT_OPTS", "").split()
-    if not word.startswith("-Dspark")
-)
 LOOPBACK = "127.0.0.1"
 # Executors have the dependencies, and the package only from what is submitted.
 CLEAN = (
@@ -41,6 +32,14 @@ class Cluster:
         self._port = str(free_port())
         self.master = f"spark://{LOOPBACK}:{self._port}"
         self.folder = folder
+        # Of the tests' Java (`tests/java_archives.py`), where there is one.
+        self.home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
+        self._java_options = " ".join(
+            # Spark refuses its own settings there.
+            word
+            for word in os.environ.get("SPARK_SUBMIT_OPTS", "").split()
+            if not word.startswith("-Dspark")
+        )
 
     def start(self, workers: int) -> None:
         self._run("master", "master.Master", "--port", self._port)
@@ -57,8 +56,8 @@ class Cluster:
             process.end(signal.SIGTERM, seconds=20)
 
     def _run(self, name: str, kind: str, *arguments: str) -> None:
-        java = f"SPARK_HOME={_HOME}", f"SPARK_DAEMON_JAVA_OPTS={_JAVA_OPTIONS}"
-        command = *java, str(_HOME / "bin/spark-class"), f"org.apache.spark.deploy.{kind}"
+        java = f"SPARK_HOME={self.home}", f"SPARK_DAEMON_JAVA_OPTS={self._java_options}"
+        command = *java, str(self.home / "bin/spark-class"), f"org.apache.spark.deploy.{kind}"
         common = "--host", LOOPBACK, "--webui-port", "0"
         log = self._folder / f"{name}.log"
         self._processes.append(
@@ -78,7 +77,7 @@ class Cluster:
         return {
             "spark.driver.host": LOOPBACK,
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+            "spark.executor.extraJavaOptions": self._java_options,
         }
 
     def executors(self) -> list[int]:

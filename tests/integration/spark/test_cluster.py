@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.spark.cluster import CLEAN, LOOPBACK, SPARK, Cluster
+from tests.integration.spark.cluster import CLEAN, Cluster
 from tests.tables.builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
@@ -32,13 +32,17 @@ def test_a_program_submitted_with_the_package_runs_on_every_worker(
     )
     program = tmp_path / "program.py"
     program.write_bytes((ROOT / "tests/integration/spark/cluster_program.py").read_bytes())
+    conf = {
+        **cluster.conf(),
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+    }
     done = subprocess.run(
         [
-            *CLEAN,
-            *(SPARK / "bin/spark-submit", "--master", cluster.master, "--py-files", package),
-            *("--conf", f"spark.pyspark.python={sys.executable}"),
-            *("--conf", f"spark.driver.host={LOOPBACK}", "--conf", "spark.ui.enabled=false"),
-            *("--conf", "spark.executor.memory=512m", "--conf", "spark.log.level=ERROR"),
+            *(*CLEAN, f"SPARK_HOME={cluster.home}", cluster.home / "bin/spark-submit"),
+            *("--master", cluster.master, "--py-files", package),
+            *(word for pair in conf.items() for word in ("--conf", "=".join(pair))),
             *(program, table.folder, tmp_path / "out"),
         ],
         cwd=tmp_path,
