@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from tailerd.errors import CorruptLogError, PathOutsideTableError
@@ -34,6 +34,12 @@ class DataPaths:
 
     root: str
     allowed: tuple[str, ...] = ()
+    _folders: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Note how the places of files begin: all paths of a log are compared with it."""
+        folders = tuple(f"{folder}/" for folder in (self.root, *self.allowed))
+        object.__setattr__(self, "_folders", folders)
 
     def resolve(self, path: str) -> str:
         """Return the absolute place of a path in the log, which is percent-decoded exactly once.
@@ -58,9 +64,10 @@ class DataPaths:
             place = _plain(decoded)
         else:
             place = f"{self.root}/{decoded}"
-        if ".." in place.split("/"):
+        # A name may contain ".."; most do not, and need not be cut into pieces.
+        if ".." in place and ".." in place.split("/"):
             place = _normal(place)
-        if not any(place.startswith(f"{folder}/") for folder in (self.root, *self.allowed)):
+        if not place.startswith(self._folders):
             raise PathOutsideTableError(
                 f"The log names the file {path!r}, which is outside the table at {self.root},"
                 " so it is not read.",
