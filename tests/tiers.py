@@ -15,10 +15,7 @@ import pytest
 from tests.java_archives import hasten_java
 
 WORKERS = 4
-"""On two cores: many tests wait for servers, and each worker starts its own."""
-
-FULL_WORKERS = 3
-"""With `--full` more of them are busy: a fourth made the whole run slower, not faster."""
+"""On two cores: many tests wait for servers."""
 
 KEPT_RUNS = 20
 
@@ -41,7 +38,7 @@ def choose(config: pytest.Config) -> None:
     if is_named or option.collectonly:
         return
     if option.numprocesses is None and not option.usepdb:
-        option.numprocesses = FULL_WORKERS if option.full else WORKERS
+        option.numprocesses = WORKERS
         option.dist = "loadgroup"
     if not option.xmlpath:
         option.xmlpath = _place_of_durations()
