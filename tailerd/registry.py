@@ -212,10 +212,14 @@ def unknown_field(where: str, name: str, table_format: str, fields: Iterable[str
     )
 
 
-@functools.cache
 def plugged_in(group: str) -> EntryPoints:
-    """Return the entry points of a group; searched once a process, since it takes some time."""
-    return entry_points(group=group)
+    """Return the entry points of a group."""
+    return installed().select(group=group)
+
+
+installed = functools.cache(entry_points)
+"""Returns the entry points of every group, which are searched once a process: each search, also
+that for one group, reads a file of every distribution."""
 
 
 def _names(parts: Mapping[str, str], group: str) -> tuple[str, ...]:

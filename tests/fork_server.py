@@ -39,6 +39,7 @@ from typing import NoReturn
 import botocore.session
 
 import tailerd.cli
+from tailerd import registry
 from tailerd.storage.s3 import connection
 from tests.forked_popen import NUMBERS
 
@@ -206,6 +207,8 @@ def _run_module(name: str, words: list[str]) -> None:
     for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if place and place not in sys.path:
             sys.path.insert(0, place)
+            # It may have parts that others install.
+            registry.installed.cache_clear()
     sys.argv = [name, *words]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
@@ -225,6 +228,8 @@ def _load() -> None:
         "s3", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none"
     )
     tailerd.cli.run = run_command
+    # Reads a file of every distribution.
+    registry.installed()
     # Else each process would look through all of it again, at its end at the latest.
     gc.freeze()
 
