@@ -66,6 +66,8 @@ class ServerProcess:
     def pause(self) -> None:
         """Stop the child without ending it: it keeps its connections and answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine its threads go on for a moment, in which they answered a request.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused child go on."""
