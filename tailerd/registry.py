@@ -97,7 +97,7 @@ def value_format(name: str) -> type[object]:
 
 def format_names() -> tuple[str, ...]:
     """Return every table format that can be read here: built-in ones in order, then others."""
-    others = {point.name for point in plugged_in(FORMATS_GROUP)} - FORMATS.keys()
+    others = {point.name for point in plugged_in()[FORMATS_GROUP]} - FORMATS.keys()
     return (*FORMATS, *sorted(others))
 
 
@@ -127,7 +127,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
     """
     if scheme in STORES:
         return load_class(STORES[scheme])
-    for point in plugged_in(STORES_GROUP):
+    for point in plugged_in()[STORES_GROUP]:
         if point.name == scheme:
             return load_class(point.value)
     served = ", ".join(f"{each}://" for each in store_schemes() if each not in ("s3a", "s3n"))
@@ -212,24 +212,26 @@ def unknown_field(where: str, name: str, table_format: str, fields: Iterable[str
     )
 
 
-def plugged_in(group: str) -> EntryPoints:
-    """Return the entry points of a group."""
-    return installed().select(group=group)
+@functools.cache
+def plugged_in() -> Mapping[str, EntryPoints]:
+    """Return the entry points of each kind's group.
 
-
-installed = functools.cache(entry_points)
-"""Returns the entry points of every group, which are searched once a process: each search, also
-that for one group, reads a file of every distribution."""
+    Searched once a process: each search, also that for one group, reads a file of every
+    distribution.
+    """
+    found = entry_points()
+    groups = (FORMATS_GROUP, SINKS_GROUP, STORES_GROUP, VALUE_FORMATS_GROUP)
+    return {group: found.select(group=group) for group in groups}
 
 
 def _names(parts: Mapping[str, str], group: str) -> tuple[str, ...]:
-    return tuple(sorted({*parts, *(point.name for point in plugged_in(group))}))
+    return tuple(sorted({*parts, *(point.name for point in plugged_in()[group])}))
 
 
 def _part(what: str, name: str, parts: Mapping[str, str], group: str) -> type[object]:
     if name in parts:
         return load_class(parts[name])
-    for point in plugged_in(group):
+    for point in plugged_in()[group]:
         if point.name == name:
             return load_class(point.value)
     raise ConfigError(

@@ -39,7 +39,7 @@ from typing import NoReturn
 import botocore.session
 
 import tailerd.cli
-from tailerd import registry
+from tailerd.registry import plugged_in
 from tailerd.storage.s3 import connection
 from tests.forked_popen import NUMBERS
 
@@ -208,7 +208,7 @@ def _run_module(name: str, words: list[str]) -> None:
         if place and place not in sys.path:
             sys.path.insert(0, place)
             # It may have parts that others install.
-            registry.installed.cache_clear()
+            plugged_in.cache_clear()
     sys.argv = [name, *words]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
@@ -229,7 +229,7 @@ def _load() -> None:
     )
     tailerd.cli.run = run_command
     # Reads a file of every distribution.
-    registry.installed()
+    plugged_in()
     # Else each process would look through all of it again, at its end at the latest.
     gc.freeze()
 

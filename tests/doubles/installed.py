@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tailerd import registry
 from tailerd.formats.detect import table_format
+from tailerd.registry import plugged_in
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,5 +36,5 @@ def installed(folder: Path, group: str, parts: Mapping[str, str]) -> Iterator[No
 def forget_parts() -> None:
     """Let this process look anew which distributions are installed."""
     importlib.invalidate_caches()
-    registry.installed.cache_clear()
+    plugged_in.cache_clear()
     table_format.cache_clear()
