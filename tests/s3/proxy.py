@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -109,6 +110,12 @@ class FaultProxy:
     def counts(self) -> Counter[str]:
         """Return how many requests of each kind there were."""
         return Counter(seen.kind for seen in self.requests)
+
+    def is_quiet(self) -> bool:
+        """Return whether a second passes without a request: what came before is done with."""
+        before = len(self.requests)
+        time.sleep(1)
+        return len(self.requests) == before
 
     def forget(self) -> None:
         """Count from zero, and let everything through."""

@@ -95,7 +95,7 @@ def test_kill_9_while_columns_change_and_the_registry_hangs_loses_and_doubles_no
     for number in range(kills):
         if number % 2:
             own_registry.pause()
-        with Writer(table, rows=200, pause_seconds=0.05), follower.running() as process:
+        with Writer(table, rows=200), follower.running() as process:
             # Some die while they start, the others while they catch up, wait or follow.
             if number % 3:
                 address(follower.config)

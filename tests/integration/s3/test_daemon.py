@@ -76,13 +76,6 @@ def test_a_commit_is_delivered_when_the_queue_tells_of_it(
         assert process.wait(20) == 0
 
 
-def is_quiet(proxy: FaultProxy) -> bool:
-    """Return whether a second passes without a request: what came before is done with."""
-    before = len(proxy.requests)
-    time.sleep(1)
-    return len(proxy.requests) == before
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("has_growth", [False, True])
 def test_a_commit_woken_by_the_queue_takes_three_requests(
@@ -95,11 +88,11 @@ def test_a_commit_woken_by_the_queue_takes_three_requests(
             living.append()
             eventually(lambda: has_all(living, tmp_path))
             eventually(lambda: living.notified.left() == 0)
-            eventually(lambda: is_quiet(proxy))
+            eventually(proxy.is_quiet)
             proxy.forget()
             living.append()
             eventually(lambda: has_all(living, tmp_path))
-            eventually(lambda: is_quiet(proxy))
+            eventually(proxy.is_quiet)
             assert sum(proxy.counts().values()) == 3, proxy.requests
 
 

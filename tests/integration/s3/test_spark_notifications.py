@@ -66,7 +66,7 @@ def test_tables_on_spark_are_woken_by_the_queue_and_cost_no_request_before(
             for followed in follows.values():
                 followed.catches_up(120)
             eventually(lambda: notified.left() == 0)
-            time.sleep(1)
+            eventually(proxy.is_quiet)
             proxy.forget()
             time.sleep(3)
             assert proxy.requests == []
