@@ -117,8 +117,9 @@ class Messages:
             partitions = np.broadcast_to(np.asarray(piece.partitions), len(piece.records))
             keys = piece.records.keys or pa.nulls(len(piece.records), pa.binary())
             values = piece.records.values.to_pylist()
+            rest = f" {piece.timestamps_ms} {piece.headers}"
             for each in zip(partitions.tolist(), keys.to_pylist(), values, strict=True):
-                self.digest.add(f"{each!r} {piece.timestamps_ms} {piece.headers}".encode())
+                self.digest.add(f"{each!r}{rest}".encode())
             built = record_batches(
                 piece.records,
                 timestamps_ms=piece.timestamps_ms,

@@ -25,6 +25,7 @@ from tests.formats.delta.histories import (
 )
 from tests.formats.delta.log_bodies import add, remove
 from tests.tables.builder import START_MS, TableBuilder
+from tests.tables.naive_log import NaiveState
 
 DAY = 86_400_000
 NOW = START_MS + 60 * DAY
@@ -94,14 +95,32 @@ JOBS: dict[str, tuple[Callable[[Path], TableBuilder], Job, int]] = {
 }
 
 
-async def assert_right(table: TableBuilder, whole: TableBuilder, oldest: int) -> None:
+def states_of(table: TableBuilder, oldest: int = 0) -> list[NaiveState]:
+    return [table.state(version) for version in range(oldest, table.version + 1)]
+
+
+async def assert_right(table: TableBuilder, states: list[NaiveState]) -> None:
     reader = LogReader(LocalStore(), str(table.folder))
-    for version in range(oldest, whole.version + 1):
-        snapshot = await reader.open(version)
-        state = whole.state(version)
+    for state in states:
+        snapshot = await reader.open(state.version)
         assert_is(snapshot, state)
         assert_described(await live_files(reader, snapshot), state)
-    assert (await reader.open()).version == whole.version
+    assert (await reader.open()).version == states[-1].version
+
+
+class Checked:
+    """Looks at a log where nobody looked at the same bytes before: they are read as they were."""
+
+    def __init__(self, states: list[NaiveState]) -> None:
+        self._states = states
+        self._seen: set[frozenset[tuple[str, bytes]]] = set()
+
+    def assert_right(self, table: TableBuilder) -> None:
+        files = [path for path in table.folder.rglob("*") if path.is_file()]
+        found = frozenset((str(p.relative_to(table.folder)), p.read_bytes()) for p in files)
+        if found not in self._seen:
+            asyncio.run(assert_right(table, self._states))
+            self._seen.add(found)
 
 
 def count_requests(job: Job, whole: TableBuilder, place: Path) -> int:
@@ -120,6 +139,7 @@ def test_whichever_io_fails_readers_see_the_truth(
     make, job, oldest = JOBS[name]
     whole = make(tmp_path / "whole")
     last = count_requests(job, whole, tmp_path / "count")
+    checked = Checked(states_of(whole, oldest))
     # In the middle are hundreds of pieces of one Parquet file, which are all alike.
     step = 1 if pytestconfig.getoption("--kills") else 11
     for number in [n for n in range(1, last + 1) if n <= 40 or n > last - 20 or not n % step]:
@@ -130,11 +150,11 @@ def test_whichever_io_fails_readers_see_the_truth(
         store.fail_nth(number)
         with pytest.raises(StorageError, match="the test told it to"):
             asyncio.run(bounded(job(store, str(place))))
-        asyncio.run(assert_right(table, whole, oldest))
+        checked.assert_right(table)
         assert not list(place.rglob(".tailerd-tmp-*"))
         # What failed once is done by the next try.
         asyncio.run(bounded(job(LocalStore(), str(place))))
-        asyncio.run(assert_right(table, whole, oldest))
+        checked.assert_right(table)
         shutil.rmtree(place)
 
 
@@ -171,7 +191,7 @@ def test_two_daemons_at_once_write_one_checkpoint(tmp_path: Path) -> None:
     outcomes = asyncio.run(race())
     assert outcomes.count("written") == 1
     assert set(outcomes) == {"already_there", "written"}
-    asyncio.run(assert_right(table, table, 0))
+    asyncio.run(assert_right(table, states_of(table)))
 
 
 def test_a_damaged_checkpoint_below_is_passed_over(tmp_path: Path) -> None:
@@ -186,4 +206,4 @@ def test_a_damaged_checkpoint_below_is_passed_over(tmp_path: Path) -> None:
         # Where only what a reader does not look at is damaged, the job says so and writes nothing.
         assert f"{4:020}.checkpoint.parquet" in str(error)  # noqa: PT017
         assert not list(table.log.glob(f"{table.version:020}.checkpoint*"))
-    asyncio.run(assert_right(table, table, 5))
+    asyncio.run(assert_right(table, states_of(table, 5)))

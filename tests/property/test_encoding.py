@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -56,6 +57,8 @@ def _scaled(unscaled: int, scale: int) -> Decimal:
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
+# Made once for each type: hypothesis looks through what is new, which takes as long as many draws.
+@functools.cache
 def types() -> st.SearchStrategy[pa.DataType]:
     def nest(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
         structs = st.lists(st.tuples(TEXT, inner), max_size=3, unique_by=lambda pair: pair[0])
@@ -70,6 +73,7 @@ def types() -> st.SearchStrategy[pa.DataType]:
     return st.recursive(st.sampled_from(list(LEAVES)), nest, max_leaves=4)
 
 
+@functools.cache
 def values(kind: pa.DataType) -> st.SearchStrategy[object]:
     if kind in LEAVES:
         some: st.SearchStrategy[object] = LEAVES[kind]

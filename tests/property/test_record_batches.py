@@ -40,6 +40,7 @@ BLOBS = st.one_of(
     st.binary(min_size=60, max_size=70),
     st.integers(8180, 8200).map(lambda size: b"v" * size),
 )
+BLOBS_OR_NONE = st.none() | BLOBS
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
@@ -53,18 +54,18 @@ def columns(draw: st.DrawFn) -> tuple[Records, list[Header], int | np.ndarray, l
         items = draw(st.lists(some, min_size=count + cut, max_size=count + cut))
         return pa.array(items, draw(st.sampled_from(TYPES))).slice(cut), items[cut:]
 
-    values, plain_values = column(st.none() | BLOBS)
+    values, plain_values = column(BLOBS_OR_NONE)
     keys: pa.Array | None = None
     plain_keys: list[bytes | None] = [None] * count
     if draw(st.booleans()):
-        keys, plain_keys = column(st.none() | BLOBS)
+        keys, plain_keys = column(BLOBS_OR_NONE)
     headers: list[Header] = []
     plain_headers: list[list[tuple[str, bytes | None]]] = [[] for _ in range(count)]
     for name in draw(st.lists(NAMES, max_size=3)):
         if draw(st.booleans()):
-            value, plain = column(st.none() | BLOBS)
+            value, plain = column(BLOBS_OR_NONE)
         else:
-            value = draw(st.none() | BLOBS)
+            value = draw(BLOBS_OR_NONE)
             plain = [value] * count
         headers.append(Header(name=name, value=value))
         for row, item in enumerate(plain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -57,6 +58,8 @@ LEAVES: dict[pa.DataType, st.SearchStrategy[object]] = {
 KEYS = (pa.int32(), pa.int64(), pa.string(), pa.date32(), pa.bool_(), pa.decimal128(9, 2))
 
 
+# Made once for each type: hypothesis looks through what is new, which takes as long as many draws.
+@functools.cache
 def types() -> st.SearchStrategy[pa.DataType]:
     """Types nested in each other; map keys are scalars."""
 
@@ -73,11 +76,13 @@ def types() -> st.SearchStrategy[pa.DataType]:
     return st.recursive(st.sampled_from(list(LEAVES)), nest, max_leaves=4)
 
 
+@functools.cache
 def values(kind: pa.DataType, *, has_null_items: bool = True) -> st.SearchStrategy[object]:
     """Values of a type or None; dates and times as integers."""
     return st.none() | _values(kind, has_null_items)
 
 
+@functools.cache
 def _values(kind: pa.DataType, has_null_items: bool) -> st.SearchStrategy[object]:
     if kind in LEAVES:
         return LEAVES[kind]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
 import struct
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -173,27 +174,33 @@ def model_of(batches: Sequence[pa.RecordBatch]) -> Counter[Model]:
 
 
 _Drawn = tuple[pa.Field, st.SearchStrategy[Any]]
+# What draws values is made once for each type: hypothesis looks through all of it at its first use,
+# which takes as long as many draws.
 
 
 def _or_null(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | values
 
 
+@functools.cache
 def _flat(kind: pa.DataType) -> _Drawn:
     return pa.field("c", kind), _or_null(st.sampled_from(_FLAT[kind]))
 
 
+@functools.cache
 def _variant() -> _Drawn:
     values = _or_null(st.sampled_from([value for value, _ in _VARIANTS]))
     return pa.field("c", VARIANT, metadata=VARIANT_FIELD), values
 
 
-def _struct(children: list[_Drawn]) -> _Drawn:
+@functools.cache
+def _struct(children: tuple[_Drawn, ...]) -> _Drawn:
     fields = [field.with_name(f"f{number}") for number, (field, _) in enumerate(children)]
     values = {f"f{number}": values for number, (_, values) in enumerate(children)}
     return pa.field("c", pa.struct(fields)), _or_null(st.fixed_dictionaries(values))
 
 
+@functools.cache
 def _list(child: _Drawn) -> _Drawn:
     field, values = child
     return pa.field("c", pa.list_(field.with_name("element"))), _or_null(
@@ -201,6 +208,7 @@ def _list(child: _Drawn) -> _Drawn:
     )
 
 
+@functools.cache
 def _map(child: _Drawn) -> _Drawn:
     field, values = child
     kind = pa.map_(pa.string(), field.with_name("value"))
@@ -210,13 +218,15 @@ def _map(child: _Drawn) -> _Drawn:
     return pa.field("c", kind), _or_null(entries)
 
 
+@functools.cache
 def _columns() -> st.SearchStrategy[_Drawn]:
     flat: st.SearchStrategy[_Drawn] = st.sampled_from(list(_FLAT)).map(_flat)
     flat = flat | st.just(_variant())
-    nesting: Callable[[st.SearchStrategy[_Drawn]], st.SearchStrategy[_Drawn]]
-    nesting = lambda inner: (  # noqa: E731
-        st.lists(inner, min_size=1, max_size=2).map(_struct) | inner.map(_list) | inner.map(_map)
-    )
+
+    def nesting(inner: st.SearchStrategy[_Drawn]) -> st.SearchStrategy[_Drawn]:
+        structs = st.lists(inner, min_size=1, max_size=2).map(tuple).map(_struct)
+        return structs | inner.map(_list) | inner.map(_map)
+
     return st.recursive(flat, nesting, max_leaves=3)
 
 
