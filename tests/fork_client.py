@@ -1,7 +1,6 @@
-"""Passes one command to `fork_server`; loads next to nothing.
+"""Has `fork_server` run a module as Python would; loads next to nothing.
 
-fork_client.py SOCKET ARGUMENT...              tailerd ARGUMENT...
-fork_client.py SOCKET -m MODULE ARGUMENT...    python -m MODULE ARGUMENT...
+fork_client.py SOCKET -m MODULE ARGUMENT...
 """
 
 import json
@@ -10,13 +9,12 @@ import socket
 import sys
 
 if __name__ == "__main__":
-    place, *words = sys.argv[1:]
-    module = words[1] if words[:1] == ["-m"] else ""
+    place, _, module, *words = sys.argv[1:]
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(place)
         request = {
             "module": module,
-            "arguments": words[2:] if module else words,
+            "arguments": words,
             "folder": os.getcwd(),
             "environment": dict(os.environ),
             "session": False,

@@ -2,16 +2,14 @@
 
 A process that has loaded everything, and has one thread, forks for each command. A client
 connects, passes the arguments, working folder, environment and its standard streams, reads the
-number of the process, and later how it ended. `fork_client.py` is such a client as a command;
-`forked_popen.py` is one for `subprocess`.
+number of the process, and later how it ended. `forked_popen.py` is such a client for
+`subprocess`, `fork_client.py` one that Spark starts.
 
 Spark starts `python -m pyspark.daemon` for each kind of worker, and each worker loads pandas, Arrow
 and this package again: a second of a processor. Forked from here they have them. When Spark ends
 such a client, the process it stands for gets SIGTERM.
 
-    python -m tests.fork_server SOCKET [LOCAL-FOLDER s3://BUCKET/PREFIX]
-
-Where an argument names something below the local folder, the same place in the bucket is meant.
+    python -m tests.fork_server SOCKET
 """
 
 from __future__ import annotations
@@ -68,8 +66,7 @@ run_command = tailerd.cli.run
 class Server:
     """Forks for clients until it is ended or its starter is gone."""
 
-    def __init__(self, path: str, local: str, remote: str) -> None:
-        self._places = (local, remote)
+    def __init__(self, path: str) -> None:
         self._starter = os.getppid()
         self._running: dict[int, socket.socket] = {}
         self._of_spark: dict[int, int] = {}
@@ -123,7 +120,7 @@ class Server:
         number = os.fork()
         if not number:
             _become(request, streams)
-            words = [word.replace(*self._places) for word in request["arguments"]]
+            words = request["arguments"]
             return partial(_run_module, module, words) if module else partial(_run_command, words)
         self._running[number] = client
         if module:
@@ -246,5 +243,5 @@ def _load_for_spark() -> None:
 
 if __name__ == "__main__":
     _load()
-    if (program := Server(*[*sys.argv[1:], "", ""][:3]).serve()) is not None:
+    if (program := Server(sys.argv[1]).serve()) is not None:
         _end(_status_of(program))

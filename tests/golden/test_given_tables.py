@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +16,9 @@ from tailerd.errors import TableError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
-from tests.forked_commands import forked_commands
+from tests.golden.scoring import failures
 
 pytestmark = pytest.mark.golden
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # Tables that ask for these may be refused: served rightly or not at all.
 MAY_REFUSE = {"catalogManaged", "geospatial", "adaptiveMetadata"}
@@ -38,38 +33,13 @@ other test runs, compares the rest."""
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 
 
-@pytest.fixture
-def score_program() -> Path:
-    """The program that scores a `tailerd` command, beside the archive."""
-    place = Path(os.environ.get("TAILERD_TABLES") or ROOT.parent / "shared/tables/given.tar.gz")
-    program = (place if place.is_dir() else place.parent) / "score.py"
-    if not program.exists():
-        message = f"score.py is not at {program}."
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-    return program
-
-
 @pytest.mark.full
 @pytest.mark.slow
 def test_the_command_answers_every_table_rightly_or_refuses_it(
-    given_tables: Path, score_program: Path, tmp_path: Path
+    given_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with forked_commands(tmp_path / "forks", given_tables) as command:
-        done = subprocess.run(
-            [
-                *(sys.executable, score_program, "--tables", given_tables, "--command", command),
-                *("--report", tmp_path / "report.jsonl"),
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.stdout.strip(), done.stderr
-    results = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
-    assert sum(result["outcome"] == "passed" for result in results) > 300
-    failed = {(r["kind"], r["table"]): r["why"] for r in results if r["outcome"] == "failed"}
-    assert failed == {}
+    report = tmp_path / "report.jsonl"
+    assert failures(monkeypatch, given_tables, report, least_passed=300) == {}
 
 
 def answers(

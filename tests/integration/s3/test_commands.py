@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked_commands import forked_commands
+from tests.golden.scoring import failures
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
@@ -193,29 +193,16 @@ def test_the_tables_of_others_are_answered_rightly_from_a_bucket(
     """With --all-tables every table; the order of their commits' times is kept, not the times."""
     is_all = bool(request.config.getoption("--all-tables"))
     part = "" if is_all else "delta-kernel-rs/kernel/tests/data"
-    program = given_tables / "score.py"
-    if not program.exists():
-        program = ROOT.parent / "shared/tables/score.py"
-    if not program.exists():
-        pytest.fail("no score.py") if os.environ.get("CI") else pytest.skip("no score.py")
     bucket = s3_moto.new_bucket()
     upload(s3_moto, given_tables / "tables" / part, bucket, f"tables/{part}".rstrip("/"))
     for name, value in s3_moto.environment().items():
         monkeypatch.setenv(name, value)
-    local, remote = given_tables / "tables", f"s3://{bucket}/tables"
-    with forked_commands(tmp_path / "forks", local, remote) as command:
-        done = subprocess.run(
-            [
-                *(sys.executable, program, "--tables", given_tables, "--command", command),
-                *("--only", part, "--report", tmp_path / "report.jsonl"),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.stdout.strip(), done.stderr
-    results = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
-    passed = sum(result["outcome"] == "passed" for result in results)
-    assert passed > (300 if is_all else 50), done.stdout
-    failed = {(r["kind"], r["table"]): r["why"] for r in results if r["outcome"] == "failed"}
+    failed = failures(
+        monkeypatch,
+        given_tables,
+        tmp_path / "report.jsonl",
+        only=part,
+        remote=f"s3://{bucket}/tables",
+        least_passed=300 if is_all else 50,
+    )
     assert failed == {}

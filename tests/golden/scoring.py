@@ -1,0 +1,73 @@
+"""The program that scores `tailerd` against the tables written by others and their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def failures(
+    monkeypatch: pytest.MonkeyPatch,
+    tables: Path,
+    report: Path,
+    *,
+    only: str = "",
+    remote: str = "",
+    least_passed: int,
+) -> dict[tuple[str, str], str]:
+    """Return (kind of check, table) -> why, of the checks that failed.
+
+    Runs here, so that `subprocess` forks the commands; as a program it would start each.
+
+    Args:
+        tables: The folder with `tables/`, their manifest and answers.
+        report: Where every result is written.
+        only: Part of the names of the tables that are checked.
+        remote: Where the same tables are asked for; else in `tables`.
+        least_passed: How many checks must pass.
+    """
+    score = _load(tables)
+    plain_run = score.Command.run
+
+    def run(command: Any, *words: object) -> Any:
+        places = [str(word).replace(str(tables / "tables"), remote) for word in words]
+        return plain_run(command, *(places if remote else words))
+
+    monkeypatch.setattr(score.Command, "run", run)
+    options = {"--tables": tables, "--command": f"{sys.executable} -m tailerd", "--only": only}
+    words = [str(word) for option in options.items() for word in option]
+    monkeypatch.setattr(sys, "argv", ["score.py", *words, "--report", str(report)])
+    # The process that forks is there before two threads ask for it.
+    subprocess.run([sys.executable, "-m", "tailerd", "--version"], check=True, capture_output=True)
+    with contextlib.suppress(SystemExit):
+        score.main()
+    results = [json.loads(line) for line in report.read_text().splitlines()]
+    assert sum(result["outcome"] == "passed" for result in results) > least_passed
+    return {(r["kind"], r["table"]): r["why"] for r in results if r["outcome"] == "failed"}
+
+
+def _load(tables: Path) -> Any:
+    program = tables / "score.py"
+    if not program.exists():
+        # Beside the archive.
+        place = Path(os.environ.get("TAILERD_TABLES") or ROOT.parent / "shared/tables/given.tar.gz")
+        program = place.parent / "score.py"
+    if not program.exists():
+        message = f"score.py is not at {program}."
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    spec = importlib.util.spec_from_file_location("score", program)
+    assert spec is not None
+    assert spec.loader is not None
+    score = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(score)
+    return score
