@@ -109,7 +109,7 @@ async def assert_right(table: TableBuilder, states: list[NaiveState]) -> None:
 
 
 class Checked:
-    """Looks at a log where nobody looked at the same bytes before: they are read as they were."""
+    """Compares a log with the states it must have, once for the same bytes."""
 
     def __init__(self, states: list[NaiveState]) -> None:
         self._states = states
