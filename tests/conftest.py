@@ -30,6 +30,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests import forked_popen, tiers  # noqa: E402 - importable only now
+from tests.tables.given import given_place  # noqa: E402
 
 hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("tailerd")
@@ -174,7 +175,7 @@ def given_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Found at $TAILERD_TABLES (the archive, or a folder where it is unpacked) or beside the
     checkout. Do not write to it: it may be the user's own copy.
     """
-    place = Path(os.environ.get("TAILERD_TABLES") or ROOT.parent / "shared/tables/given.tar.gz")
+    place = given_place()
     if place.is_dir():
         return place
     if not place.exists():

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tables.given import given_place
 
 
 def failures(
@@ -39,9 +39,10 @@ def failures(
     score = _load(tables)
     plain_run = score.Command.run
 
+    local = str(tables / "tables")
+
     def run(command: Any, *words: object) -> Any:
-        places = [str(word).replace(str(tables / "tables"), remote) for word in words]
-        return plain_run(command, *(places if remote else words))
+        return plain_run(command, *(str(word).replace(local, remote or local) for word in words))
 
     monkeypatch.setattr(score.Command, "run", run)
     options = {"--tables": tables, "--command": f"{sys.executable} -m tailerd", "--only": only}
@@ -60,8 +61,7 @@ def _load(tables: Path) -> Any:
     program = tables / "score.py"
     if not program.exists():
         # Beside the archive.
-        place = Path(os.environ.get("TAILERD_TABLES") or ROOT.parent / "shared/tables/given.tar.gz")
-        program = place.parent / "score.py"
+        program = given_place().parent / "score.py"
     if not program.exists():
         message = f"score.py is not at {program}."
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)

@@ -23,6 +23,7 @@ from tailerd.records.json_text import date_text, timestamp_text
 from tailerd.records.update_pairs import NO_ROW, pair_rows
 from tailerd.records.variant import variant_json
 from tests.records.batches import change_batch
+from tests.records.tables import nested_types
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text(
     '"\\\n\x01aé', max_size=6
@@ -57,20 +58,8 @@ def _scaled(unscaled: int, scale: int) -> Decimal:
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
-# Made once for each type: hypothesis looks through what is new, which takes as long as many draws.
-@functools.cache
-def types() -> st.SearchStrategy[pa.DataType]:
-    def nest(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-        structs = st.lists(st.tuples(TEXT, inner), max_size=3, unique_by=lambda pair: pair[0])
-        return st.one_of(
-            inner.map(pa.list_),
-            inner.map(pa.large_list),
-            inner.map(lambda kind: pa.list_(kind, 2)),
-            structs.map(pa.struct),
-            st.tuples(st.sampled_from(KEYS), inner).map(lambda pair: pa.map_(*pair)),
-        )
-
-    return st.recursive(st.sampled_from(list(LEAVES)), nest, max_leaves=4)
+# What draws is made once: hypothesis looks through what is new, which takes as long as many draws.
+TYPES = nested_types(LEAVES, TEXT, KEYS)
 
 
 @functools.cache
@@ -92,7 +81,7 @@ def values(kind: pa.DataType) -> st.SearchStrategy[object]:
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[pa.Array, list[object]]:
     """An array that may be a slice, and its values; dates and timestamps are integers there."""
-    kind = draw(types())
+    kind = draw(TYPES)
     rows = draw(st.lists(values(kind), max_size=6))
     array = pa.array(rows, kind)
     start = draw(st.integers(0, len(rows)))
@@ -199,7 +188,7 @@ def test_columns_and_rows_give_the_same_text_and_readers_find_the_values(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), st.lists(types(), max_size=3))
+@given(st.data(), st.lists(TYPES, max_size=3))
 def test_whole_records_are_the_same_on_both_paths(
     data: st.DataObject, kinds: list[pa.DataType]
 ) -> None:

@@ -18,7 +18,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.records.base import FormatOptions, Records
 from tailerd.sinks.record_formats import record_format
-from tests.property.test_encoding import KINDS, TEXT, agree, expected, types, values
+from tests.property.test_encoding import KINDS, TEXT, TYPES, agree, expected, values
 from tests.records.batches import TIMESTAMP, TIMESTAMP_US, change_batch
 
 PRE, POST, INSERT, DELETE = "update_preimage", "update_postimage", "insert", "delete"
@@ -35,7 +35,7 @@ def batches(draw: st.DrawFn) -> Made:
     count = draw(st.integers(0, 7))
     start = draw(st.integers(0, 2))
     kinds = [*draw(st.lists(st.sampled_from(KEY_TYPES), min_size=2, max_size=2))]
-    kinds += draw(st.lists(types(), max_size=3))
+    kinds += draw(st.lists(TYPES, max_size=3))
     names = draw(st.lists(TEXT, min_size=len(kinds), max_size=len(kinds), unique=True))
     arrays, plain = [], []
     for kind in kinds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -58,22 +58,26 @@ LEAVES: dict[pa.DataType, st.SearchStrategy[object]] = {
 KEYS = (pa.int32(), pa.int64(), pa.string(), pa.date32(), pa.bool_(), pa.decimal128(9, 2))
 
 
-# Made once for each type: hypothesis looks through what is new, which takes as long as many draws.
-@functools.cache
-def types() -> st.SearchStrategy[pa.DataType]:
-    """Types nested in each other; map keys are scalars."""
+def nested_types(
+    leaves: Iterable[pa.DataType], names: st.SearchStrategy[str], keys: Sequence[pa.DataType]
+) -> st.SearchStrategy[pa.DataType]:
+    """Types nested in each other: structs have fields of `names`, maps have `keys`."""
 
     def nest(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-        structs = st.lists(st.tuples(NAMES, inner), max_size=3, unique_by=lambda pair: pair[0])
+        structs = st.lists(st.tuples(names, inner), max_size=3, unique_by=lambda pair: pair[0])
         return st.one_of(
             inner.map(pa.list_),
             inner.map(pa.large_list),
             inner.map(lambda kind: pa.list_(kind, 2)),
             structs.map(pa.struct),
-            st.tuples(st.sampled_from(KEYS), inner).map(lambda pair: pa.map_(*pair)),
+            st.tuples(st.sampled_from(keys), inner).map(lambda pair: pa.map_(*pair)),
         )
 
-    return st.recursive(st.sampled_from(list(LEAVES)), nest, max_leaves=4)
+    return st.recursive(st.sampled_from(list(leaves)), nest, max_leaves=4)
+
+
+# What draws is made once: hypothesis looks through what is new, which takes as long as many draws.
+TYPES = nested_types(LEAVES, NAMES, KEYS)
 
 
 @functools.cache
@@ -108,7 +112,7 @@ def tables(
     draw: st.DrawFn, *, has_null_items: bool = True
 ) -> tuple[pa.RecordBatch, list[list[object]]]:
     """Rows, which may be a slice, and the values of each column."""
-    kinds = draw(st.lists(types(), min_size=1, max_size=4))
+    kinds = draw(st.lists(TYPES, min_size=1, max_size=4))
     names = draw(st.lists(NAMES, min_size=len(kinds), max_size=len(kinds), unique=True))
     count = draw(st.integers(0, 6))
     start = draw(st.integers(0, count))

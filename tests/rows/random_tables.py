@@ -187,7 +187,6 @@ def _flat(kind: pa.DataType) -> _Drawn:
     return pa.field("c", kind), _or_null(st.sampled_from(_FLAT[kind]))
 
 
-@functools.cache
 def _variant() -> _Drawn:
     values = _or_null(st.sampled_from([value for value, _ in _VARIANTS]))
     return pa.field("c", VARIANT, metadata=VARIANT_FIELD), values
@@ -218,16 +217,14 @@ def _map(child: _Drawn) -> _Drawn:
     return pa.field("c", kind), _or_null(entries)
 
 
-@functools.cache
-def _columns() -> st.SearchStrategy[_Drawn]:
-    flat: st.SearchStrategy[_Drawn] = st.sampled_from(list(_FLAT)).map(_flat)
-    flat = flat | st.just(_variant())
+def _nesting(inner: st.SearchStrategy[_Drawn]) -> st.SearchStrategy[_Drawn]:
+    structs = st.lists(inner, min_size=1, max_size=2).map(tuple).map(_struct)
+    return structs | inner.map(_list) | inner.map(_map)
 
-    def nesting(inner: st.SearchStrategy[_Drawn]) -> st.SearchStrategy[_Drawn]:
-        structs = st.lists(inner, min_size=1, max_size=2).map(tuple).map(_struct)
-        return structs | inner.map(_list) | inner.map(_map)
 
-    return st.recursive(flat, nesting, max_leaves=3)
+_COLUMNS: st.SearchStrategy[_Drawn] = st.recursive(
+    st.sampled_from(list(_FLAT)).map(_flat) | st.just(_variant()), _nesting, max_leaves=3
+)
 
 
 def values_by_type() -> dict[str, tuple[pa.Field, list[Any]]]:
@@ -250,6 +247,6 @@ def values_by_type() -> dict[str, tuple[pa.Field, list[Any]]]:
 @st.composite
 def tables(draw: st.DrawFn, max_columns: int = 4) -> RandomTable:
     """Draw a schema; few values of each type, so that rows are often equal."""
-    columns = draw(st.lists(_columns(), min_size=1, max_size=max_columns))
+    columns = draw(st.lists(_COLUMNS, min_size=1, max_size=max_columns))
     fields = [field.with_name(f"c{number}") for number, (field, _) in enumerate(columns)]
     return RandomTable(pa.schema(fields), st.tuples(*(values for _, values in columns)))
