@@ -9,7 +9,7 @@
 # --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:... for the same bytes every time.
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
-# Wheels of everything, then an environment without pip.
+# An environment without pip: what changes least is installed first.
 FROM ${PYTHON_IMAGE} AS build
 ARG JAVA=17
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -17,14 +17,15 @@ WORKDIR /src
 COPY config/locks/build.txt config/locks/arrow.txt config/locks/spark.txt locks/
 RUN python -m venv /opt/build \
     && /opt/build/bin/pip install --require-hashes -r locks/build.txt \
-    && /opt/build/bin/pip wheel --no-deps --require-hashes -r locks/arrow.txt -w /wheels
+    && python -m venv --without-pip /opt/tailerd \
+    && /opt/build/bin/pip --python /opt/tailerd/bin/python install --no-deps --require-hashes -r locks/arrow.txt
+# PySpark comes as sources: its wheel is made where setuptools is.
 RUN if [ "$JAVA" != none ]; then \
       /opt/build/bin/pip wheel --no-deps --no-build-isolation --require-hashes -r locks/spark.txt -w /wheels; \
     fi
 COPY pyproject.toml README.md ./
 COPY tailerd tailerd
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation . -w /wheels \
-    && python -m venv --without-pip /opt/tailerd \
     && /opt/build/bin/pip --python /opt/tailerd/bin/python install --no-index --no-deps /wheels/*.whl
 
 FROM ${PYTHON_IMAGE} AS runtime

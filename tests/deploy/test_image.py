@@ -31,6 +31,7 @@ from tests.deploy.recipe import ROOT, read_recipe
 RECIPE = read_recipe()
 BUILD, RUNTIME = RECIPE.stages
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BASE_PYTHON = Path(sys.base_prefix) / f"bin/python3.{sys.version_info.minor}"
 OURS = re.compile(r"(?<![\w.])/(?=(?:opt|wheels|src|etc/tailerd|var/lib/tailerd)\b)")
 CONFIG = """\
 engine: arrow
@@ -174,17 +175,21 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Run the build stage for the image without Java, with its own COPY and RUN steps."""
     found = Place(tmp_path_factory.mktemp("image"))
     source = found.root / "src"
-    for folder in (source, found.root / "tmp", found.root / "etc/tailerd"):
+    for folder in (source, *(found.root / name for name in ("bin", "tmp", "etc/tailerd"))):
         folder.mkdir(parents=True)
     (found.root / "var/lib/tailerd").mkdir(parents=True)
     kept = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k.endswith("_proxy")}
     environment = {
         **kept,
         **BUILD.pairs("ENV"),
-        "PATH": f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin",
+        "PATH": f"{found.root / 'bin'}:/usr/bin:/bin",
         "HOME": str(Path.home()),
         "JAVA": "none",
     }
+    # The base image calls it so; here it may be `python3` only.
+    python = found.root / "bin/python"
+    python.write_text(f'#!/bin/sh\nexec "{BASE_PYTHON}" "$@"\n')
+    python.chmod(0o755)
     for name, text in BUILD.steps:
         if name == "COPY":
             *files, target = shlex.split(text)
