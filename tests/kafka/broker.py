@@ -337,5 +337,7 @@ _STORAGE = {
     # A killed broker that comes back waits until its former self is given up: not for nine seconds.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    # One that nobody asks for anything rests: by default it writes a record twice a second.
+    "metadata.max.idle.interval.ms": "5000",
     "controlled.shutdown.retry.backoff.ms": "200",
 }
