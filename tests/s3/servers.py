@@ -24,6 +24,7 @@ from tests.kafka.process import ServerProcess
 
 ACCESS_KEY = "tailerd-test"
 SECRET_KEY = "tailerd-test-secret"
+_MOTO_PAGE_NAMES = 200
 _START_SECONDS = 60
 
 
@@ -58,11 +59,20 @@ class S3Server:
     """One server on a loopback port, with a bucket for each test."""
 
     def __init__(
-        self, name: str, command: list[str], port: int, folder: Path, authority: Path | None = None
+        self,
+        name: str,
+        command: list[str],
+        port: int,
+        folder: Path,
+        *,
+        page_names: int = 1000,
+        authority: Path | None = None,
     ) -> None:
         """Prepare; `start` starts it. With an `authority` it speaks TLS only."""
         self.name = name
         self.port = port
+        self.page_names = page_names
+        """How many names it answers to one request for a listing."""
         self._authority = authority
         self._command = command
         self._folder = folder
@@ -73,8 +83,10 @@ class S3Server:
     def moto(cls, folder: Path, port: int = 0) -> S3Server:
         """Return a server that keeps everything in memory, and does not look at signatures."""
         port = port or free_port()
-        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        return cls("moto", words, port, folder)
+        # A thousand files, for a listing's second page, take it seconds.
+        paged = ["env", f"MOTO_S3_DEFAULT_MAX_KEYS={_MOTO_PAGE_NAMES}"]
+        words = [*paged, sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        return cls("moto", words, port, folder, page_names=_MOTO_PAGE_NAMES)
 
     @classmethod
     def versitygw(cls, folder: Path, certificates: Certificates | None = None) -> S3Server:
@@ -100,7 +112,7 @@ class S3Server:
             *("--access", ACCESS_KEY, "--secret", SECRET_KEY, *tls, "posix", "--disableotmp"),
             str(data),
         ]
-        return cls("versitygw", words, port, folder, authority)
+        return cls("versitygw", words, port, folder, authority=authority)
 
     @property
     def endpoint(self) -> str:
