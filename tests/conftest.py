@@ -134,13 +134,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         forked_popen.start_server()
 
 
-_MADE_ONCE = {
-    "gigabyte_commit": "gigabyte-commit",
-    "image": "image",
-}
-"""Fixtures that take long to make -> the group of the tests that have them."""
-
-
 def _group_of(item: pytest.Item) -> str:
     """Return the group of tests that share a server: one worker starts it and runs them all."""
     fixtures = getattr(item, "fixturenames", ())
@@ -153,7 +146,8 @@ def _group_of(item: pytest.Item) -> str:
     if item.get_closest_marker("kafka"):
         # Those without the broker of this process have brokers of their own.
         return "kafka" if "kafka_broker" in fixtures else "kafka-processes"
-    return next((_MADE_ONCE[name] for name in fixtures if name in _MADE_ONCE), "")
+    # Installing what is in the image takes a minute: one worker does.
+    return "image" if "image" in fixtures else ""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
