@@ -17,6 +17,7 @@ from kafka.net.sasl import get_sasl_mechanism
 
 from tailerd.config.values import parse_address
 from tailerd.errors import SinkError, SinkRefusedError, TailerdError
+from tailerd.sinks.kafka.errors import CLOSED_TLS
 
 _SECONDS = 5.0
 _HANDSHAKE, _AUTHENTICATE = 17, 36
@@ -60,7 +61,7 @@ def refusal(server: str, options: Options) -> TailerdError | None:
             context = _context(options)
             with context.wrap_socket(plain, server_hostname=address.host) as secured:
                 return _login_refusal(secured, server, options) if "SASL" in protocol else None
-    except ssl.SSLEOFError:
+    except CLOSED_TLS:
         # A listener without TLS does this, and also a broker that is stopping: may be transient.
         return SinkError(
             f"Kafka at {server} closed the connection during the TLS handshake.",

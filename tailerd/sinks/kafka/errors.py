@@ -77,6 +77,9 @@ _DUMP = re.compile(r"\s*Request '\w+Request.*", re.DOTALL)
 _SAID = re.compile(r"error_message=(['\"])(.+?)\1")
 """The broker's message in such a response."""
 
+CLOSED_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""How a connection closed by its other end is raised; which of them depends on Python's release."""
+_LOOKS_LIKE_CLOSED_TLS = re.compile(r"\bEOF\b")
 _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
@@ -108,7 +111,10 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
             return SinkRefusedError(message, remedy=_REFUSED[name])
     if isinstance(error, kafka_errors.KafkaConfigurationError):
         return ConfigError(message, remedy="Check the options under `producer`.")
-    if isinstance(error, ssl.SSLError) or _LOOKS_LIKE_TLS.search(reason):
+    # A broker that stops closes its connections, and comes back.
+    is_closed = isinstance(error, CLOSED_TLS) or _LOOKS_LIKE_CLOSED_TLS.search(reason)
+    is_tls = isinstance(error, ssl.SSLError) or _LOOKS_LIKE_TLS.search(reason)
+    if is_tls and not is_closed:
         return SinkRefusedError(
             message, remedy="Check security_protocol and the ssl_... options under `producer`."
         )

@@ -59,6 +59,11 @@ def test_what_passes_is_tried_again() -> None:
         kafka_errors.OutOfOrderSequenceNumberError(),
         kafka_errors.CoordinatorNotAvailableError(),
         ConnectionResetError("reset"),
+        ssl.SSLEOFError(8, "EOF occurred in violation of protocol (_ssl.c:1006)"),
+        ssl.SSLZeroReturnError(6, "TLS/SSL connection has been closed (EOF) (_ssl.c:992)"),
+        kafka_errors.KafkaConnectionError(
+            "Handshake failed: EOF occurred in violation of protocol (_ssl.c:1006)"
+        ),
     ):
         assert mapped(error, "X").retryable, error
 
