@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import tarfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests import forked_popen, tiers  # noqa: E402 - importable only now
+from tests.archives import unpack  # noqa: E402
 from tests.tables.given import given_place  # noqa: E402
 
 hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
@@ -178,9 +178,8 @@ def given_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(message, pytrace=False)
         pytest.skip(message)
     folder = tmp_path_factory.mktemp("given-tables")
-    with tarfile.open(place) as archive:
-        # `tar` keeps modification times: commit timestamps are made of them.
-        archive.extractall(folder, filter="tar")
+    # Commit timestamps are made of modification times.
+    unpack(place, folder)
     return folder
 
 

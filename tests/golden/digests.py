@@ -13,7 +13,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.record_batches.record_batch import record_batches
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.record_formats import record_format
+from tests.archives import unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path(__file__).with_name("digests.json")
@@ -185,8 +185,8 @@ def delivered(given: Path, engine: str, out: Path) -> dict[str, str]:
 
 
 def main(archive: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="tar")
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(Path(archive), Path(folder))
         digests = asyncio.run(all_digests(Path(folder)))
         with tempfile.TemporaryDirectory() as out:
             for table, digest in delivered(Path(folder), "arrow", Path(out)).items():

@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.archives import unpack
 from tests.kafka.jars import KafkaUnavailableError, java
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
@@ -72,8 +73,7 @@ def _fetch(home: Path) -> None:
                 archive.open("wb") as file,
             ):
                 shutil.copyfileobj(answer, file)
-            with tarfile.open(archive) as packed:
-                packed.extractall(content, filter="data")
+            unpack(archive, content)
         except (OSError, tarfile.TarError) as error:
             raise KafkaUnavailableError(
                 f"The schema registry cannot be fetched from {ARCHIVE}: {error}."
