@@ -106,6 +106,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    # What is never freed, an extension of another project reports below pytest's last line.
+    gc.unfreeze()
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and os.environ.get("CI") and "PYTEST_XDIST_WORKER" not in os.environ:
         # At once: a run that is cut off never comes to its summary.
