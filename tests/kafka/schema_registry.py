@@ -73,7 +73,7 @@ def _fetch(home: Path) -> None:
                 archive.open("wb") as file,
             ):
                 shutil.copyfileobj(answer, file)
-            unpack(archive, content)
+            unpack(archive, content, rule="data")
         except (OSError, tarfile.TarError) as error:
             raise KafkaUnavailableError(
                 f"The schema registry cannot be fetched from {ARCHIVE}: {error}."

@@ -79,7 +79,7 @@ _SAID = re.compile(r"error_message=(['\"])(.+?)\1")
 
 CLOSED_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """How a connection closed by its other end is raised; which of them depends on Python's release."""
-_LOOKS_LIKE_CLOSED_TLS = re.compile(r"\bEOF\b")
+_LOOKS_LIKE_CLOSED_TLS = re.compile(r"EOF occurred|closed \(EOF\)")
 _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
