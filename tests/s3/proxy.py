@@ -7,6 +7,7 @@ the answer: what happens to it is exact. The host name that was signed is passed
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import threading
 import time
@@ -141,6 +142,22 @@ class FaultProxy:
             nonlocal count
             count += 1
             return fault if count % nth == 0 else None
+
+        self.choose = choose
+
+    def fail_one_of(self, number: int, fault: Fault) -> None:
+        """Let one of every so many requests meet a fault; which one is drawn.
+
+        With `fail_every`, an attempt of a multiple of that many fails at the same one each time.
+        """
+        drawn = random.Random(number)
+        upcoming: list[bool] = []
+
+        def choose(seen: Seen) -> Fault | None:
+            if not upcoming:
+                failing = drawn.randrange(number)
+                upcoming.extend(place == failing for place in range(number))
+            return fault if upcoming.pop() else None
 
         self.choose = choose
 
