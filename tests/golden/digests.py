@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import yaml
 
@@ -95,7 +94,7 @@ async def batches(folder: Path, start: str) -> AsyncIterator[ChangeBatch]:
 
 
 class Messages:
-    """What Kafka is sent of a table: keys, values, headers, partitions and record batches."""
+    """What Kafka is sent of a table: the content of record batches, partitions and timestamps."""
 
     def __init__(self, table: str, kind: str) -> None:
         self.kind = kind
@@ -114,20 +113,17 @@ class Messages:
         options = FormatOptions(name="tailerd", table=self._table, table_id="id", key=key)
         records = record_format(self.kind, options).records(batch)
         for piece in self._router.route(batch, records, lambda _: SHAPE, now_ms=0):
-            partitions = np.broadcast_to(np.asarray(piece.partitions), len(piece.records))
-            keys = piece.records.keys or pa.nulls(len(piece.records), pa.binary())
-            values = piece.records.values.to_pylist()
-            rest = f" {piece.timestamps_ms} {piece.headers}"
-            for each in zip(partitions.tolist(), keys.to_pylist(), values, strict=True):
-                self.digest.add(f"{each!r}{rest}".encode())
             built = record_batches(
                 piece.records,
                 timestamps_ms=piece.timestamps_ms,
                 partitions=piece.partitions,
                 headers=piece.headers,
             )
-            for batch_of_records in built.batches:
-                self.digest.add(batch_of_records.payload)
+            assert not built.oversize
+            for made in built.batches:
+                # A payload has the times of its records as differences from the first.
+                self.digest.add(f"{made.partition} {made.first_timestamp_ms} ".encode())
+                self.digest.add(made.payload)
 
 
 def key_of(schema: pa.Schema) -> tuple[str, ...]:
