@@ -32,11 +32,16 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
     # Compiling its queries would take a fifth of its time, for tables of a few rows.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.databricks.delta.snapshotPartitions": "2",
+    # A log is read in as many tasks, and each makes code anew for all that actions may have.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.files.minPartitionNum": "1",
+    # Fewer collections of garbage, and none for want of room.
+    "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": "-Xmn700m",
     "spark.databricks.delta.checksum.mismatch.fatal": "true",
     "spark.databricks.delta.snapshotLogging.async": "false",
     # A feed of renamed columns has the names of its end.
