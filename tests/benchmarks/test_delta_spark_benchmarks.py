@@ -57,7 +57,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeltaSpark]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 4g pyspark-shell")
         patch.setattr("tests.maintenance.delta_spark.ANSWER_SECONDS", 900)
-        server = DeltaSpark(tmp_path_factory.mktemp("peer") / "log")
+        server = DeltaSpark(tmp_path_factory.mktemp("peer") / "log", is_measured=True)
         try:
             server.wait_ready()
             yield server

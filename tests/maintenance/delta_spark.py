@@ -23,13 +23,19 @@ class DeltaSparkError(Exception):
 
 
 class DeltaSpark:
-    """A process that runs Delta Spark and answers one request at a time."""
+    """A process that runs Delta Spark and answers one request at a time.
 
-    def __init__(self, log: Path) -> None:
+    Args:
+        log: Where its standard error goes.
+        is_measured: Whether it runs with what large tables need, not with what makes tests short.
+    """
+
+    def __init__(self, log: Path, *, is_measured: bool = False) -> None:
         self._log = log
         self._lines: queue.Queue[str | None] = queue.Queue()
+        measured = ["--measured"] if is_measured else []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.maintenance.delta_spark_program"],
+            [sys.executable, "-m", "tests.maintenance.delta_spark_program", *measured],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -32,6 +32,15 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.checksum.mismatch.fatal": "true",
+    "spark.databricks.delta.snapshotLogging.async": "false",
+    # A feed of renamed columns has the names of its end.
+    "spark.databricks.delta.changeDataFeed.defaultSchemaModeForColumnMappingTable": "endVersion",
+    "spark.databricks.delta.restore.protocolDowngradeAllowed": "true",
+}
+FOR_FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
     # Compiling its queries would take a fifth of its time, for tables of a few rows.
     "spark.sql.codegen.wholeStage": "false",
@@ -42,15 +51,11 @@ CONF = {
     # Fewer collections of garbage, and none for want of room.
     "spark.driver.memory": "2g",
     "spark.driver.extraJavaOptions": "-Xmn700m",
-    "spark.databricks.delta.checksum.mismatch.fatal": "true",
-    "spark.databricks.delta.snapshotLogging.async": "false",
-    # A feed of renamed columns has the names of its end.
-    "spark.databricks.delta.changeDataFeed.defaultSchemaModeForColumnMappingTable": "endVersion",
-    "spark.databricks.delta.restore.protocolDowngradeAllowed": "true",
 }
+"""What makes tests short, and would slow the reference down where it is measured."""
 
 
-def serve() -> None:
+def serve(*, is_measured: bool) -> None:
     """Answer requests until the input ends."""
     from pyspark.sql import SparkSession
 
@@ -60,7 +65,7 @@ def serve() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     time.tzset()
     builder = SparkSession.builder.master("local[2]")
-    for name, value in CONF.items():
+    for name, value in (CONF if is_measured else CONF | FOR_FEW_ROWS).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -179,4 +184,4 @@ def _log(spark: Any, path: str) -> Any:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(is_measured="--measured" in sys.argv[1:])
