@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -53,17 +53,23 @@ class Topics:
         name: str | None = None,
         *,
         partitions: int = 1,
-        replication: int = 1,
+        replicas: Sequence[int] | None = None,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic and return its name once every partition has a leader."""
+        """Create a topic and return its name once every partition has a leader.
+
+        Args:
+            name: A new one by default.
+            partitions: How many.
+            replicas: Node ids of the brokers that have each partition, its first leader first; one
+                that Kafka chooses by default.
+            config: Its settings.
+        """
         name = name or self.new_name()
-        topic = NewTopic(
-            name,
-            num_partitions=partitions,
-            replication_factor=replication,
-            config=dict(config or {}),
-        )
+        where: dict[str, Any] = {}
+        if replicas:
+            where["replica_assignment"] = [list(replicas)] * partitions
+        topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}), **where)
         self._admin.create_topics([topic], operation_timeout=ANSWER_SECONDS)[name].result(
             ANSWER_SECONDS
         )

@@ -13,10 +13,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from tests.integration.daemon.running import daemon, eventually, page, write_config
 from tests.kafka.reader import Record, read_topic
@@ -25,6 +25,7 @@ from tests.tables.builder import TableBuilder
 from tests.tables.naive_log import Action
 
 Guarantee = Literal["exactly-once", "at-least-once"]
+GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 # One change: id of the row, kind, version. A writer never repeats one.
 Change = tuple[int, str, int]
 NAME = "orders"
@@ -153,6 +154,7 @@ class Follower:
         reads_from: str | None = None,
         guarantee: Guarantee = "exactly-once",
         options: dict[str, Any] | None = None,
+        beside: Mapping[str, dict[str, Any]] | None = None,
         **sink: Any,
     ) -> None:
         """Write the configuration.
@@ -165,6 +167,7 @@ class Follower:
             reads_from: The address for the test's own reader; by default the same.
             guarantee: The sink's `delivery`.
             options: Fields of the table, beside the sink.
+            beside: Further tables of the same daemon, by name.
             **sink: Fields of the sink.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -187,13 +190,18 @@ class Follower:
         self._next_offsets: dict[int, int] = {}
         self._delivered: set[Change] = set()
         self._options = {"from": "0", "poll_interval": "200ms", **(options or {})}
+        self._beside = dict(beside or {})
         self.config = self.write()
+
+    def __repr__(self) -> str:
+        """Say in failures which one it is."""
+        return f"<follower {self.guarantee} into {self.topic}>"
 
     def write(self, **sink: Any) -> Path:
         """Write the configuration again, with some fields of the sink changed."""
         self.sink.update(sink)
         fields = {"path": str(self.table.folder), **self._options, "sink": self.sink}
-        return write_config(self.folder, **{NAME: fields})
+        return write_config(self.folder, **{NAME: fields, **self._beside})
 
     @contextmanager
     def running(self, *options: str) -> Iterator[subprocess.Popen[str]]:
@@ -207,7 +215,8 @@ class Follower:
 
     def status(self) -> dict[str, Any]:
         """Return what /status says of the pipeline."""
-        [found] = json.loads(page(self.config, "/status"))["tables"]
+        tables = json.loads(page(self.config, "/status"))["tables"]
+        [found] = [each for each in tables if each["table"] == NAME]
         return dict(found)
 
     def waits_for_error(self, text: str, *, state: str, seconds: float = 60) -> str:
@@ -243,7 +252,8 @@ class Follower:
         lines = (self.folder / "daemon.log").read_text().splitlines()
         # The last line may be cut off by a kill.
         told = [json.loads(line) for line in lines if line.endswith("}")]
-        return max((event.get("end_version", -1) for event in told), default=-1)
+        ours = [event for event in told if event.get("table") == NAME]
+        return max((event.get("end_version", -1) for event in ours), default=-1)
 
     def records(self, start: Mapping[int, int] | None = None) -> list[Record]:
         """Return what a read_committed consumer sees of the topic.
@@ -301,6 +311,61 @@ class Follower:
             # in order.
             assert version in seen or version > max(seen, default=-1), f"row {row}: {version}"
             seen.append(version)
+
+
+class Followers:
+    """Two daemons that follow one table, one with each guarantee: both meet the same outage."""
+
+    def __init__(
+        self,
+        folder: Path,
+        table: Table,
+        topics: Topics,
+        *,
+        topic: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Create a topic for each and write their configurations.
+
+        Args:
+            folder: They have folders of their own in it.
+            table: What they follow.
+            topics: Where to create the topics.
+            topic: Arguments of `Topics.create`.
+            **fields: Arguments of each `Follower`.
+        """
+        self.each = [
+            Follower(
+                folder / guarantee,
+                table,
+                topic_for(topics, **(topic or {})),
+                guarantee=guarantee,
+                **fields,
+            )
+            for guarantee in GUARANTEES
+        ]
+
+    @contextmanager
+    def running(self) -> Iterator[list[subprocess.Popen[str]]]:
+        """Run both daemons; killed at the end if they still run."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(each.running()) for each in self.each]
+
+    def deliver(self, changes: int, seconds: float = 60) -> None:
+        """Wait until each of them has delivered so many changes more."""
+        wanted = [len(each.delivered()) + changes for each in self.each]
+        for each, least in zip(self.each, wanted, strict=True):
+            eventually(lambda e=each, n=least: len(e.delivered()) > n, seconds)  # type: ignore[misc]
+
+    def catch_up(self) -> None:
+        """Wait until both have delivered all there is, by their own word."""
+        for each in self.each:
+            each.catches_up()
+
+    def obey_the_law(self) -> None:
+        """Check the law over both topics."""
+        for each in self.each:
+            each.obeys_the_law()
 
 
 def change_of(record: Record) -> Change:

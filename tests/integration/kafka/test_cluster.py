@@ -1,4 +1,7 @@
-"""Three brokers: leaders move, replicas are missing; the law holds afterwards."""
+"""Three brokers: leaders move, replicas are missing; the law holds afterwards.
+
+Each of it meets two daemons, exactly-once and at-least-once.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.daemon.running import eventually
-from tests.integration.kafka.following import Follower, Guarantee, Table, Writer, topic_for
+from tests.integration.kafka.following import Followers, Table, Writer
 from tests.kafka.cluster import Cluster
 from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-BOTH = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+# The same for each topic, so that one broker leads them all.
+REPLICAS = (1, 2, 3)
 
 
 @pytest.fixture
@@ -26,60 +30,71 @@ def cluster_topics(kafka_cluster: Cluster) -> Iterator[Topics]:
 
 
 @pytest.mark.full
-@BOTH
 def test_leaders_that_are_killed_one_after_the_other(
-    kafka_cluster: Cluster, cluster_topics: Topics, tmp_path: Path, guarantee: Guarantee
+    kafka_cluster: Cluster, cluster_topics: Topics, tmp_path: Path
 ) -> None:
     table = Table(tmp_path / "t")
-    topic = topic_for(cluster_topics, replication=3, config={"min.insync.replicas": "2"})
-    follower = Follower(
-        tmp_path / "d", table, topic, bootstrap=kafka_cluster.plain, guarantee=guarantee
+    followers = Followers(
+        tmp_path,
+        table,
+        cluster_topics,
+        topic={"replicas": REPLICAS, "config": {"min.insync.replicas": "2"}},
+        bootstrap=kafka_cluster.plain,
     )
-    with follower.running():
+    with followers.running():
         with Writer(table):
-            eventually(lambda: len(follower.delivered()) > 300)
+            followers.deliver(300)
             for _ in range(2):
-                leader = cluster_topics.leaders(topic)[0]
-                seen = len(follower.delivered())
+                leader = leader_of(cluster_topics, followers)
                 kafka_cluster.brokers[leader].kill()
                 # Well before anything runs into the client's time limits of half a minute and one.
-                eventually(lambda n=seen: len(follower.delivered()) > n + 300, 25)  # type: ignore[misc]
-                assert cluster_topics.leaders(topic)[0] != leader
+                followers.deliver(300, 25)
+                assert leader_of(cluster_topics, followers) != leader
                 kafka_cluster.brokers[leader].start()
-                eventually(lambda: len(cluster_topics.in_sync(topic)[0]) == 3, 60)
-        follower.catches_up()
-    follower.obeys_the_law()
+                eventually(lambda: in_sync(cluster_topics, followers) == {3}, 60)
+        followers.catch_up()
+    followers.obey_the_law()
 
 
 @pytest.mark.full
-@BOTH
 def test_too_few_replicas_until_a_broker_is_back(
-    kafka_cluster: Cluster, cluster_topics: Topics, tmp_path: Path, guarantee: Guarantee
+    kafka_cluster: Cluster, cluster_topics: Topics, tmp_path: Path
 ) -> None:
     table = Table(tmp_path / "t")
-    topic = topic_for(cluster_topics, replication=3, config={"min.insync.replicas": "3"})
-    follower = Follower(
-        tmp_path / "d",
+    followers = Followers(
+        tmp_path,
         table,
-        topic,
+        cluster_topics,
+        topic={"replicas": REPLICAS, "config": {"min.insync.replicas": "3"}},
         bootstrap=kafka_cluster.plain,
-        guarantee=guarantee,
         producer={"delivery_timeout_ms": 4000, "request_timeout_ms": 3000},
     )
-    with follower.running():
+    with followers.running():
         table.insert()
-        follower.catches_up()
+        followers.catch_up()
         before = set(table.changes)
         # The brokers decide on a transaction first and show its rows a moment later.
-        eventually(lambda: follower.delivered() == before)
-        [other] = [n for n in (1, 2) if n != cluster_topics.leaders(topic)[0]][:1]
+        eventually(lambda: all(each.delivered() == before for each in followers.each))
+        other = next(n for n in REPLICAS if n != leader_of(cluster_topics, followers))
         kafka_cluster.brokers[other].kill()
-        eventually(lambda: len(cluster_topics.in_sync(topic)[0]) == 2)
+        eventually(lambda: in_sync(cluster_topics, followers) == {2})
         table.insert()
-        error = follower.waits_for_error("not enough replicas", state="retrying")
-        assert f"Partition 0 of {topic}" in error
+        for each in followers.each:
+            error = each.waits_for_error("not enough replicas", state="retrying")
+            assert f"Partition 0 of {each.topic}" in error
         time.sleep(1)
-        assert follower.delivered() == before
+        assert all(each.delivered() == before for each in followers.each)
         kafka_cluster.brokers[other].start()
-        follower.catches_up()
-    follower.obeys_the_law()
+        followers.catch_up()
+    followers.obey_the_law()
+
+
+def leader_of(topics: Topics, followers: Followers) -> int:
+    """Return the node id of the broker that leads the topics of both."""
+    [found] = {topics.leaders(each.topic)[0] for each in followers.each}
+    return found
+
+
+def in_sync(topics: Topics, followers: Followers) -> set[int]:
+    """Return how many replicas of each topic are in sync."""
+    return {len(topics.in_sync(each.topic)[0]) for each in followers.each}

@@ -8,12 +8,21 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.integration.daemon.running import eventually
-from tests.integration.kafka.following import Follower, Guarantee, Table, Writer, topic_for
+from tests.integration.kafka.following import (
+    GUARANTEES,
+    Follower,
+    Followers,
+    Guarantee,
+    Table,
+    Writer,
+    topic_for,
+)
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
 
@@ -24,39 +33,36 @@ LARGE_KILLS = 3
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 def test_kill_9_under_load_loses_nothing_and_doubles_nothing_where_that_is_promised(
-    kafka_broker: Broker,
-    topics: Topics,
-    tmp_path: Path,
-    pytestconfig: pytest.Config,
-    guarantee: Guarantee,
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     asked = pytestconfig.getoption("--kills")
     kills = DEFAULT_KILLS if asked is None else asked
     chance = random.Random(5)
     table = Table(tmp_path / "t")
-    topic = topic_for(topics, partitions=3)
-    follower = Follower(
-        tmp_path / "d", table, topic, bootstrap=kafka_broker.plain, guarantee=guarantee
+    followers = Followers(
+        tmp_path, table, topics, topic={"partitions": 3}, bootstrap=kafka_broker.plain
     )
-    in_the_middle = 0
+    in_the_middle = Counter[Guarantee]()
     for _ in range(kills):
-        with Writer(table, pause_seconds=0.02), follower.running() as process:
+        with Writer(table, pause_seconds=0.02), followers.running() as processes:
             # Some die before they deliver anything, some while they catch up, some while they
             # follow.
             time.sleep(0.6 + chance.random() * 1.5)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            in_the_middle += follower.last_delivered() < table.version
-    assert in_the_middle > kills / 2
-    with follower.running():
-        follower.catches_up()
-    follower.obeys_the_law()
+            for process in processes:
+                process.send_signal(signal.SIGKILL)
+            for process in processes:
+                process.wait()
+            for each in followers.each:
+                in_the_middle[each.guarantee] += each.last_delivered() < table.version
+    assert min(in_the_middle[each] for each in GUARANTEES) > kills / 2
+    with followers.running():
+        followers.catch_up()
+    followers.obey_the_law()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_kill_9_inside_a_large_rewritten_commit_repeats_it_whole(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
 ) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon.running import eventually, run_to_end
-from tests.integration.kafka.following import Follower, Guarantee, Table, topic_for
+from tests.integration.kafka.following import GUARANTEES, Follower, Guarantee, Table, topic_for
 from tests.kafka.broker import USERS, Broker
 from tests.kafka.certificates import make_certificates
 from tests.kafka.topics import Topics
 
 pytestmark = pytest.mark.kafka
-BOTH = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+BOTH = pytest.mark.parametrize("guarantee", GUARANTEES)
 
 
 def once(follower: Follower) -> subprocess.CompletedProcess[str]:

@@ -44,7 +44,7 @@ def test_transactions_that_expire_while_the_daemon_is_stalled(
         with Writer(table):
             eventually(lambda: len(follower.delivered()) > 300)
             for _ in range(3):
-                stall(process, 5)
+                stall(process, 4)
                 time.sleep(1)
         follower.catches_up()
     follower.obeys_the_law()
