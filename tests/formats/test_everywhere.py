@@ -1,21 +1,17 @@
-"""A format that nobody but the registry knows runs through every command, engine and Spark."""
+"""A format that nobody but the registry knows runs through every command and engine."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.doubles.memory_format import MemoryTable
-from tests.formats.conftest import ROOT, WrittenMemory
+from tests.formats.conftest import WrittenMemory
 from tests.formats.delivering import changes, delivered
 from tests.integration.daemon.running import file_table, run_to_end, write_config
-from tests.spark_session import require_java
 
 pytestmark = pytest.mark.usefixtures("memory_is_installed")
 
@@ -101,53 +97,3 @@ def test_a_gap_is_crossed_as_the_policy_says(place: Path, tmp_path: Path) -> Non
     found = changes(delivered(tmp_path / "out"))
     expected = Counter({("insert", number, 50): 1 for number in (7, 8, 20, 21)})
     assert found == FROM_BEGINNING + expected
-
-
-SPARK = """
-    import json, sys
-    from tailerd.spark import register
-    from tailerd.spark.session import local_session
-    spark = local_session("tests", "local[2]", {"spark.sql.shuffle.partitions": "1"})
-    register(spark)
-    place, folder = sys.argv[1:]
-    def shown(rows):
-        return sorted([r["_change_type"], r["id"], r["_commit_version"]] for r in rows)
-    reader = spark.read.format("tailerd")
-    all = reader.option("startingVersion", 10).load(place)
-    kept = all.filter("id = 7 and _commit_version < 25")
-    past = spark.read.format("tailerd").option("snapshot", "true").option("endingVersion", 20)
-    query = (
-        spark.readStream.format("tailerd").option("startingVersion", 10)
-        .option("maxFilesPerTrigger", 2).load(place)
-        .writeStream.format("parquet").option("path", folder + "/streamed")
-        .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
-    )
-    query.awaitTermination()
-    print(json.dumps({
-        "batch": shown(all.collect()),
-        "filtered": shown(kept.collect()),
-        "snapshot": shown(past.load(place).collect()),
-        "stream": shown(spark.read.parquet(folder + "/streamed").collect()),
-    }))
-    spark.stop()
-"""
-
-
-@pytest.mark.full
-@pytest.mark.spark
-def test_spark_reads_it_in_batches_and_streams(place: Path, tmp_path: Path) -> None:
-    require_java()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SPARK), str(place), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    expected = sorted(list(key) for key in FROM_BEGINNING)
-    assert found["batch"] == found["stream"] == expected
-    assert found["filtered"] == [["insert", 7, 20]]
-    assert found["snapshot"] == [["insert", number, 20] for number in (0, 1, 2, 3, 4, 7, 8)]
