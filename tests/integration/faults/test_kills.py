@@ -96,20 +96,20 @@ def _delivered(out: Path) -> list[Row]:
     return found
 
 
-def saved_order(state: Path) -> tuple[int, int, int] | None:
-    path = state / "offsets/orders.json"
+def saved_order(state: Path, table: str = "orders") -> tuple[int, int, int] | None:
+    path = state / f"offsets/{table}.json"
     if not path.exists():
         return None
     offset = json.loads(path.read_text())["offset"]
     return offset["version"], int(offset["phase"] == "follow"), offset["position"]
 
 
-def check_what_a_kill_left(table: BusyTable, out: Path, state: Path) -> int:
+def check_what_a_kill_left(table: BusyTable, out: Path, state: Path, name: str = "orders") -> int:
     """Check the laws on a dead daemon's files; return how many rows will be delivered again.
 
     Each of them is in one file only: the next start removes that before it delivers them again.
     """
-    rows, saved = delivered(out), saved_order(state)
+    rows, saved = delivered(out), saved_order(state, name)
     ids = [row.id for row in rows]
     assert len(set(ids)) == len(ids), "a row came twice"
     versions = [row.version for row in rows]

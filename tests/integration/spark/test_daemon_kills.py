@@ -1,7 +1,7 @@
-"""A daemon of several tables on Spark, killed in its parts under load: each row is in one file.
+"""A daemon of several tables on Spark, killed in its parts under load.
 
 In turn a Python worker of Spark, the daemon, Spark's Java. `--kills 30` kills thirty times; three
-without it.
+without it. Each row is in one file, and of the table that goes into Kafka each change comes once.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.integration.daemon.running import daemon, log_of
-from tests.integration.spark.test_kafka_kills import kill_a_worker
+from tests.integration.daemon.running import eventually, file_table, log_of
+from tests.integration.kafka.following import Follower, Table, Writer, topic_for
+from tests.kafka.broker import Broker
+from tests.kafka.topics import Topics
 from tests.process_tree import processes_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
 
-TABLES = 4
+TABLES = 3
 DEFAULT_KILLS = 3
+PATIENCE_SECONDS = 240.0
 JAVA = "org.apache.spark.deploy.SparkSubmit"
 
 
@@ -51,18 +53,14 @@ class Load:
         while not self._is_over.wait(0.1):
             self._append(random.randrange(TABLES))
 
-    def end(self) -> None:
-        """Write no more."""
-        self._is_over.set()
-        self._writer.join()
-
     @contextmanager
     def running(self) -> Iterator[None]:
         self._writer.start()
         try:
             yield
         finally:
-            self.end()
+            self._is_over.set()
+            self._writer.join()
 
 
 def _delivered(folder: Path, number: int) -> list[int]:
@@ -74,7 +72,7 @@ def _total(folder: Path) -> int:
     return sum(len(_delivered(folder, number)) for number in range(TABLES))
 
 
-def _until_more(folder: Path, rows: int, patience: float = 240.0) -> None:
+def _until_more(folder: Path, rows: int, patience: float = PATIENCE_SECONDS) -> None:
     """Wait until there are more rows, as long as now and then there is a new one."""
     known, deadline = -1, 0.0
     while (found := _total(folder)) <= rows:
@@ -90,42 +88,64 @@ def _java(pid: int) -> int:
     return found[0].pid
 
 
+def _workers(pid: int) -> list[int]:
+    """Return the Python processes of a daemon's Spark that have no children of their own."""
+    found = processes_below(pid)
+    parents = {process.parent for process in found}
+    return [each.pid for each in found if each.pid not in parents and "pyspark" in each.command]
+
+
+def _kill_a_worker(pid: int) -> None:
+    workers: list[int] = []
+
+    def is_found() -> bool:
+        workers[:] = _workers(pid)
+        return bool(workers)
+
+    eventually(is_found)
+    os.kill(random.choice(workers), signal.SIGKILL)
+
+
 @pytest.mark.full
-def test_whatever_is_killed_each_row_is_in_one_file(
-    tmp_path: Path, request: pytest.FixtureRequest
+def test_whatever_is_killed_each_row_is_in_one_file_and_each_change_once_in_the_topic(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     require_java()
-    load = Load(tmp_path)
-    config = tmp_path / "tailerd.yaml"
-    tables = {
-        f"t{n}": {
-            "path": str(table.folder),
-            "from": "0",
-            "max_files_per_batch": 50,
-            "sink": {"kind": "file", "path": str(tmp_path / f"out-{n}")},
-        }
-        for n, table in enumerate(load.tables)
-    }
-    settings = {"state": str(tmp_path / "state"), "http": {"listen": "127.0.0.1:0"}}
-    spark = {"master": "local[2]"}
-    config.write_text(yaml.safe_dump({**settings, "spark": spark, "tables": tables}))
-    with ExitStack() as stack, load.running():
-        running = stack.enter_context(daemon(config))
-        for number in range(request.config.getoption("--kills") or DEFAULT_KILLS):
-            _until_more(tmp_path, _total(tmp_path))
-            time.sleep(random.uniform(0.0, 1.0))
-            kind = ("worker", "daemon", "java")[number % 3]
-            if kind == "worker":
-                kill_a_worker(running, random.Random())
-                continue
-            victim = running.pid if kind == "daemon" else _java(running.pid)
-            os.kill(victim, signal.SIGKILL)
-            if kind == "daemon":
-                running.wait(10)
-                running = stack.enter_context(daemon(config))
-        load.end()
+    load, table = Load(tmp_path), Table(tmp_path / "followed")
+    options = {"engine": "spark", "from": "0", "max_files_per_batch": 50}
+    follower = Follower(
+        tmp_path / "daemon",
+        table,
+        topic_for(topics, partitions=3),
+        bootstrap=kafka_broker.plain,
+        options=options,
+        beside={
+            f"t{n}": file_table(each.folder, tmp_path / f"out-{n}", **options)
+            for n, each in enumerate(load.tables)
+        },
+    )
+    asked = pytestconfig.getoption("--kills")
+    with ExitStack() as stack:
+        running = stack.enter_context(follower.running())
+        with load.running(), Writer(table, pause_seconds=0.5):
+            for number in range(DEFAULT_KILLS if asked is None else asked):
+                known = follower.last_delivered()
+                _until_more(tmp_path, _total(tmp_path))
+                eventually(lambda v=known: follower.last_delivered() > v, PATIENCE_SECONDS)  # type: ignore[misc]
+                time.sleep(random.uniform(0.0, 1.0))
+                match ("worker", "daemon", "java")[number % 3]:
+                    case "worker":
+                        _kill_a_worker(running.pid)
+                    case "java":
+                        os.kill(_java(running.pid), signal.SIGKILL)
+                    case _:
+                        running.kill()
+                        running.wait(10)
+                        running = stack.enter_context(follower.running())
         _until_more(tmp_path, sum(load.counts) - 1)
+        follower.catches_up(PATIENCE_SECONDS)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, log_of(config)
+        assert running.wait(60) == 0, log_of(follower.config)
     for number, count in enumerate(load.counts):
         assert _delivered(tmp_path, number) == list(range(count)), number
+    follower.obeys_the_law()
