@@ -85,19 +85,8 @@ def replayed(changes: Iterable[Row]) -> dict[int, Row]:
 class Kills:
     """The tests of a format: its module subclasses this and has a fixture `table`."""
 
-    def test_kills_lose_and_double_nothing_in_files(
-        self, table: ChangingTable, tmp_path: Path, pytestconfig: pytest.Config
-    ) -> None:
-        section = file_table(Path(table.place), tmp_path / "out", **{"from": table.start})
-        config = write_config(tmp_path, orders=section)
-
-        def is_done() -> bool:
-            return replayed(delivered(tmp_path / "out")) == table.rows
-
-        _killed(config, table, pytestconfig, is_done)
-
     @pytest.mark.kafka
-    def test_kills_lose_and_double_nothing_in_kafka(
+    def test_kills_lose_and_double_nothing_in_files_and_in_kafka(
         self,
         table: ChangingTable,
         kafka_broker: Broker,
@@ -105,7 +94,7 @@ class Kills:
         tmp_path: Path,
         pytestconfig: pytest.Config,
     ) -> None:
-        """Deliver exactly once into a topic of three partitions."""
+        """Deliver into files, and exactly once into a topic of three partitions."""
         topic = topics.create(partitions=3)
         topics.delete_later(f"{topic}-offsets")
         sink = {
@@ -117,10 +106,16 @@ class Kills:
             "transactional_id": f"tailerd-{topic}",
             "offsets_topic": f"{topic}-offsets",
         }
-        section: dict[str, object] = {"path": table.place, "from": table.start, "sink": sink}
-        config = write_config(tmp_path, orders=section)
+        start = {"from": table.start}
+        config = write_config(
+            tmp_path,
+            files=file_table(Path(table.place), tmp_path / "out", **start),
+            kafka={"path": table.place, "sink": sink, **start},
+        )
 
         def is_done() -> bool:
+            if replayed(delivered(tmp_path / "out")) != table.rows:
+                return False
             records = read_topic(kafka_broker.plain, topic)
             return replayed(json.loads(each.value or b"") for each in records) == table.rows
 
@@ -141,12 +136,17 @@ def _killed(
             eventually(lambda: "Daemon started" in log_of(config), 180)
             # Some die before they deliver anything, some while they catch up or follow.
             if number % 2:
-                eventually(lambda: "Batch delivered" in log_of(config), 180)
+                eventually(lambda: _have_both_delivered(config), 180)
             time.sleep(chance.random() * 2)
             process.send_signal(signal.SIGKILL)
             process.wait()
-            delivering += "Batch delivered" in log_of(config)
+            delivering += _have_both_delivered(config)
     assert delivering >= kills // 3
     with daemon(config):
         eventually(is_done, 180)
     assert is_done()
+
+
+def _have_both_delivered(config: Path) -> bool:
+    lines = [line for line in log_of(config).splitlines() if "Batch delivered" in line]
+    return all(any(f'"table": "{name}"' in line for line in lines) for name in ("files", "kafka"))
