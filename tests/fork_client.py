@@ -14,6 +14,7 @@ if __name__ == "__main__":
         server.connect(place)
         request = {
             "module": module,
+            "is_of_spark": True,
             "arguments": words,
             "folder": os.getcwd(),
             "environment": dict(os.environ),

@@ -114,8 +114,8 @@ class Server:
             client.close()
             return None
         request = json.loads(message)
-        module = request.get("module", "")
-        if module:
+        module, is_of_spark = request["module"], request.get("is_of_spark", False)
+        if is_of_spark:
             _load_for_spark()
         number = os.fork()
         if not number:
@@ -123,7 +123,7 @@ class Server:
             words = request["arguments"]
             return partial(_run_module, module, words) if module else partial(_run_command, words)
         self._running[number] = client
-        if module:
+        if is_of_spark:
             self._of_spark[client.fileno()] = number
         _send(client, number)
         for stream in streams:

@@ -32,6 +32,11 @@ _STARTS = (
     [sys.executable, "-m", "tailerd"],
     [sys.executable, "-c", "from tailerd.cli import main; main()"],
 )
+_PROGRAMS = (
+    "tests.integration.kafka.transaction_program",
+    "tests.integration.spark.supervised",
+)
+"""Programs of tests that are started often; they load little beside what the command does."""
 _READ_AT_START = ("PYTHON", "ARROW_", "OMP_", "OPENBLAS_", "LD_", "MALLOC_", "LC_", "LANG")
 """Variables of other values than the server's make a difference once and for all."""
 _ROOT = Path(__file__).resolve().parents[1]
@@ -93,12 +98,13 @@ class _Server:
 _server: list[_Server] = []
 
 
-def _arguments_of(words: Sequence[Any]) -> list[str] | None:
-    """Return the arguments of the command `tailerd`; None for other programs."""
-    for start in _STARTS:
-        if [str(word) for word in words[:3]] == start:
-            return [os.fsdecode(word) for word in words[3:]]
-    return None
+def _program_of(words: Sequence[Any]) -> str | None:
+    """Return the module to run: empty for the command `tailerd`, None for other programs."""
+    start = [str(word) for word in words[:3]]
+    if start in _STARTS:
+        return ""
+    is_ours = start[:2] == [sys.executable, "-m"] and start[-1] in _PROGRAMS
+    return start[-1] if is_ours else None
 
 
 def _limits() -> list[tuple[int, int]]:
@@ -120,7 +126,8 @@ class ForkedPopen(subprocess.Popen[Any]):
     def _execute_child(self, args: Any, executable: Any, *rest: Any) -> None:
         preexec_fn, _, pass_fds, cwd, env, _, _, shell, *pipes = rest[:14]
         *_, restore_signals, gid, gids, uid, umask, session, group = rest
-        words = None if isinstance(args, str | bytes | os.PathLike) else _arguments_of(list(args))
+        words = [] if isinstance(args, str | bytes | os.PathLike) else list(args)
+        module = _program_of(words)
         is_plain = (
             preexec_fn is None
             and executable is None
@@ -129,12 +136,13 @@ class ForkedPopen(subprocess.Popen[Any]):
             and (gid, uid, umask, group) == (None, None, -1, -1)
         )
         environment = dict(os.environ if env is None else env)
-        if words is None or not is_plain or not self._fits(environment):
+        if module is None or not is_plain or not self._fits(environment):
             super()._execute_child(args, executable, *rest)  # type: ignore[misc]
             return
         start_server()
         request = {
-            "arguments": words,
+            "module": module,
+            "arguments": [os.fsdecode(word) for word in words[3:]],
             "folder": os.getcwd() if cwd is None else os.fspath(cwd),
             "environment": environment,
             "session": bool(session),
