@@ -123,7 +123,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:], rest = tiers.left_out(items)
         config.hook.pytest_deselected(items=rest)
     for item in items:
-        if group := _group_of(item):
+        group = "" if item.get_closest_marker("xdist_group") else _group_of(item)
+        if group:
             item.add_marker(pytest.mark.xdist_group(group))
     if config.getoption("--benchmark"):
         return
@@ -151,8 +152,7 @@ def _group_of(item: pytest.Item) -> str:
     if item.get_closest_marker("kafka"):
         # Those without the broker of this process have brokers of their own.
         return "kafka" if "kafka_broker" in fixtures else "kafka-processes"
-    # Installing what is in the image takes a minute: one worker does.
-    return "image" if "image" in fixtures else ""
+    return ""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

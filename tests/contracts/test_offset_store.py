@@ -41,6 +41,8 @@ def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
     )
 
 
+# The broker that the tests of Kafka share: which of these need it, no fixture of theirs says.
+ON_KAFKA = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 KAFKA_STORES = ("kafka-at-least-once", "kafka-exactly-once")
 
 
@@ -75,7 +77,7 @@ def bucket_of(request: pytest.FixtureRequest) -> tuple[ObjectStore, str]:
         *STORES,
         "bucket",
         *S3_SERVERS,
-        *(pytest.param(name, marks=pytest.mark.kafka) for name in KAFKA_STORES),
+        *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_STORES),
     ]
 )
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OffsetStore]:

@@ -94,6 +94,8 @@ SINKS: dict[str, Callable[[Path], Subject]] = {
     "file-parquet": files("parquet"),
 }
 
+# The broker that the tests of Kafka share: which of these need it, no fixture of theirs says.
+ON_KAFKA = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 KAFKA_SINKS: dict[str, dict[str, Any]] = {
     f"kafka-{batching}-{delivery}": {"batching": batching, "delivery": delivery}
     for batching in ("batches", "records")
@@ -186,9 +188,7 @@ def inserts(version: int, *ids: int) -> list[Row]:
     return [(i, "insert", version) for i in ids]
 
 
-@pytest.fixture(
-    params=[*SINKS, *(pytest.param(name, marks=pytest.mark.kafka) for name in KAFKA_SINKS)]
-)
+@pytest.fixture(params=[*SINKS, *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_SINKS)])
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     if request.param in KAFKA_SINKS:
         broker, topics = (request.getfixturevalue(name) for name in ("kafka_broker", "topics"))

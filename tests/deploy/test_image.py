@@ -28,6 +28,9 @@ from tailerd import __version__
 from tests.deploy.locks import EXTRAS, FOLDER, ONLY_FOR_SPARK, pins
 from tests.deploy.recipe import ROOT, read_recipe
 
+# Installing what is in the image takes a minute: one worker does.
+pytestmark = pytest.mark.xdist_group("image")
+
 RECIPE = read_recipe()
 BUILD, RUNTIME = RECIPE.stages
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
