@@ -19,6 +19,9 @@ from tailerd.config import load_config
 from tailerd.pipeline.state_lock import state_lock
 from tests.cli.commands import Commands, Ran
 
+# Nobody listens there, and waiting for them changes nothing.
+IMPATIENT = {"bootstrap_timeout_ms": 500}
+
 
 def configuration(tmp_path: Path, lake: Path, **fields: object) -> Path:
     """Write a configuration with one table; `sink` replaces the sink."""
@@ -63,6 +66,7 @@ def test_a_key_that_is_no_column_is_found(lake: Path, tmp_path: Path, command: C
         "topic": "t",
         "key": ["nme"],
         "delivery": "at-least-once",
+        "producer": IMPATIENT,
     }
     config = configuration(tmp_path, lake, sink=sink)
     ran = command("validate", config)
@@ -76,7 +80,12 @@ def test_a_key_that_is_no_column_is_found(lake: Path, tmp_path: Path, command: C
 def test_a_broker_that_is_down_is_found_where_the_table_is_still_to_be_made(
     lake: Path, tmp_path: Path, command: Commands
 ) -> None:
-    sink = {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:1"], "topic": "t"}
+    sink = {
+        "kind": "kafka",
+        "bootstrap_servers": ["127.0.0.1:1"],
+        "topic": "t",
+        "producer": IMPATIENT,
+    }
     table = {"path": str(tmp_path / "new"), "create": "demo", "sink": sink}
     config = configuration(tmp_path, lake, tables={"demo": table})
     assert command("validate", config).status == 1

@@ -15,6 +15,8 @@ from tests.kafka.certificates import make_certificates
 from tests.kafka.topics import Topics
 
 pytestmark = pytest.mark.kafka
+# What refuses a client does so at once; kafka-python goes on trying.
+IMPATIENT = {"bootstrap_timeout_ms": 1000}
 BOTH = pytest.mark.parametrize("guarantee", GUARANTEES)
 
 
@@ -56,7 +58,7 @@ def test_a_wrong_password_is_refused_and_not_shown(
         bootstrap=kafka_broker.sasl,
         reads_from=kafka_broker.plain,
         guarantee=guarantee,
-        producer=sign_in("tailerd", "not-the-password"),
+        producer=sign_in("tailerd", "not-the-password") | IMPATIENT,
     )
     said = refused(follower, "authentication")
     assert "not-the-password" not in said
@@ -82,7 +84,7 @@ def test_a_broker_with_a_certificate_of_somebody_else_is_refused(
         bootstrap=kafka_broker.tls,
         reads_from=kafka_broker.plain,
         guarantee=guarantee,
-        producer={"security_protocol": "SSL", "ssl_cafile": str(other)},
+        producer={"security_protocol": "SSL", "ssl_cafile": str(other)} | IMPATIENT,
     )
     refused(follower, "certificate")
     authority = kafka_broker.certificates.authority
@@ -105,7 +107,7 @@ def test_a_port_without_tls_is_told_and_tried_again_because_a_stopping_broker_lo
         table,
         topic,
         bootstrap=kafka_broker.plain,
-        producer={"security_protocol": "SSL", "ssl_cafile": str(authority)},
+        producer={"security_protocol": "SSL", "ssl_cafile": str(authority)} | IMPATIENT,
     )
     with follower.running():
         follower.waits_for_error("whether this port uses TLS", state="retrying")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import AccessDeniedError, StorageError, TailerdError
+from tailerd.formats.delta.log import log_reader
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogCleanup
 from tailerd.storage.metered import MeteredStore
@@ -34,6 +35,12 @@ def old_table(tmp_path: Path) -> TableBuilder:
     table.checkpoint(KEPT)
     table.compact(1, 4)
     return table
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is at work: what a listing lacks is gone."""
+    monkeypatch.setattr(log_reader, "GAP_PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture
