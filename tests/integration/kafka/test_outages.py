@@ -18,12 +18,7 @@ from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 # What is wrong is told after seconds, not after a minute.
-IMPATIENT = {
-    "bootstrap_timeout_ms": 1000,
-    "max_block_ms": 2000,
-    "delivery_timeout_ms": 2000,
-    "request_timeout_ms": 1000,
-}
+IMPATIENT = {"max_block_ms": 2000, "delivery_timeout_ms": 2000, "request_timeout_ms": 1000}
 # Beyond what the broker's other files need, and less than the test writes.
 _FULL_BYTES = 8 << 20
 
@@ -94,7 +89,8 @@ def test_a_broker_that_is_not_there_at_the_start(
     broker: Broker, own_topics: Topics, tmp_path: Path
 ) -> None:
     table = Table(tmp_path / "t")
-    followers = Followers(tmp_path, table, own_topics, bootstrap=broker.plain, producer=IMPATIENT)
+    producer = {"bootstrap_timeout_ms": 1000}
+    followers = Followers(tmp_path, table, own_topics, bootstrap=broker.plain, producer=producer)
     broker.stop()
     table.insert(50)
     with followers.running():
