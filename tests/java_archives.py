@@ -104,7 +104,8 @@ def _folder() -> Path:
         KafkaUnavailableError: There is no Java, or the jars cannot be fetched.
     """
     found = subprocess.run([java(), "-version"], capture_output=True, check=True).stderr
-    parts = (found.decode(), str(kafka_jars()), version("pyspark"), _OPTIONS, _SPARK_OPTIONS)
+    kafka = f"{kafka_jars()} and the home's"
+    parts = (found.decode(), kafka, version("pyspark"), _OPTIONS, _SPARK_OPTIONS)
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return Path.home() / ".cache/tailerd/java" / digest
 

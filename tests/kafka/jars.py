@@ -133,6 +133,9 @@ def _ivy() -> Path:
 
 
 def _pyspark_jars() -> Path:
+    if home := os.environ.get("SPARK_HOME"):
+        # One for all environments, so that archives of classes fit its paths in each.
+        return Path(home) / "jars"
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise KafkaUnavailableError("Kafka's jars are fetched by PySpark's Ivy; it is missing.")
