@@ -17,7 +17,8 @@ from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.topics.templates import TopicTemplate
 
 _READ_BACK = ("avro", "protobuf", "json_schema")
-_POLL_MS = 500
+# A transaction ends with a marker, which no poll returns.
+_POLL_MS = 50
 _MOST_RECORDS = 5000
 _SILENCE_SECONDS = 30.0
 
