@@ -137,7 +137,7 @@ def _killed(
             # Some die before they deliver anything, some while they catch up or follow.
             if number % 2:
                 eventually(lambda: _have_both_delivered(config), 180)
-            time.sleep(chance.random() * 2)
+            time.sleep(chance.random())
             process.send_signal(signal.SIGKILL)
             process.wait()
             delivering += _have_both_delivered(config)
