@@ -399,8 +399,19 @@ def publish(folder: int, temporary: str, path: str, if_absent: bool) -> None:
         # put-if-absent that every POSIX file system has.
         _link(folder, temporary, path)
     else:
+        _drop_hadoops_checksum(folder, path)
         os.replace(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
     os.fsync(folder)
+
+
+def _drop_hadoops_checksum(folder: int, path: str) -> None:
+    """Delete the checksum that Hadoop writes next to each of its files, if there is one.
+
+    It is optional. If it does not match, Hadoop refuses the file: Spark then retries for three
+    seconds to read `_last_checkpoint`, each time it opens the table.
+    """
+    with contextlib.suppress(OSError):
+        os.unlink(f".{name_of(path)}.crc", dir_fd=folder)
 
 
 def _link(folder: int, temporary: str, path: str) -> None:

@@ -51,6 +51,15 @@ async def test_what_a_crashed_put_left_behind_is_not_listed(tmp_path: Path) -> N
     assert await names(tmp_path) == [".hidden"]
 
 
+async def test_what_hadoop_keeps_beside_a_file_goes_when_it_is_replaced(tmp_path: Path) -> None:
+    """It is of the former content, and Hadoop refuses a file that it does not fit."""
+    for name in ("hint", "other"):
+        (tmp_path / name).write_bytes(b"one")
+        (tmp_path / f".{name}.crc").write_bytes(b"crc")
+    await LocalStore().put(f"{tmp_path}/hint", b"two")
+    assert sorted(os.listdir(tmp_path)) == [".other.crc", "hint", "other"]
+
+
 async def test_a_put_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "inner").write_bytes(b"")
