@@ -58,14 +58,13 @@ class _Server:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="tailerd-forks-")
-        # Not of this moment: a test may have set what the next ones do not have.
-        self.environment = dict(_environment)
         self.limits = _limits()
         self._place = f"{self._folder}/socket"
         self._process = _plain(
             [sys.executable, "-m", "tests.fork_server", self._place],
             cwd=_ROOT,
-            env=self.environment,
+            # Not of this moment: a test may have set what the next ones do not have.
+            env=dict(_environment),
         )
         atexit.register(self.end, os.getpid())
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -160,9 +159,8 @@ class ForkedPopen(subprocess.Popen[Any]):
 
     @staticmethod
     def _fits(environment: dict[str, str]) -> bool:
-        base = _server[0].environment if _server else dict(os.environ)
-        names = base.keys() | environment.keys()
-        differing = {name for name in names if base.get(name) != environment.get(name)}
+        names = _environment.keys() | environment.keys()
+        differing = {name for name in names if _environment.get(name) != environment.get(name)}
         has_limits = not _server or _server[0].limits == _limits()
         return has_limits and not any(name.startswith(_READ_AT_START) for name in differing)
 
