@@ -10,6 +10,7 @@ neither for the loop nor for other threads: they may hang in the kernel.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -116,7 +117,10 @@ class Shutdown:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if self._is_own_process else handler)
+                if self._is_own_process:
+                    _ignore(number)
+                else:
+                    signal.signal(number, handler)
             if not self._is_own_process:
                 for deadline in self._deadlines:
                     deadline.cancel()
@@ -143,3 +147,13 @@ class Shutdown:
             self.interrupted_by = number
         self._telemetry.emit(events.ShutdownRequested(reason=number.name))
         self.begin()
+
+
+def _ignore(number: signal.Signals) -> None:
+    """Ignore a signal from now on.
+
+    The kernel ignores it first. Otherwise one that comes while Python changes its handler is
+    neither handled nor ignored: Python prints a traceback about a race condition.
+    """
+    ctypes.CDLL(None).signal(number.value, ctypes.c_void_p(signal.SIG_IGN.value))
+    signal.signal(number, signal.SIG_IGN)
