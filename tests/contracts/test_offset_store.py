@@ -19,6 +19,7 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.lease import Lease
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.s3.store import S3Store
+from tests.contracts.test_sink import ON_KAFKA
 from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.s3.servers import S3Server
 
@@ -41,8 +42,6 @@ def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
     )
 
 
-# The broker that the tests of Kafka share: which of these need it, no fixture of theirs says.
-ON_KAFKA = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 KAFKA_STORES = ("kafka-at-least-once", "kafka-exactly-once")
 
 

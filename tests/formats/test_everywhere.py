@@ -20,8 +20,12 @@ VERSIONS = (10, 20, 30)
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Three versions: five rows, two more, and the first five gone."""
-    table = WrittenMemory(tmp_path / "table")
+    return three_versions(tmp_path / "table")
+
+
+def three_versions(place: Path) -> Path:
+    """Write a table: five rows, two more, and the first five gone."""
+    table = WrittenMemory(place)
     first = table.append(range(5))
     table.append([7, 8])
     table.remove(first)

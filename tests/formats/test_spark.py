@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.formats import spark_program
-from tests.formats.conftest import ROOT, WrittenMemory
+from tests.formats.conftest import ROOT
+from tests.formats.test_everywhere import FROM_BEGINNING, three_versions
 from tests.spark_session import require_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
@@ -24,12 +25,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, memory_is_installed: None) -
     """What the program found of each format."""
     require_java()
     folder = tmp_path_factory.mktemp("formats")
-    table = WrittenMemory(folder / "table")
-    first = table.append(range(5))
-    table.append([7, 8])
-    table.remove(first)
+    table = three_versions(folder / "table")
     done = subprocess.run(
-        [sys.executable, "-m", spark_program.__name__, table.place, folder],
+        [sys.executable, "-m", spark_program.__name__, table, folder],
         capture_output=True,
         text=True,
         check=False,
@@ -43,11 +41,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, memory_is_installed: None) -
 
 def test_a_format_that_nobody_but_the_registry_knows_is_read(found: dict[str, Any]) -> None:
     memory = found["memory"]
-    every = [
-        *(["delete", number, 30] for number in range(5)),
-        *(["insert", number, 10] for number in range(5)),
-        *(["insert", number, 20] for number in (7, 8)),
-    ]
+    every = sorted(list(key) for key in FROM_BEGINNING)
     assert memory["batch"] == memory["stream"] == every
     assert memory["filtered"] == [["insert", 7, 20]]
     assert memory["snapshot"] == [["insert", number, 20] for number in (0, 1, 2, 3, 4, 7, 8)]
