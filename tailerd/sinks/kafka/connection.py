@@ -34,6 +34,8 @@ _DEFAULTS = {
 DEFAULT_MAX_REQUEST_SIZE = 1024**2
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 DEFAULT_DELIVERY_TIMEOUT_MS = 60_000
+POLL_MS = 50
+"""Of a consumer that reads to the end: a transaction ends with a marker, which no poll returns."""
 
 
 class Connection:

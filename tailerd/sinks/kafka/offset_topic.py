@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, TopicPartition
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError
-from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
+from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, POLL_MS, Connection
 from tailerd.sinks.kafka.topics import NewTopic, TopicFacts
 
 PARTITION = 0
@@ -23,8 +23,6 @@ _FIRST_WINDOW = 1000
 _WIDER = 16
 _SILENCE_SECONDS = 30.0
 _SETTLE_MARGIN_SECONDS = 15.0
-# A transaction ends with a marker, which no poll returns.
-_POLL_MS = 50
 
 
 def new_offset_topic(replication_factor: int | None) -> NewTopic:
@@ -144,7 +142,7 @@ class OffsetTopic:
         newest: list[bytes | None] = []
         last_progress_at = time.monotonic()
         while (position := int(consumer.position(self._place))) < until:
-            for record in consumer.poll(timeout_ms=_POLL_MS).get(self._place, ()):
+            for record in consumer.poll(timeout_ms=POLL_MS).get(self._place, ()):
                 if record.offset < until and record.key == key:
                     newest = [record.value]
             if int(consumer.position(self._place)) > position:

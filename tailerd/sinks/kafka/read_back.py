@@ -11,14 +11,12 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.connection import Connection
+from tailerd.sinks.kafka.connection import POLL_MS, Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.topics.templates import TopicTemplate
 
 _READ_BACK = ("avro", "protobuf", "json_schema")
-# A transaction ends with a marker, which no poll returns.
-_POLL_MS = 50
 _MOST_RECORDS = 5000
 _SILENCE_SECONDS = 30.0
 
@@ -103,7 +101,7 @@ def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence
     consumer.seek(place, 0)
     last_progress_at = time.monotonic()
     while (position := int(consumer.position(place))) < until:
-        records = consumer.poll(_POLL_MS, max_records=_MOST_RECORDS).get(place, ())
+        records = consumer.poll(POLL_MS, max_records=_MOST_RECORDS).get(place, ())
         values = [r.value for r in records if r.value is not None and r.offset < until]
         if values:
             yield values
