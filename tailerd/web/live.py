@@ -34,6 +34,8 @@ MOST_PAGES = 50
 _BUFFER_BYTES = 64 * 1024
 _LONGEST_ERROR = 400
 _QUIET_SECONDS = 15.0
+_END = b""
+"""Not a message: wakes a stream whose page was dropped."""
 _FORECAST_AFTER_SECONDS = 3600.0
 _MONTH_SECONDS = 30 * 86_400
 
@@ -49,9 +51,12 @@ class _Page:
             transport.set_write_buffer_limits(high=_BUFFER_BYTES)
 
     def drop(self) -> None:
-        """Close the connection at once; unread messages are lost."""
+        """Close the connection and end its stream at once; unread messages are lost."""
         if self._transport is not None:
             self._transport.abort()
+        while not self.messages.empty():
+            self.messages.get_nowait()
+        self.messages.put_nowait(_END)
 
 
 class LiveUpdates:
@@ -230,6 +235,8 @@ class LiveUpdates:
             except TimeoutError:
                 # A comment: it shows that the other side is still there.
                 message = b": quiet\n\n"
+            if message == _END:
+                return
 
 
 _SHOWN = (
