@@ -11,6 +11,8 @@ from aiohttp import web
 
 FRESH_SECONDS = 1.0
 """How long an answer is shared by further callers; longer if it took more than half of that."""
+SERIALIZING_SHARE = 0.05
+"""An answer that takes less than this share of that is shared for less, so that it is newer."""
 WRITE_SECONDS = 10.0
 """How long sending a piece may take."""
 ANSWER_SECONDS = 60.0
@@ -30,7 +32,10 @@ class Rendered:
 
 
 class SharedBody:
-    """Serializes a body in a thread, at most once a second for all callers.
+    """Serializes a body in a thread, once for all callers while it is fresh.
+
+    Small ones stay fresh for some milliseconds, so that who waits for a change sees it at once;
+    those of thousands of tables for a second or more.
 
     Args:
         render: Serializes it; blocking, from any thread.
@@ -69,9 +74,10 @@ class SharedBody:
             began = loop.time()
             body = await asyncio.to_thread(self._render)
             self._known, self._known_changes = Rendered(body, began), changes
+            took = loop.time() - began
             # At least half of the time is left to the deliveries.
-            now = loop.time()
-            self._fresh_until = max(began + FRESH_SECONDS, now + (now - began))
+            fresh = max(min(FRESH_SECONDS, took / SERIALIZING_SHARE), 2 * took)
+            self._fresh_until = began + fresh
         finally:
             self._running = None
 

@@ -114,6 +114,11 @@ def failed(table: str, text: str) -> events.PipelineFailed:
     return events.PipelineFailed(table=table, engine="arrow", error_code="table", error=text)
 
 
+def share_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is with thousands of tables."""
+    monkeypatch.setattr(large_answers, "SERIALIZING_SHARE", 1e-6)
+
+
 def listener_of(board: StatusBoard) -> WebServer:
     return WebServer(LOOPBACK, Pages(metrics=Metrics(CLOCK), status=board).routes())
 
@@ -134,7 +139,35 @@ def unread(listener: WebServer, path: str, count: int) -> Iterator[list[socket.s
         yield opened
 
 
-async def test_many_callers_of_one_second_get_what_was_written_down_once() -> None:
+@pytest.mark.parametrize(
+    ("took", "fresh"), [(0.001, 0.02), (0.01, 0.2), (0.05, 1.0), (0.4, 1.0), (2.0, 4.0)]
+)
+async def test_what_costs_more_to_write_down_is_shared_for_longer(
+    took: float, fresh: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, count = 100.0, 0
+
+    def render() -> bytes:
+        nonlocal now, count
+        now += took
+        count += 1
+        return b"%d" % count
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    body = large_answers.SharedBody(render)
+    assert (await body.get()).body == b"1"
+    now = 100.0 + fresh * 0.99
+    assert (await body.get()).body == b"1"
+    now = 100.0 + fresh * 1.01
+    assert (await body.get()).body == b"2"
+    body.expire()
+    assert (await body.get()).body == b"3"
+
+
+async def test_many_callers_of_one_second_get_what_was_written_down_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    share_for_a_second(monkeypatch)
     board = board_of(20)
     async with listener_of(board) as listener, aiohttp.ClientSession() as session:
 
@@ -235,7 +268,10 @@ def test_the_status_after_an_action_is_never_from_before_it(tmp_path: Path) -> N
             assert after == state or not state
 
 
-async def test_pages_that_open_together_share_what_they_begin_with_and_miss_nothing() -> None:
+async def test_pages_that_open_together_share_what_they_begin_with_and_miss_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    share_for_a_second(monkeypatch)
     board = board_of(30)
     live = LiveUpdates(board, HistoryBoard(CLOCK), CLOCK)
     routes = [aiohttp.web.get("/events", live.stream)]
@@ -260,6 +296,20 @@ async def test_pages_that_open_together_share_what_they_begin_with_and_miss_noth
             running.cancel()
             live.end_pages()
     assert board.renders <= rendered + 30 + 10, "each page had all tables written down"
+
+
+async def test_the_end_waits_for_no_open_page() -> None:
+    live = LiveUpdates(board_of(1), HistoryBoard(CLOCK), CLOCK)
+    routes = [aiohttp.web.get("/events", live.stream)]
+    async with WebServer(LOOPBACK, routes) as listener, aiohttp.ClientSession() as session:
+        page = await session.get(f"{listener.url}/events")
+        await page.content.readuntil(b"\n\n")
+        assert live.pages == 1
+        live.end_pages()
+        # No further message is sent: its stream ends without one.
+        async with asyncio.timeout(5):
+            while live.pages:  # noqa: ASYNC110 - a count, not an event
+                await asyncio.sleep(0.01)
 
 
 # Stalled requests, and descriptors
@@ -381,7 +431,7 @@ def test_at_the_limit_of_descriptors_deliveries_go_on_and_little_is_logged(
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         host, port = address(config).removeprefix("http://").split(":")
-        for number in range(500):
+        for number in range(300):
             each = stack.enter_context(closing(socket.create_connection((host, int(port)))))
             with suppress(ConnectionError):
                 each.sendall(STALLED if number % 2 else b"")
