@@ -35,7 +35,9 @@ def with_a_future_commit(tmp_path: Path) -> TableBuilder:
     return builder
 
 
-def configured(tmp_path: Path, broker: Broker, topic: str, **sink: Any) -> Path:
+def configured(
+    tmp_path: Path, broker: Broker, topic: str, attempts: int | None = None, **sink: Any
+) -> Path:
     section: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": broker.plain, "topic": topic}
     section |= sink
     if sink.get("delivery") == "exactly-once":
@@ -46,6 +48,7 @@ def configured(tmp_path: Path, broker: Broker, topic: str, **sink: Any) -> Path:
         "from": "0",
         "sink": section,
         "poll_interval": "50ms",
+        "max_attempts": attempts,
     }
     return write_config(tmp_path, orders=table)
 
@@ -93,7 +96,7 @@ def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     with_a_future_commit(tmp_path)
     topic = topics.create()
     topics.delete_later(f"{topic}-offsets")
-    config = configured(tmp_path, kafka_broker, topic, delivery=guarantee)
+    config = configured(tmp_path, kafka_broker, topic, attempts=2, delivery=guarantee)
     once = ("run", "--config", config, "--once", "--engine", engine)
     assert tailerd(*once) == 1
     said = capsys.readouterr().err

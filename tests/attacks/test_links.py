@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import LinkInPathError, PathOutsideTableError
+from tailerd.formats.delta.log import log_reader
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
@@ -31,6 +32,12 @@ POLICIES = Policies(
     checksum=ChecksumPolicy(is_enabled=True),
     cleanup=CleanupPolicy(is_enabled=True),
 )
+
+
+@pytest.fixture(autouse=True)
+def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a commit that is a link nothing says that its writer has finished, except that it rests."""
+    monkeypatch.setattr(log_reader, "STILL_SECONDS", 0.05)
 
 
 def clock() -> SimClock:

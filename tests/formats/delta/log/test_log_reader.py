@@ -336,7 +336,7 @@ async def test_a_damaged_commit_is_one_clear_error(tmp_path: Path) -> None:
     for body, kind in ((kept[:-30], TornCommitError), (b"", TornCommitError), (b"x\n", None)):
         path.write_bytes(body)
         with pytest.raises(kind or CorruptLogError, match=path.name):
-            await reader_of(table).open()
+            await reader_of(table, torn_wait_seconds=0.1).open()
         assert (await reader_of(table).open(4)).version == 4
 
 
