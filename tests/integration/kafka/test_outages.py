@@ -18,7 +18,12 @@ from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 # What is wrong is told after seconds, not after a minute.
-IMPATIENT = {"max_block_ms": 2000, "delivery_timeout_ms": 2000, "request_timeout_ms": 1000}
+IMPATIENT = {
+    "bootstrap_timeout_ms": 1000,
+    "max_block_ms": 2000,
+    "delivery_timeout_ms": 2000,
+    "request_timeout_ms": 1000,
+}
 # Beyond what the broker's other files need, and less than the test writes.
 _FULL_BYTES = 8 << 20
 
