@@ -46,9 +46,11 @@ def living(s3_moto: S3Server, tmp_path: Path) -> LivingTable:
     return LivingTable(tmp_path / "table", NotifiedBucket(s3_moto, visible_seconds=5))
 
 
-def config_of(folder: Path, living: LivingTable, endpoint: str = "") -> Path:
+def config_of(
+    folder: Path, living: LivingTable, endpoint: str = "", poll_interval: str = "200ms"
+) -> Path:
     path = write_config(
-        folder, living, storage=endpoint, has_queue=False, start="0", poll_interval="200ms"
+        folder, living, storage=endpoint, has_queue=False, start="0", poll_interval=poll_interval
     )
     config = yaml.safe_load(path.read_text())
     config["state"] = f"s3://{living.notified.bucket}/state"
@@ -99,7 +101,7 @@ def test_a_state_in_a_bucket_serves_both_engines_and_resets(
 def test_a_second_daemon_is_refused_by_the_name_of_the_first(
     living: LivingTable, tmp_path: Path
 ) -> None:
-    config = config_of(tmp_path, living)
+    config = config_of(tmp_path, living, poll_interval="1s")
     with daemon(config) as process:
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
         second = run_to_end("run", "--config", config, "--once")
