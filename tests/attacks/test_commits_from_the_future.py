@@ -139,7 +139,7 @@ def test_markers_of_commits_take_the_time_of_the_delivery_too(
 ) -> None:
     with_a_future_commit(tmp_path)
     topic, markers = topics.create(), topics.create()
-    fields = {"timestamp": "delivery", "transaction_topic": markers}
+    fields: dict[str, Any] = {"timestamp": "delivery", "transaction_topic": markers}
     config = configured(tmp_path, kafka_broker, topic, **fields)
     assert tailerd("run", "--config", config, "--once") == 0
     assert ids(kafka_broker, topic) == [1, 2, 3, 4, 5]

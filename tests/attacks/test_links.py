@@ -36,7 +36,7 @@ POLICIES = Policies(
 
 @pytest.fixture(autouse=True)
 def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a commit that is a link nothing says that its writer has finished, except that it rests."""
+    """Of a commit that is a link nothing but its rest says that its writer has finished."""
     monkeypatch.setattr(log_reader, "STILL_SECONDS", 0.05)
 
 
