@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from aiohttp import web
 
 FRESH_SECONDS = 1.0
-"""How long an answer is shared by further callers; longer if it took more than half of that."""
+"""Longest time for which further callers share an answer, unless it took more than half of that."""
 SERIALIZING_SHARE = 0.05
-"""An answer that takes less than this share of that is shared for less, so that it is newer."""
+"""They share it for less if serializing takes no more than this share of the time even so."""
 WRITE_SECONDS = 10.0
 """How long sending a piece may take."""
 ANSWER_SECONDS = 60.0
@@ -34,8 +34,8 @@ class Rendered:
 class SharedBody:
     """Serializes a body in a thread, once for all callers while it is fresh.
 
-    Small ones stay fresh for some milliseconds, so that who waits for a change sees it at once;
-    those of thousands of tables for a second or more.
+    A small one stays fresh for some milliseconds, so that a caller who waits for a change sees it
+    at once; one of thousands of tables for a second or more.
 
     Args:
         render: Serializes it; blocking, from any thread.
