@@ -126,6 +126,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = "" if item.get_closest_marker("xdist_group") else _group_of(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+    if getattr(config.option, "loadgroup", False):
+        items[:] = tiers.mixed(items)
     if config.getoption("--benchmark"):
         return
     reason = pytest.mark.skip(reason="a benchmark: run it with --benchmark")

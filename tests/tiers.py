@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -55,6 +56,20 @@ def _place_of_durations() -> str:
         former.unlink(missing_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return str(folder / f"{stamp}-{os.getpid()}.xml")
+
+
+def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return tests in the order in which several processes take them.
+
+    Those without a group come in an order that has nothing to do with their places: neighbours
+    wait for the same things, and all processes would wait at one time and none at another. What is
+    marked `full` comes first, as a long test at the end leaves the other processes without work.
+    """
+    grouped = [item for item in items if item.get_closest_marker("xdist_group")]
+    alone = [item for item in items if not item.get_closest_marker("xdist_group")]
+    return grouped + sorted(
+        alone, key=lambda item: (not item.get_closest_marker("full"), crc32(item.nodeid.encode()))
+    )
 
 
 def left_out(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

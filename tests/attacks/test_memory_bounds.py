@@ -27,7 +27,7 @@ SOON_SECONDS = 25.0
 """The machine may be busy; these commands take one or two seconds."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def idle_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
     """Return what reading an innocent table takes."""
     table = TableBuilder(tmp_path_factory.mktemp("idle") / "t")

@@ -20,12 +20,12 @@ from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tls_server(
     s3_versitygw: S3Server, tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
 ) -> Iterator[S3Server]:
