@@ -18,10 +18,6 @@ from tests.java_archives import hasten_java
 WORKERS = 4
 """On two cores: many tests wait for servers."""
 
-FULL_WORKERS = 3
-"""With `--full` more of them are busy, and the more run at once the more each takes of a processor:
-with a fourth the run takes as long or longer."""
-
 KEPT_RUNS = 20
 
 
@@ -43,7 +39,7 @@ def choose(config: pytest.Config) -> None:
     if is_named or option.collectonly:
         return
     if option.numprocesses is None and not option.usepdb:
-        option.numprocesses = FULL_WORKERS if option.full else WORKERS
+        option.numprocesses = WORKERS
         option.dist = "loadgroup"
     if not option.xmlpath:
         option.xmlpath = _place_of_durations()
