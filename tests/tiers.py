@@ -61,11 +61,13 @@ def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
     wait for the same things, and all processes would wait at one time and none at another. What is
     marked `full` comes first, as a long test at the end leaves the other processes without work.
     """
-    grouped = [item for item in items if item.get_closest_marker("xdist_group")]
-    alone = [item for item in items if not item.get_closest_marker("xdist_group")]
-    return grouped + sorted(
-        alone, key=lambda item: (not item.get_closest_marker("full"), crc32(item.nodeid.encode()))
-    )
+    return sorted(items, key=_turn)
+
+
+def _turn(item: pytest.Item) -> tuple[int, int]:
+    if item.get_closest_marker("xdist_group"):
+        return 0, 0  # All alike, so that they stay in their order.
+    return 1 if item.get_closest_marker("full") else 2, crc32(item.nodeid.encode())
 
 
 def left_out(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

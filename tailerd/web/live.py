@@ -227,7 +227,7 @@ class LiveUpdates:
         return first.body
 
     async def _send_all(self, answer: web.StreamResponse, page: _Page, message: bytes) -> None:
-        while True:
+        while message != _END:
             await write_in_pieces(answer.write, message)
             try:
                 async with asyncio.timeout(_QUIET_SECONDS):
@@ -235,8 +235,6 @@ class LiveUpdates:
             except TimeoutError:
                 # A comment: it shows that the other side is still there.
                 message = b": quiet\n\n"
-            if message == _END:
-                return
 
 
 _SHOWN = (
