@@ -11,7 +11,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import KeepsIdentities, OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.sinks.base import HasTopics, RecordsDeliveries, Sink
 
@@ -54,12 +54,14 @@ class OffsetKeeper:
             self._topics = sink
         self._claim = claim
         self._has_begun = False
+        self._last: Offset | None = None
 
     async def load(self) -> SavedOffset | None:
         """Return the last saved offset, of any pipeline; later saves have at least its epoch."""
         saved = await self._store.load(self._table)
         if saved is not None:
             self.epoch = max(self.epoch, saved.epoch)
+            self._last = saved.offset
         return saved
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
@@ -117,10 +119,18 @@ class OffsetKeeper:
             await self._claim.note(self._identity, self._known_topics)
 
     async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
-        """Return an offset with the identities to save with it."""
+        """Return an offset with the identities to save with it.
+
+        Raises:
+            TableRecreatedError: It is an offset of another table than the source reads.
+        """
         identity = await source.identity(offset.last_version(source))
+        if identity.table_id != offset.table_id and self._last is not None:
+            # A table may get another id within its log, but then the log still has the earlier one.
+            await _check_table(self._table, self._last, source)
+        self._last = replace(offset, table_id=identity.table_id)
         return SavedOffset(
-            offset=replace(offset, table_id=identity.table_id),
+            offset=self._last,
             changes=self._changes,
             schema_id=identity.schema_id,
             identity=self._identity,
@@ -132,6 +142,7 @@ class OffsetKeeper:
         """Save an offset.
 
         Raises:
+            TableRecreatedError: It is an offset of another table than the source reads.
             TailerdError: It could not be saved.
         """
         await self._store.save(self._table, await self.saved(offset, source))
@@ -217,22 +228,35 @@ async def check_identity(
             f" configuration now says {changes.value!r}: positions differ.",
             remedy=f"Set changes back, or run `tailerd offsets reset {table} --to ...`.",
         )
-    version = saved.offset.last_version(source)
-    identity = await source.identity(version)
-    reset = (
-        f"Run `tailerd offsets reset {table} --to snapshot`, or set on_gap. Where another daemon"
-        " delivers that table into the same place, give this one a `name` of its own."
-    )
-    if identity.table_id != saved.offset.table_id:
-        raise TableRecreatedError(
-            f"The saved offset of {table} belongs to table {saved.offset.table_id}, and the log of"
-            f" {source.name} now has table {identity.table_id} there: it was dropped and created"
-            " again.",
-            remedy=reset,
-        )
+    identity = await _check_table(table, saved.offset, source)
     if saved.schema_id and identity.schema_id and saved.schema_id != identity.schema_id:
         raise TableRecreatedError(
-            f"Version {version} of {source.name} has another schema than when {table} delivered"
-            " it, under the same table id: the log was rewritten or restored from a copy.",
-            remedy=reset,
+            f"Version {saved.offset.last_version(source)} of {source.name} has another schema than"
+            f" when {table} delivered it, under the same table id: the log was rewritten or"
+            " restored from a copy.",
+            remedy=_reset(table),
         )
+
+
+async def _check_table(table: str, offset: Offset, source: ChangeSource) -> TableIdentity:
+    """Check that an offset is of the log that `source` reads; return the table's identity there.
+
+    Raises:
+        TableRecreatedError: It is not.
+    """
+    identity = await source.identity(offset.last_version(source))
+    if identity.table_id != offset.table_id:
+        raise TableRecreatedError(
+            f"The saved offset of {table} belongs to table {offset.table_id}, and the log of"
+            f" {source.name} now has table {identity.table_id} there: it was dropped and created"
+            " again.",
+            remedy=_reset(table),
+        )
+    return identity
+
+
+def _reset(table: str) -> str:
+    return (
+        f"Run `tailerd offsets reset {table} --to snapshot`, or set `on_gap: snapshot`. Where"
+        " another daemon delivers that table into the same place, give this one a `name` of its own."
+    )

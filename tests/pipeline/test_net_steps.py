@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -195,6 +196,24 @@ async def test_over_a_gap_there_is_none_where_what_was_delivered_last_cannot_be_
     [failed] = run.told(events.PipelineFailed)
     assert isinstance(failed, events.PipelineFailed)
     assert failed.error_code == "missing_version"
+
+
+@pytest.mark.attack
+async def test_a_table_that_was_created_again_is_refused_at_every_start(tmp_path: Path) -> None:
+    BusyTable(tmp_path, 4)
+    run = DeltaRun(place=tmp_path, on_gap=OnGap.NET, max_attempts=3)
+    await run.once()
+    before = await run.offsets.load("orders")
+    shutil.rmtree(tmp_path)
+    other = TableBuilder(tmp_path, table_id="9e5d0e1c-0000-4000-8000-000000000000")
+    for number in range(5):
+        other.append([{"id": 100 + number, "name": "new"}])
+    for _ in range(3):
+        pipeline = await run.once()
+        assert pipeline.error is not None
+        assert pipeline.error.code == "table_recreated"
+    assert await run.offsets.load("orders") == before
+    assert max(run.recorded.ranges) == (3, 4)
 
 
 async def test_far_behind_a_table_that_was_replaced_tells_its_commits(tmp_path: Path) -> None:

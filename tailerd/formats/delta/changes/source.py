@@ -269,8 +269,10 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         """Return `start` with the mark of one difference to the newest version.
 
         Raises:
+            TableRecreatedError: `start` belongs to another table.
             TableError: One of the two versions can no longer be read, or they have no difference.
         """
+        await self._check_identity(start)
         return await self._net.over_gap(start, Version(self._head_version))
 
     async def _head_offset(self, start: Offset) -> Offset:
