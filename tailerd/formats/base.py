@@ -394,6 +394,10 @@ class NetSteps(Protocol):
         """Return `start` with the mark of the step to `end`, if that is one difference."""
         ...
 
+    def is_net(self, start: Offset) -> bool:
+        """Return whether the step that begins at `start`, as pinned, is one difference."""
+        ...
+
     async def over_gap(self, start: Offset) -> Offset:
         """Return `start` with the mark of one difference to the newest version.
 

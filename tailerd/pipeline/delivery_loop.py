@@ -356,7 +356,12 @@ class DeliveryLoop:
         )
         async with aclosing(stream.batches()) as batches:
             delivery = Delivery(
-                table=self._plan.table, start=start, end=end, saved=saved, batches=batches
+                table=self._plan.table,
+                start=start,
+                end=end,
+                saved=saved,
+                batches=batches,
+                is_net=self._is_net(start),
             )
             with self._detecting_sink_cancel():
                 rows = await self._parts.sink.write(delivery)
@@ -383,11 +388,19 @@ class DeliveryLoop:
         if not await rows.plan():
             return None
         delivery = RemoteDelivery(
-            table=self._plan.table, start=start, end=end, saved=saved, run=rows.run
+            table=self._plan.table,
+            start=start,
+            end=end,
+            saved=saved,
+            run=rows.run,
+            is_net=self._is_net(start),
         )
         with self._detecting_sink_cancel():
             await sink.write_remotely(delivery)
         return rows
+
+    def _is_net(self, start: Offset) -> bool:
+        return isinstance(self._source, NetSteps) and self._source.is_net(start)
 
     @property
     def _key(self) -> Sequence[str]:

@@ -29,6 +29,7 @@ class Delivery:
         start, end: Offsets before and after the rows; a repeated delivery has the same start.
         saved: The offset to save once this is delivered; for a sink that stores offsets itself.
         batches: The rows in order, read lazily, so that memory stays bounded.
+        is_net: The rows are one difference over several commits, all with the last one's version.
     """
 
     table: str
@@ -36,6 +37,7 @@ class Delivery:
     end: Offset
     saved: SavedOffset
     batches: AsyncIterator[ChangeBatch]
+    is_net: bool = False
 
 
 RowWriter = Callable[[Iterator[ChangeBatch]], object]
@@ -48,7 +50,7 @@ class RemoteDelivery:
     """A `Delivery` whose rows are read, and may be written, by another process.
 
     Attributes:
-        table, start, end, saved: As in `Delivery`.
+        table, start, end, saved, is_net: As in `Delivery`.
         run: Reads the rows in another process and passes them to a writer once; returns or raises
             what the writer does, or raises the error of reading. A writer that raised may have
             written some rows.
@@ -59,6 +61,7 @@ class RemoteDelivery:
     end: Offset
     saved: SavedOffset
     run: Callable[[RowWriter], Awaitable[object]]
+    is_net: bool = False
 
 
 class Sink(Protocol):

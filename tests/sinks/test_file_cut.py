@@ -14,7 +14,7 @@ import pytest
 from tailerd.changefeed.change_batch import VARIANT_FIELD
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.errors import ConfigError, SinkError
+from tailerd.errors import ConfigError, OffsetError, SinkError
 from tailerd.sinks.file import cut as file_cut
 from tests.contracts.test_sink import batch, delivery, file_rows, inserts, offset
 from tests.sinks.test_file_sink import everything, names, sink
@@ -133,6 +133,62 @@ async def test_an_offset_before_a_later_snapshot_takes_its_versions_changes_back
     for _ in range(2):
         await target.resume(offset(4))
     assert [row[0] for row in file_rows(tmp_path)] == [0, 1, 2, 0, 1, 2, 3]
+
+
+@KINDS
+@pytest.mark.attack
+async def test_a_reset_into_a_difference_over_several_commits_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    target = sink(tmp_path, format=kind)
+    await target.resume(offset(2))
+    # One step over the commits 2 to 5: all rows have its last version.
+    await target.write(replace(delivery(2, batch(5, [1, 2])), end=offset(6), is_net=True))
+    await target.write(delivery(6, batch(6, [3])))
+    [net, _] = names(tmp_path)
+    assert net.endswith(f".net.{kind}")
+    before = stamps(tmp_path)
+    for inside in (3, 5):
+        with pytest.raises(OffsetError, match=r"versions from 2 to 5 as one difference"):
+            await target.accept(offset(inside))
+        with pytest.raises(OffsetError, match=r"Reset to 2 .* or to a version after 5"):
+            await target.resume(offset(inside))
+    assert stamps(tmp_path) == before
+    for at, left in ((6, [1, 2]), (2, [])):
+        await target.accept(offset(at))
+        await sink(tmp_path, format=kind).resume(offset(at))
+        assert [row[0] for row in file_rows(tmp_path)] == left
+
+
+@KINDS
+@pytest.mark.attack
+@pytest.mark.parametrize(("back_to", "left"), [(6, [0, 1, 4, 5]), (4, [0, 1]), (3, []), (2, [])])
+async def test_a_reset_into_a_delivery_that_began_in_a_snapshot_does_not_duplicate_rows(
+    tmp_path: Path, kind: str, back_to: int, left: list[int]
+) -> None:
+    snapshot = Offset(table_id="table-1", version=Version(3), phase=Phase.SNAPSHOT)
+    inside = replace(snapshot, position=7)
+    target = sink(tmp_path, format=kind)
+    await target.resume(snapshot)
+    await target.write(replace(delivery(3, batch(3, [0])), start=snapshot, end=inside))
+    rest = (batch(3, [1]), *(batch(version, [version]) for version in (4, 5, 6)))
+    await target.write(replace(delivery(3, *rest), start=inside, end=offset(7)))
+    await target.accept(offset(back_to))
+    for _ in range(2):
+        await sink(tmp_path, format=kind).resume(offset(back_to))
+        assert [row[0] for row in file_rows(tmp_path)] == left
+
+
+@pytest.mark.attack
+async def test_a_restart_within_a_snapshot_keeps_the_rows_before_the_offset(tmp_path: Path) -> None:
+    snapshot = Offset(table_id="table-1", version=Version(3), phase=Phase.SNAPSHOT)
+    target = sink(tmp_path)
+    await target.resume(snapshot)
+    inside = replace(snapshot, position=7)
+    await target.write(replace(delivery(3, batch(3, [0])), start=snapshot, end=inside))
+    await target.write(replace(delivery(3, batch(3, [1])), start=inside, end=offset(4)))
+    await sink(tmp_path).resume(inside)
+    assert [row[0] for row in file_rows(tmp_path)] == [0]
 
 
 async def test_no_value_can_imitate_the_end_of_a_line(tmp_path: Path) -> None:

@@ -280,6 +280,10 @@ class LanceSource(ReadsTasks, LanceVersions):
         """Return `start` with the mark of the step to `end`, if that is one difference."""
         return self._net.pinned(start, end)
 
+    def is_net(self, start: Offset) -> bool:
+        """Return whether the step that begins at `start`, as pinned, is one difference."""
+        return self._net.is_net(start)
+
     async def over_gap(self, start: Offset) -> Offset:
         """Return `start` with the mark of one difference to the newest version.
 

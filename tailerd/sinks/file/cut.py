@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import COMMIT_TIMESTAMP, COMMIT_VERSION
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, OffsetError
+from tailerd.sinks.file.delivery_files import NET
 from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.parts import close_durably, open_temporary
 
@@ -41,19 +43,54 @@ def cut_rows(parts: Sequence[Path], until_version: int, owner: FolderOwner) -> N
         owner: Owner of the folder.
 
     Raises:
+        OffsetError: The files are one difference over several commits.
         ConfigError: A file was changed after it was written.
     """
+    check_cut(parts, until_version)
     for part in reversed(parts):
-        try:
+        with _reporting_damage(part, until_version):
             if _last_version(part) < until_version:
                 return
             _cut(part, until_version, owner)
-        except (ValueError, KeyError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"{part} is damaged or was changed, so it is unknown which of its rows come before"
-                f" version {until_version}: {error}.",
-                remedy="Restore the file, or move it out of the folder.",
-            ) from error
+
+
+def check_cut(parts: Sequence[Path], until_version: int) -> None:
+    """Check that the files of a delivery can be cut; blocking, raises `OSError`.
+
+    The rows of a difference over several commits all have its last version, so they cannot be
+    told apart.
+
+    Args:
+        parts, until_version: As in `cut_rows`.
+
+    Raises:
+        OffsetError: They would have to be cut inside a difference over several commits.
+        ConfigError: A file was changed after it was written.
+    """
+    if not parts or NET not in parts[-1].name:
+        return
+    first = int(parts[0].name.split("-")[0])
+    with _reporting_damage(parts[-1], until_version):
+        newest = _last_version(parts[-1])
+    if newest >= until_version:
+        raise OffsetError(
+            f"Version {until_version} is inside {parts[-1].name}, which has the versions from"
+            f" {first} to {newest} as one difference, so its rows cannot be cut there.",
+            remedy=f"Reset to {first} to deliver these versions again, or to a version after"
+            f" {newest}.",
+        )
+
+
+@contextmanager
+def _reporting_damage(part: Path, until_version: int) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, pa.ArrowException) as error:
+        raise ConfigError(
+            f"{part} is damaged or was changed, so it is unknown which of its rows come before"
+            f" version {until_version}: {error}.",
+            remedy="Restore the file, or move it out of the folder.",
+        ) from error
 
 
 def _last_version(path: Path) -> int:

@@ -17,7 +17,10 @@ from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.parts import JsonLinesPart, ParquetPart, Part
 from tailerd.sinks.resources import EncodeBatch
 
-NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})\.(jsonl|parquet|gap\.json)")
+NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})(\.net)?\.(jsonl|parquet|gap\.json)")
+
+NET = ".net."
+"""In the names of files whose rows are one difference over several commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Folder:
         owner: The owner of the folder.
         config: The sink's section.
         encode: Encodes a batch as JSON lines.
+        is_net: The delivery is one difference over several commits; the file names show it, because
+            such a file cannot be cut at a version.
         attempt: Id of an attempt in another process. That process may continue writing after the
             attempt was abandoned, so its files must not collide with those of the next attempt.
     """
@@ -37,11 +42,13 @@ class Folder:
     owner: FolderOwner
     config: FileSinkConfig
     encode: EncodeBatch
+    is_net: bool = False
     attempt: str = ""
 
     def open_part(self, start: Offset, number: int) -> Part:
         """Open a file of the delivery that starts at `start`; may raise `OSError`."""
-        path = self.path / f"{prefix(start)}-{number:05d}.{self.config.format}"
+        kind = NET if self.is_net else "."
+        path = self.path / f"{prefix(start)}-{number:05d}{kind}{self.config.format}"
         temporary, mode = self.owner.temporary(path, self.attempt), self.config.file_mode()
         limit = self.config.max_bytes_per_file
         if self.config.format == "parquet":

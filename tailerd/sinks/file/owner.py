@@ -225,9 +225,7 @@ class FolderOwner:
         )
 
     def accept(self, offset: Offset) -> None:
-        """Allow a pipeline to resume at an operator's `offset`; does nothing without a folder."""
-        if not self._folder.exists():
-            return
+        """Allow a pipeline to resume at an operator's `offset`; the folder exists."""
         self._place.mkdir(exist_ok=True)
         temporary = self._place / f".{_RESET}.{self._id}{TEMPORARY}"
         temporary.write_text(offset.to_json())

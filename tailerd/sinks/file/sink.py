@@ -1,7 +1,8 @@
 """Changes as files in a folder: each row exactly once, even after crashes.
 
 A delivery becomes `{version:020}-{phase}-{position:020}-{part:05}.jsonl`, named by its start, so
-that names sort in delivery order. A file appears atomically under its final name. Files at or after
+that names sort in delivery order; `.net.jsonl` if it is one difference over several commits. A
+file appears atomically under its final name. Files at or after
 the saved offset are not covered by it: `resume` removes them and they are written again, so a
 reader sees each row once; between a crash and the restart, a reader may see rows that are later
 replaced by the same rows. If an operator set the offset back into the middle of a file, `resume`
@@ -19,7 +20,6 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +30,7 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import BugError, ConfigError, SinkError
 from tailerd.sinks.base import Delivery, RemoteDelivery
 from tailerd.sinks.file.config import FileSinkConfig
-from tailerd.sinks.file.cut import cut_rows
+from tailerd.sinks.file.cut import check_cut, cut_rows
 from tailerd.sinks.file.delivery_files import (
     NAME,
     DeliveryFiles,
@@ -109,6 +109,7 @@ class FileSink:
         """Allow the next start to resume at `offset`.
 
         Raises:
+            OffsetError: It is inside a difference over several commits.
             SinkError: The folder cannot be written.
         """
         await in_thread(self._accept, offset)
@@ -128,7 +129,7 @@ class FileSink:
             SinkFencedError: Another process has claimed the folder since.
             SinkError: The disk is full, or the folder is missing or not writable.
         """
-        files = DeliveryFiles(self._place, delivery.start)
+        files = DeliveryFiles(replace(self._place, is_net=delivery.is_net), delivery.start)
         try:
             await self._accept_new_table_id(delivery.start, delivery.end)
             async for batch in delivery.batches:
@@ -153,11 +154,12 @@ class FileSink:
         """
         try:
             await self._accept_new_table_id(delivery.start, delivery.end)
-            place = replace(self._place, attempt=secrets.token_hex(_ATTEMPT_BYTES))
+            attempt = secrets.token_hex(_ATTEMPT_BYTES)
+            place = replace(self._place, is_net=delivery.is_net, attempt=attempt)
             found = await delivery.run(FilesWriter(folder=place, start=delivery.start))
             if not isinstance(found, list):
                 raise BugError(f"Files were written, and {found!r} is not a list of them.")
-            await in_thread(self._publish, delivery.start, delivery.end, found, place.attempt)
+            await in_thread(self._publish, delivery.start, delivery.end, found, attempt)
         except OSError as error:
             raise self._place.unwritable(error) from error
 
@@ -222,16 +224,18 @@ class FileSink:
             self._owner.remove_unfinished()
             if not (self._folder / _MARKER).exists():
                 self._write_marker([offset.table_id])
-            kept: list[Path] = []
+            last = self._last_delivery(offset)
+            # Before anything is removed: it may have to stay.
+            check_cut(last, _cut_version(offset))
             # The last first: the remaining files never have a gap.
             for path in sorted(self._folder.iterdir(), reverse=True):
                 if _is_at_or_after(path.name, offset):
                     self._owner.check()
                     path.unlink()
-                elif _is_own(path.name) and not path.name.endswith(_GAP):
-                    kept.append(path)
-            cut_rows(_last_delivery(kept), _cut_version(offset), self._owner)
+            cut_rows(last, _cut_version(offset), self._owner)
             sync_folder(self._folder)
+            # Only now: until here an interrupted reset must be repeated by the next start.
+            self._owner.settle_reset(offset)
         except OSError as error:
             raise self._place.unwritable(error) from error
 
@@ -246,7 +250,6 @@ class FileSink:
             self._owner.remove_unfinished()
             # Again, for files published until the claim.
             self._owner.agree(offset, self._newest_file())
-            self._owner.settle_reset(offset)
 
     def _check_first_start(self) -> None:
         try:
@@ -256,9 +259,18 @@ class FileSink:
 
     def _accept(self, offset: Offset) -> None:
         try:
-            self._owner.accept(offset)
+            if self._folder.exists():
+                check_cut(self._last_delivery(offset), _cut_version(offset))
+                self._owner.accept(offset)
         except OSError as error:
             raise self._place.unwritable(error) from error
+
+    def _last_delivery(self, offset: Offset) -> list[Path]:
+        """Return the files of the last delivery before `offset`, which may extend beyond it."""
+        names = [path.name for path in self._folder.iterdir() if _is_own(path.name)]
+        before = [n for n in names if not n.endswith(_GAP) and not _is_at_or_after(n, offset)]
+        start = _start_of(max(before, default=""))
+        return [self._folder / name for name in sorted(before) if _start_of(name) == start]
 
     def _newest_file(self) -> Offset | None:
         """Return the start offset of the newest file of changes; None if there is none."""
@@ -339,25 +351,20 @@ def _is_at_or_after(name: str, offset: Offset) -> bool:
     if match is None:
         return False
     order = tuple(map(int, match.groups()[:3]))
-    # A gap's record that ends at the offset describes what is missing before it, so it stays.
-    return order > offset.order or (order == offset.order and not name.endswith(_GAP))
+    if name.endswith(_GAP):
+        # A gap's record that ends at the offset describes what is missing before it, so it stays.
+        return order > offset.order
+    # The snapshot of a version includes its commit.
+    is_of_commit = offset.is_commit_start and order[:2] == (offset.version, 0)
+    return is_of_commit or order >= offset.order
 
 
-def _last_delivery(descending: list[Path]) -> list[Path]:
-    """Return the files of the last delivery before the offset, which may extend beyond it.
-
-    A snapshot's rows have one version, and a snapshot that has started is before the offset.
-    """
-    if not descending:
-        return []
-    start = descending[0].name.rpartition("-")[0]
-    if start.split("-")[1] == "0":
-        return []
-    return [*takewhile(lambda path: path.name.startswith(start), descending)][::-1]
+def _start_of(name: str) -> str:
+    """Return the part of a file's name that all files of its delivery share."""
+    return name.rpartition("-")[0]
 
 
 def _cut_version(offset: Offset) -> int:
     """Return the first version whose rows are removed from files that start before the offset."""
-    is_inside = offset.phase is Phase.FOLLOW and offset.position > 0
-    # An offset inside a commit is always the end of a delivery, and so of a file.
-    return offset.version + is_inside
+    # An offset inside a commit or a snapshot is always the end of a delivery, and so of a file.
+    return offset.version + (offset.position > 0)
