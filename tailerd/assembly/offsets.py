@@ -102,13 +102,14 @@ async def _offset_of(
     """Return the offset of a pipeline with the identity that the state has recorded."""
     if identity.sink == _STREAM:
         checkpoint = stream_checkpoint(config, name)
-        offset, place = delivered_until(checkpoint), str(checkpoint)
-    else:
-        async with opened_keeper(config, name, state) as keeper:
-            saved = await keeper.load_former(identity)
-        offset = None if saved is None else saved.offset
-        place = config.tables[name].sink.offsets_place() or f"{config.state}/offsets"
-    return None if offset is None else HeldOffset(offset=offset, place=place)
+        offset = delivered_until(checkpoint)
+        return None if offset is None else HeldOffset(offset=offset, place=str(checkpoint))
+    async with opened_keeper(config, name, state) as keeper:
+        saved = await keeper.load_former(identity)
+    if saved is None:
+        return None
+    place = config.tables[name].sink.offsets_place() or f"{config.state}/offsets"
+    return HeldOffset(offset=saved.offset, place=place, beginning=saved.beginning)
 
 
 def claim_of(config: Config, name: str, state: State) -> PipelineClaim:

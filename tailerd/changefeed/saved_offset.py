@@ -13,11 +13,36 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Phase
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.errors import OffsetError
 
 FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where the rows begin whose replay is the table.
+
+    Attributes:
+        offset: The first offset that was saved, or the last one that a gap or a reset led to.
+        has_earlier_rows: Rows from before a gap or a reset may exist; a replay leaves them out.
+    """
+
+    offset: Offset
+    has_earlier_rows: bool = False
+
+    def after_reset(self, before: Offset, to: Offset) -> Beginning:
+        """Return the beginning after an operator moved the offset from `before` to `to`."""
+        first = self.offset
+        # The snapshot of a version includes its commit, so it comes after the start of the commit.
+        is_kept = (
+            to.table_id == before.table_id
+            and to.phase is Phase.FOLLOW
+            and not before.is_before(to)
+            and first.version + (first.phase is Phase.SNAPSHOT) <= to.version
+        )
+        return self if is_kept else Beginning(offset=to, has_earlier_rows=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +58,7 @@ class SavedOffset:
         epoch: Incremented at each start of the pipeline, from 1; 0 before the first start.
         topics: Kafka's id of each topic that was written; a topic that was deleted and created
             again has another one.
+        beginning: Where the delivered rows begin, for `verify`.
     """
 
     offset: Offset
@@ -41,9 +67,11 @@ class SavedOffset:
     identity: PipelineIdentity = UNKNOWN_PIPELINE
     epoch: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
+    beginning: Beginning | None = None
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""
+        begins = self.beginning
         return json.dumps(
             {
                 "format": FORMAT,
@@ -54,6 +82,8 @@ class SavedOffset:
                 "changes": self.changes.value,
                 "offset": json.loads(self.offset.to_json()),
                 "topics": dict(self.topics),
+                "begins": None if begins is None else json.loads(begins.offset.to_json()),
+                "has_earlier_rows": begins is not None and begins.has_earlier_rows,
             }
         )
 
@@ -91,6 +121,7 @@ class SavedOffset:
 
     @classmethod
     def _of(cls, fields: Mapping[str, Any]) -> SavedOffset:
+        begins = fields["begins"]
         return cls(
             offset=Offset.from_json(json.dumps(fields["offset"])),
             changes=ChangeMode(fields["changes"]),
@@ -98,6 +129,11 @@ class SavedOffset:
             identity=PipelineIdentity(**texts_of(fields["pipeline"])),
             epoch=int(fields["epoch"]),
             topics=texts_of(fields["topics"]),
+            beginning=begins
+            and Beginning(
+                offset=Offset.from_json(json.dumps(begins)),
+                has_earlier_rows=bool(fields["has_earlier_rows"]),
+            ),
         )
 
 

@@ -39,13 +39,14 @@ _MOST_CHARS = 200
 @click.option("--json", "is_json", is_flag=True, help="The verdict as one JSON object.")
 @click.pass_context
 def command(context: click.Context, name: str, config_path: Path, is_json: bool) -> None:
-    """Replay what the pipeline NAME delivered and compare it with its table, row for row.
+    """Replay the rows that the pipeline NAME delivered and compare them with its table.
 
-    Reads everything the sink holds (a Kafka topic from its beginning, the files of a folder) up to
-    the saved offset: inserts add a row, deletes take it away. What is left must be the table's
-    snapshot of that version. Ends with 0 if both are the same, with 1 if not. Does not disturb a
-    running daemon. It cannot succeed if the first records no longer exist (retention, compaction),
-    after the offset was reset by hand, or if a column was renamed since.
+    Reads the sink (a Kafka topic from its beginning, the files of a folder) up to the saved offset:
+    inserts add a row, deletes take it away. The remaining rows must be the table's snapshot of that
+    version. After a gap or a reset, only later rows are replayed. Ends with 0 if both are the same,
+    with 1 if not. Does not disturb a running daemon. It cannot succeed if the first records no
+    longer exist (retention, compaction), if a reset repeated rows in a topic, or if a column was
+    renamed since.
     """
     from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.configured import read_config
@@ -66,6 +67,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     from tailerd.assembly.offsets import held_offset
     from tailerd.assembly.tables import ledger_of, open_source
+    from tailerd.changefeed.saved_offset import Beginning
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
@@ -92,7 +94,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
                 source,
                 sink,
                 held.offset,
-                begins_with_snapshot=table.start == "snapshot",
+                held.beginning or Beginning(offset=held.offset),
                 on_progress=progress.report,
                 widened=await source.widened_floats(),
             )

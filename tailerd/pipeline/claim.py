@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.changefeed.saved_offset import Beginning
 from tailerd.errors import PipelineReboundError
 from tailerd.pipeline.pipeline_records import PipelineRecord, PipelineRecords
 
@@ -26,10 +27,12 @@ class HeldOffset:
     Attributes:
         offset: Where the pipeline resumes.
         place: Where the offset is kept, for messages.
+        beginning: Where its delivered rows begin; None if Spark keeps the offset.
     """
 
     offset: Offset
     place: str
+    beginning: Beginning | None = None
 
 
 class PipelineClaim:

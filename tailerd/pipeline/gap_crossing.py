@@ -47,7 +47,7 @@ async def cross_gap(
     await sink.resume(start)
     if isinstance(sink, GapTaker):
         await sink.note_gap(gap)
-    await offsets.save(end, source)
+    await offsets.save_after_gap(end, source)
     _emit_gap(plan, error, start, end, telemetry)
 
 

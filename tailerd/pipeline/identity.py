@@ -9,7 +9,7 @@ from dataclasses import replace
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
-from tailerd.changefeed.saved_offset import KeepsIdentities, OffsetStore, SavedOffset
+from tailerd.changefeed.saved_offset import Beginning, KeepsIdentities, OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
@@ -55,13 +55,14 @@ class OffsetKeeper:
         self._claim = claim
         self._has_begun = False
         self._last: Offset | None = None
+        self._beginning: Beginning | None = None
 
     async def load(self) -> SavedOffset | None:
         """Return the last saved offset, of any pipeline; later saves have at least its epoch."""
         saved = await self._store.load(self._table)
         if saved is not None:
             self.epoch = max(self.epoch, saved.epoch)
-            self._last = saved.offset
+            self._last, self._beginning = saved.offset, saved.beginning
         return saved
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
@@ -129,6 +130,7 @@ class OffsetKeeper:
             # A table may get another id within its log, but then the log still has the earlier one.
             await _check_table(self._table, self._last, source)
         self._last = replace(offset, table_id=identity.table_id)
+        self._beginning = self._beginning or Beginning(offset=self._last)
         return SavedOffset(
             offset=self._last,
             changes=self._changes,
@@ -136,6 +138,7 @@ class OffsetKeeper:
             identity=self._identity,
             epoch=self.epoch,
             topics=self._known_topics,
+            beginning=self._beginning,
         )
 
     async def save(self, offset: Offset, source: ChangeSource) -> None:
@@ -146,6 +149,15 @@ class OffsetKeeper:
             TailerdError: It could not be saved.
         """
         await self._store.save(self._table, await self.saved(offset, source))
+
+    async def save_after_gap(self, offset: Offset, source: ChangeSource) -> None:
+        """Save the offset after a gap, where the rows begin that can be compared with the table.
+
+        Raises:
+            TailerdError: It could not be saved.
+        """
+        self._beginning = Beginning(offset=offset, has_earlier_rows=True)
+        await self.save(offset, source)
 
     async def begin_at(self, offset: Offset, source: ChangeSource) -> None:
         """Save an offset that an operator chose; topics are accepted as found at the next start.
@@ -159,6 +171,8 @@ class OffsetKeeper:
         with suppress(OffsetError):
             # A damaged offset is replaced; a readable one shows the last epoch.
             await self.load()
+        if self._beginning is not None and self._last is not None:
+            self._beginning = self._beginning.after_reset(self._last, offset)
         await self._store.save(self._table, replace(await self.saved(offset, source), topics={}))
 
     async def rebind(self, former: PipelineIdentity, kept: OffsetStore) -> SavedOffset:
@@ -258,5 +272,5 @@ async def _check_table(table: str, offset: Offset, source: ChangeSource) -> Tabl
 def _reset(table: str) -> str:
     return (
         f"Run `tailerd offsets reset {table} --to snapshot`, or set `on_gap: snapshot`. Where"
-        " another daemon delivers that table into the same place, give this one a `name` of its own."
+        " another daemon delivers that table to the same place, give this one its own `name`."
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.row_multiset import Buckets, RowCounts, RowMultiset
+from tailerd.changefeed.saved_offset import Beginning
 from tailerd.errors import ConfigError, OffsetError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
@@ -67,8 +68,8 @@ class Verification:
         source: ChangeSource,
         sink: Readable,
         offset: Offset,
+        beginning: Beginning,
         *,
-        begins_with_snapshot: bool,
         on_progress: Callable[[int], None],
         widened: Set[str] = frozenset(),
     ) -> None:
@@ -78,8 +79,7 @@ class Verification:
             source: The table.
             sink: What was delivered.
             offset: Saved by the pipeline; records after it are left out.
-            begins_with_snapshot: Whether the first records are a snapshot, or changes to rows that
-                existed before.
+            beginning: Where its records begin. Rows that existed before are read from the table.
             on_progress: Called with the number of rows looked at so far.
             widened: Columns in which floats became doubles.
 
@@ -98,11 +98,13 @@ class Verification:
         self._source = source
         self._sink = sink
         self._table_id = offset.table_id
-        self._begins_with_snapshot = begins_with_snapshot
+        self._start = _first_commit(beginning.offset, source)
+        # Rows of a snapshot may have a lower version than it: commits of TileDB that come late.
+        is_from_start = self._start is None and not beginning.has_earlier_rows
+        self._from_version = BEFORE_ALL if is_from_start else beginning.offset.version
         self._on_progress = on_progress
         self._widened = widened
         self._seen = 0
-        self._first_version: int | None = None
 
     async def run(self) -> Verdict:
         """Compare.
@@ -116,13 +118,13 @@ class Verification:
         async for rows, signs in self._delivered(reader):
             records += len(rows)
             replayed.add(rows, signs)
-        start = self._start()
-        async for rows, signs in self._base(start):
+        async for rows, signs in self._base():
             replayed.add(rows, signs)
         async for rows, signs in self._snapshot(self._version):
             table.add(rows, signs)
         differing = table.differing(replayed)
-        missing, invented = await self._differences(reader, differing[:MOST_BUCKETS], start)
+        missing, invented = await self._differences(reader, differing[:MOST_BUCKETS])
+        start = self._start
         return Verdict(
             version=self._version,
             start=start,
@@ -136,25 +138,15 @@ class Verification:
             foreign=tuple(sorted(reader.foreign)),
         )
 
-    def _start(self) -> Version | None:
-        """Return the version of the first record; None where nothing was there before."""
-        first = self._first_version
-        if self._begins_with_snapshot:
-            return None
-        if first is not None and self._source.version_before(Version(first)) == BEFORE_ALL:
-            return None
-        # No record: nothing changed since the beginning, wherever that was.
-        return self._source.next_version(self._version) if first is None else Version(first)
-
     async def _differences(
-        self, reader: RowReader, buckets: Buckets, start: Version | None
+        self, reader: RowReader, buckets: Buckets
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not len(buckets):
             return (), ()
         counts = RowCounts(buckets)
         async for rows, signs in self._delivered(reader):
             counts.add(rows, signs)
-        async for rows, signs in self._base(start):
+        async for rows, signs in self._base():
             counts.add(rows, signs)
         async for rows, signs in self._snapshot(self._version):
             counts.add(rows, [-sign for sign in signs])
@@ -166,16 +158,16 @@ class Verification:
         async with aclosing(self._sink.read_back()) as records:
             async for values in records:
                 rows, signs, versions = await asyncio.to_thread(reader.read, values)
-                self._note(versions)
-                keep = [place for place, v in enumerate(versions) if v <= self._version]
-                yield [rows[place] for place in keep], [signs[place] for place in keep]
+                self._report(len(versions))
+                keep = [
+                    index
+                    for index, version in enumerate(versions)
+                    if self._from_version <= version <= self._version
+                ]
+                yield [rows[index] for index in keep], [signs[index] for index in keep]
 
-    def _note(self, versions: Sequence[int]) -> None:
-        if versions:
-            first = min(versions)
-            known = self._first_version
-            self._first_version = first if known is None else min(known, first)
-        self._seen += len(versions)
+    def _report(self, rows: int) -> None:
+        self._seen += rows
         self._on_progress(self._seen)
 
     async def _reader(self, form: str) -> RowReader:
@@ -195,9 +187,9 @@ class Verification:
             empty_is_null=self._sink.empty_is_null,
         )
 
-    async def _base(self, start: Version | None) -> AsyncIterator[Rows]:
-        if start is not None:
-            async for rows in self._snapshot(self._source.version_before(start)):
+    async def _base(self) -> AsyncIterator[Rows]:
+        if self._start is not None:
+            async for rows in self._snapshot(self._source.version_before(self._start)):
                 yield rows
 
     async def _snapshot(self, version: Version) -> AsyncIterator[Rows]:
@@ -215,9 +207,14 @@ class Verification:
             async for batch in batches:
                 lines = await asyncio.to_thread(encoder.encode_lines, batch)
                 rows, signs, versions = await asyncio.to_thread(reader.read, lines.splitlines())
-                self._seen += len(versions)
-                self._on_progress(self._seen)
+                self._report(len(versions))
                 yield rows, signs
+
+
+def _first_commit(begin: Offset, source: ChangeSource) -> Version | None:
+    """Return the first delivered commit; None if there were no rows before the first records."""
+    is_whole = begin.phase is Phase.SNAPSHOT or source.version_before(begin.version) == BEFORE_ALL
+    return None if is_whole else begin.version
 
 
 def _shown(rows: Sequence[bytes]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
+from tailerd.changefeed.saved_offset import Beginning, OffsetStore, SavedOffset
 from tailerd.clock import SystemClock
 from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
 from tailerd.pipeline.offset_store import FileOffsetStore
@@ -39,6 +39,9 @@ def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
             table_id="t", version=Version(version), phase=Phase.SNAPSHOT, position=2**64 - 1
         ),
         changes=changes,
+        beginning=Beginning(
+            offset=Offset(table_id="t", version=Version(version // 2)), has_earlier_rows=True
+        ),
     )
 
 
