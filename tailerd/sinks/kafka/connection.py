@@ -15,6 +15,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.diagnosis import refusal
 from tailerd.sinks.kafka.errors import kafka_calls
 from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
+from tailerd.sinks.kafka.producer_state import keep_identity
 
 # Its messages appear only if logging is configured, never on standard error by default: failures
 # are reported once, as a tailerd error.
@@ -80,6 +81,7 @@ class Connection:
                 **{k: v for k, v in options.items() if k != "enable_idempotence"},
             )
         producer._sender._record_exceptions_fn = _one_error
+        keep_identity(producer)
         return producer
 
     @contextmanager

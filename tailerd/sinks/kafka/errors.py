@@ -58,7 +58,9 @@ _REFUSED: Mapping[str, str] = {
 }
 """Permanent errors -> remedy for the operator."""
 
-_FENCED = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
+_FENCED = "ProducerFencedError"
+_OLD_EPOCH = "InvalidProducerEpochError"
+"""Of a transactional producer the same; without transactions no other process has the id."""
 
 _PASSING: Mapping[str, str] = {
     "NotEnoughReplicasError": "Bring brokers back, or lower min.insync.replicas of the topic.",
@@ -84,13 +86,20 @@ _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
 
-def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -> TailerdError:
+def mapped(
+    error: BaseException,
+    doing: str,
+    *,
+    secrets: tuple[str, ...] = (),
+    is_transactional: bool = False,
+) -> TailerdError:
     """Return the tailerd error for an error of kafka-python.
 
     Args:
         error: The error that was raised, or with which an acknowledgement failed.
         doing: What failed: `Topic orders.changes could not be written`.
         secrets: Texts to remove from the message.
+        is_transactional: Whether a producer with a transactional id failed.
     """
     if isinstance(error, TailerdError):
         return error
@@ -100,12 +109,8 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
     names = [kind.__name__ for kind in type(error).__mro__]
     reason = _reason(error, secrets)
     message = f"{doing}: {reason}."
-    if _FENCED.intersection(names):
-        return SinkFencedError(
-            f"{doing}, because another process has claimed the transactional id, so this one is"
-            " fenced.",
-            remedy="Run each pipeline once, or give this one another transactional_id.",
-        )
+    if _FENCED in names or (is_transactional and _OLD_EPOCH in names):
+        return fenced(doing)
     for name in names:
         if name in _REFUSED:
             return SinkRefusedError(message, remedy=_REFUSED[name])
@@ -122,6 +127,15 @@ def mapped(error: BaseException, doing: str, *, secrets: tuple[str, ...] = ()) -
         return SinkRefusedError(message, remedy=_LOGIN)
     remedy = next((_PASSING[name] for name in names if name in _PASSING), "")
     return SinkError(message, remedy=remedy)
+
+
+def fenced(doing: str) -> SinkFencedError:
+    """Return the error for a transactional id that another process has claimed."""
+    return SinkFencedError(
+        f"{doing}, because another process has claimed the transactional id, so this one is"
+        " fenced.",
+        remedy="Run each pipeline once, or give this one another transactional_id.",
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection, close_producer
 from tailerd.sinks.kafka.producer_options import revealed
-from tailerd.sinks.kafka.shared_transaction import prepare_to_join
+from tailerd.sinks.kafka.sender_requests import keep_requests
 
 _MOST_OPEN = 4
 """Maximum number of idle producers, one per kind."""
@@ -64,7 +64,7 @@ def _opened(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProduc
     client = connection.producer(transactional_id)
     if transactional_id is not None:
         backoff_ms = connection.number("retry_backoff_ms", 20)
-        prepare_to_join(client, backoff_seconds=backoff_ms / 1000)
+        keep_requests(client, backoff_ms / 1000)
     return KeptProducer(connection=connection, client=client)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -125,12 +125,14 @@ class Session:
         topics: Topics,
         schemas: TableSchemas,
         before: Claim | None = None,
+        is_latest: Callable[[], bool] = lambda: True,
     ) -> Self:
         """Open a producer; for exactly-once, fence off others with its transactional id.
 
         Args:
             config, pipeline, connection, topics, schemas: As in `__init__`.
-            before: This process's claim on the transactional id in a session that failed.
+            before: This process's claim in a session that failed.
+            is_latest: As in `Transactions.claim`.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
@@ -143,7 +145,7 @@ class Session:
                 transactions = Transactions(
                     client, transactional_id=identity, connection=connection
                 )
-                transactions.claim(before)
+                transactions.claim(before, is_latest)
         except BaseException:
             close_producer(client, seconds=_CLOSE_SECONDS, is_clean=False)
             raise
@@ -294,7 +296,7 @@ class Session:
             continue_from(self._client, written.sequences)
 
     def explained(self, error: TailerdError) -> TailerdError:
-        """Return why another process failed; distinguishes a timed-out transaction from fencing."""
+        """Return why another process failed; `Transactions.explained` does so for fencing."""
         if isinstance(error, SinkFencedError):
             return self._explained(ProducerFencedError())
         return error
@@ -476,7 +478,10 @@ class Session:
         doing = f"Rows of {self._table} were not delivered to Kafka at {self._connection.address}"
         if self._transactions is not None:
             return self._transactions.explained(error, doing)
-        return mapped(error, doing, secrets=self._connection.secrets)
+        # A process of an engine writes into the transaction of another one.
+        is_transactional = self._client.config["transactional_id"] is not None
+        secrets = self._connection.secrets
+        return mapped(error, doing, secrets=secrets, is_transactional=is_transactional)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

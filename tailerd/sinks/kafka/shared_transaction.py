@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from kafka import KafkaProducer, TopicPartition
 from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionState
 
-from tailerd.sinks.kafka.sender_requests import keep_requests
-
 Sequences = Mapping[tuple[str, int], int]
 """Topic and partition -> sequence number of its next record; 0 if there is none."""
 
@@ -35,16 +33,6 @@ class SharedTransaction:
     producer_id: int
     epoch: int
     sequences: Sequences
-
-
-def prepare_to_join(producer: KafkaProducer, *, backoff_seconds: float) -> None:
-    """Configure a producer that never claims its id to join transactions.
-
-    A fenced producer must not bump its epoch by itself: that would fence off the process that ends
-    the transactions.
-    """
-    producer._transaction_manager._supports_epoch_bump = lambda: False
-    keep_requests(producer, backoff_seconds)
 
 
 def mark_started(producer: KafkaProducer) -> None:

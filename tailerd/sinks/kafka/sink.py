@@ -26,6 +26,7 @@ from tailerd.sinks.base import Delivery, RemoteDelivery
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
+from tailerd.sinks.kafka.errors import fenced
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
@@ -38,6 +39,8 @@ from tailerd.sinks.topics.control_records import ControlRecord, gap_record, hear
 from tailerd.telemetry import Telemetry, events
 
 _WATCH_SECONDS = 5.0
+_START_SECONDS = 5.0
+"""How soon after it has claimed the transactional id another process saves its epoch."""
 
 
 class KafkaSink:
@@ -67,6 +70,9 @@ class KafkaSink:
         self._offsets = KafkaOffsets(self) if config.keeps_offsets else None
         self._heart: asyncio.Task[None] | None = None
         self._claim: Claim | None = None
+        # The newest epoch that this process has read or saved.
+        self._epoch: int | None = None
+        self._abandoned = threading.Event()
         self._lost: TailerdError | None = None
         self._next_version = 0
 
@@ -278,23 +284,26 @@ class KafkaSink:
         command returns what is committed now.
         """
         abandoned = threading.Event()
-        topic = self._config.offsets_topic
         is_settled = self._session is not None
         async with self._busy:
 
             def read() -> SavedOffset | None:
-                facts = self._topics.look([topic])[topic]
-                self._topics.check_facts(topic, facts)
-                if facts is None:
-                    return None
                 key = identity or self._identity(pipeline)
-                reader = OffsetTopic(self._connection, topic)
-                return reader.read(key, is_settled=is_settled, abandoned=abandoned)
+                return self._read_offset(key, is_settled=is_settled, abandoned=abandoned)
 
-            return await self._worker.run(read, on_cancel=abandoned.set)
+            saved = await self._worker.run(read, on_cancel=abandoned.set)
+            if is_settled and identity is None and saved is not None:
+                if self._is_of_later_start(saved):
+                    # It claimed the id between the check and this process's claim. It claims the id
+                    # again, because its own epoch is unchanged.
+                    await self._drop()
+                    raise fenced(f"The pipeline {pipeline} cannot continue")
+                self._note_epoch(saved)
+            return saved
 
     async def save_offset(self, pipeline: str, saved: SavedOffset) -> None:
         """Save an offset outside a delivery."""
+        self._note_epoch(saved)
         async with self._busy:
             was_open = self._session is not None
             session = await self._open()
@@ -362,9 +371,11 @@ class KafkaSink:
 
     async def _open(self) -> Session:
         if self._session is None:
-            # A failed claim may have succeeded, so the earlier claim is not reused.
-            before, self._claim = self._claim, None
-            self._session = await self._worker.run(self._new_session, before)
+            # The claim is kept until the next one: an attempt may fail before it claims anything.
+            abandoned = self._abandoned = threading.Event()
+            self._session = await self._worker.run(
+                self._new_session, self._claim, on_cancel=abandoned.set
+            )
         return self._session
 
     def _new_session(self, before: Claim | None) -> Session:
@@ -376,7 +387,36 @@ class KafkaSink:
             topics=self._topics,
             schemas=self._schemas,
             before=before,
+            is_latest=lambda: self._is_latest(identity),
         )
+
+    def _is_latest(self, identity: PipelineIdentity) -> bool:
+        """Return whether no other process has started this pipeline since this one did; blocking.
+
+        A process that starts claims the transactional id, and saves its epoch soon after that.
+        """
+        self._abandoned.wait(_START_SECONDS)
+        saved = self._read_offset(identity, is_settled=True, abandoned=self._abandoned)
+        return not self._is_of_later_start(saved)
+
+    def _is_of_later_start(self, saved: SavedOffset | None) -> bool:
+        if saved is None or self._epoch is None or not self._config.is_exactly_once:
+            return False
+        return saved.epoch > self._epoch
+
+    def _note_epoch(self, saved: SavedOffset) -> None:
+        self._epoch = max(saved.epoch, self._epoch or 0)
+
+    def _read_offset(
+        self, identity: PipelineIdentity, *, is_settled: bool, abandoned: threading.Event
+    ) -> SavedOffset | None:
+        topic = self._config.offsets_topic
+        facts = self._topics.look([topic])[topic]
+        self._topics.check_facts(topic, facts)
+        if facts is None:
+            return None
+        reader = OffsetTopic(self._connection, topic)
+        return reader.read(identity, is_settled=is_settled, abandoned=abandoned)
 
     def _identity(self, pipeline: str) -> PipelineIdentity:
         """Return the identity of a pipeline that writes here; blocking, may query the cluster."""

@@ -1,25 +1,33 @@
 """Transactions of one producer: rows and offset become visible together or not at all. Blocking.
 
-Waits that are unbounded in kafka-python are bounded here, which uses its private
-`TransactionManager`; a guard test lists the names used.
+The coordinator knows a process by the epoch it was given. Another epoch has three causes:
+
+    A  another process has claimed the id           -> the saved offset has another epoch; fenced
+    B  a transaction exceeded its timeout           -> this process continues
+    C  a delayed request of this process arrived    -> as B
+
+The coordinator shows the newest epoch and the state of the newest transaction, which is enough to
+recognise most of B. The epoch of the saved offset decides the rest: every start increments it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafka import KafkaProducer
 from kafka.admin import TransactionDescription, TransactionState
-from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
+from kafka.errors import KafkaError
 
-from tailerd.errors import SinkFencedError, SinkTooSlowError, TailerdError
+from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.kafka.connection import (
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     Connection,
     close_producer,
 )
-from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.errors import fenced, mapped
+from tailerd.sinks.kafka.producer_state import end_transaction, raise_epoch
 from tailerd.sinks.kafka.sender_requests import keep_requests
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, known_sequences
 
@@ -36,25 +44,35 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A process's claim on a transactional id.
+    """A process's claim on a producer id.
 
     Attributes:
-        producer_id, epoch: Assigned by the coordinator when the id was claimed.
-        is_overdue: Whether a transaction exceeded its timeout, so that the coordinator may have
-            aborted it, which increments the epoch.
+        producer_id, epoch: Assigned by the brokers.
+        is_overdue: Whether a transaction may still be open. The coordinator aborts it after its
+            timeout, and then increments the epoch.
     """
 
     producer_id: int
     epoch: int
-    is_overdue: bool
+    is_overdue: bool = False
+
+    def has_timed_out(self, found: TransactionDescription) -> bool:
+        """Return whether the coordinator seems to have aborted the transaction by itself.
+
+        Another process's claim increments the epoch twice if it interrupts a transaction.
+        """
+        is_ended = found.state in (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT)
+        is_next = (found.producer_id, found.producer_epoch) == (self.producer_id, self.epoch + 1)
+        return bool(self.is_overdue and is_ended and is_next)
 
     def still_holds(self, found: TransactionDescription) -> bool:
-        """Return whether no other process has claimed the id since, which increments the epoch."""
-        if found.producer_id != self.producer_id:
-            return False
-        is_ended = found.state in (TransactionState.COMPLETE_ABORT, TransactionState.PREPARE_ABORT)
-        is_next = self.is_overdue and is_ended and found.producer_epoch == self.epoch + 1
-        return bool(is_next or found.producer_epoch == self.epoch)
+        """Return whether no other claim is visible."""
+        own = (self.producer_id, self.epoch)
+        return bool((found.producer_id, found.producer_epoch) == own) or self.has_timed_out(found)
+
+
+def _never() -> bool:
+    return False
 
 
 class Transactions:
@@ -79,9 +97,8 @@ class Transactions:
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._limit_seconds = limit_ms / 1000
         self._began: float | None = None
-        # A fenced producer must not bump its epoch, as the client would in its own thread: that
-        # would fence off the current owner of the id.
-        producer._transaction_manager._supports_epoch_bump = lambda: False
+        # Whether a request that ended the last transaction may still be on its way.
+        self._has_late_end = False
         keep_requests(producer, connection.number("retry_backoff_ms", 20) / 1000)
 
     @property
@@ -96,7 +113,7 @@ class Transactions:
         return Claim(
             producer_id=own.producer_id,
             epoch=own.epoch,
-            is_overdue=self._age_seconds() >= self._limit_seconds,
+            is_overdue=self.is_open,
         )
 
     def shared(self) -> SharedTransaction:
@@ -109,12 +126,14 @@ class Transactions:
             sequences=known_sequences(self._producer),
         )
 
-    def claim(self, before: Claim | None) -> None:
+    def claim(self, before: Claim | None, is_latest: Callable[[], bool] = _never) -> None:
         """Fence off earlier producers of this id and end their open transactions.
 
         Args:
             before: This process's claim before a failure that may have been caused by another
                 process's claim: that process must not be fenced off in turn.
+            is_latest: Returns whether no other process has started since; may raise. Called if the
+                coordinator does not show that the claim still holds.
 
         Raises:
             SinkFencedError: Another process has claimed the id since.
@@ -122,17 +141,27 @@ class Transactions:
         """
         if before is not None:
             found = self._described()
-            if found is not None and not before.still_holds(found):
-                raise mapped(ProducerFencedError(), f"Transactions of {self._id} cannot continue")
+            if (found is None or not before.still_holds(found)) and not is_latest():
+                raise fenced(f"Transactions of {self._id} cannot continue")
         with self._connection.calls(f"does not accept the transactional id {self._id}"):
             self._producer.init_transactions()
 
     def begin(self) -> None:
-        """Begin a transaction, unless one is open."""
-        if self._began is None:
-            with self._connection.calls("cannot begin a transaction"):
-                self._producer.begin_transaction()
-            self._began = time.monotonic()
+        """Begin a transaction, unless one is open.
+
+        Raises:
+            TailerdError: The id could not be claimed again, which a late request makes necessary.
+        """
+        if self._began is not None:
+            return
+        try:
+            if self._has_late_end:
+                raise_epoch(self._producer, seconds=_COMMIT_SECONDS)
+                self._has_late_end = False
+            self._producer.begin_transaction()
+        except KafkaError as error:
+            raise self.explained(error, "A transaction cannot begin") from error
+        self._began = _now()
 
     def check_time(self) -> None:
         """Check that there is time left to commit.
@@ -150,7 +179,7 @@ class Transactions:
     def take_over(self, seconds: float) -> None:
         """Set the age of a transaction into which another process wrote for `seconds`."""
         if self._began is not None:
-            self._began = time.monotonic() - seconds
+            self._began = _now() - seconds
 
     def commit(self) -> None:
         """Make everything since `begin` visible.
@@ -160,18 +189,15 @@ class Transactions:
             SinkError: Whether it is committed may be unknown; the saved offset shows it.
         """
         self.check_time()
-        manager = self._producer._transaction_manager
         try:
-            result = manager.begin_commit()
-            self._producer._sender.wakeup()
-            if not result.wait(timeout_ms=_COMMIT_SECONDS * 1000):
-                raise KafkaTimeoutError(f"no answer for {_COMMIT_SECONDS:.0f} s")
+            is_single = end_transaction(self._producer, is_commit=True, seconds=_COMMIT_SECONDS)
         except KafkaError as error:
             raise self.explained(error, "A transaction was not committed") from error
+        self._has_late_end = not is_single
         self._began = None
 
     def abort(self) -> None:
-        """Abort the transaction, if the brokers can be reached.
+        """Abort the transaction, if the brokers can be reached. The producer is then closed.
 
         Otherwise it is aborted when the id is claimed next, or when it times out; until then
         read-committed consumers do not see its records.
@@ -179,31 +205,32 @@ class Transactions:
         if self._began is None:
             return
         self._began = None
-        manager = self._producer._transaction_manager
         try:
-            result = manager.begin_abort()
-            self._producer._sender.wakeup()
-            result.wait(timeout_ms=_ABORT_SECONDS * 1000)
+            end_transaction(self._producer, is_commit=False, seconds=_ABORT_SECONDS)
         except KafkaError:
             # The producer is unusable now; the caller closes it.
             return
 
     def explained(self, error: Exception, doing: str) -> TailerdError:
-        """Return the mapped error; distinguishes a timed-out transaction from a fenced one."""
-        ours = mapped(error, doing, secrets=self._connection.secrets)
-        if not isinstance(ours, SinkFencedError) or self._age_seconds() < self._limit_seconds:
+        """Return the mapped error; a fenced transaction is retried, because `claim` decides it."""
+        secrets = self._connection.secrets
+        ours = mapped(error, doing, secrets=secrets, is_transactional=True)
+        if not isinstance(ours, SinkFencedError):
             return ours
-        found = self._described()
-        if found is None or not self.held.still_holds(found):
-            return ours
-        return SinkTooSlowError(
-            f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
-            " ended it.",
-            remedy=_HINT,
+        is_old = self._age_seconds() >= self._limit_seconds
+        if is_old and ((found := self._described()) is None or self.held.has_timed_out(found)):
+            return SinkTooSlowError(
+                f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
+                " ended it.",
+                remedy=_HINT,
+            )
+        return SinkError(
+            f"{doing}, because the brokers no longer accept this claim of the transactional id"
+            f" {self._id}. The next attempt checks whether another process has claimed it."
         )
 
     def _age_seconds(self) -> float:
-        return 0.0 if self._began is None else time.monotonic() - self._began
+        return 0.0 if self._began is None else _now() - self._began
 
     def _described(self) -> TransactionDescription | None:
         """Return the coordinator's description of the id; None if unavailable."""
@@ -215,14 +242,21 @@ class Transactions:
             return None
 
 
-def claim_again(connection: Connection, transactional_id: str, held: Claim) -> Claim | None:
+def _now() -> float:
+    """Return a monotonic time in seconds that, where the system has one, counts a suspension."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def claim_again(connection: Connection, transactional_id: str, held: Claim) -> Claim:
     """Fence off other processes that wrote into a transaction, after its own producer is closed.
 
     They may still be running when the delivery fails. After a mere abort, a process that joins late
     could open another transaction with the same epoch, which would stay open until its timeout.
 
     Returns:
-        This process's new claim on the id; None if unknown.
+        This process's newest known claim on the id.
     """
     try:
         client = connection.producer(transactional_id)
@@ -233,12 +267,8 @@ def claim_again(connection: Connection, transactional_id: str, held: Claim) -> C
         again = Transactions(client, transactional_id=transactional_id, connection=connection)
         again.claim(held)
         return again.held
-    except SinkFencedError:
-        # Another process has claimed the id and aborted the transaction. The next `claim(held)`
-        # raises that.
-        return held
     except TailerdError:
-        # It may have succeeded, and then the epoch is different.
-        return None
+        # Whether it succeeded or another process has claimed the id, the next claim finds out.
+        return held
     finally:
         close_producer(client, seconds=_ABORT_SECONDS, is_clean=False)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.base import RowWriter
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -150,11 +152,18 @@ async def test_a_task_that_outlives_its_delivery_is_shut_out_and_nobody_waits_fo
 
 
 async def test_a_failed_delivery_does_not_shut_out_whoever_took_over(place: Place) -> None:
-    older = await place.sink()
+    async def started(epoch: int) -> KafkaSink:
+        sink = await place.sink()
+        assert sink.offsets is not None
+        saved = SavedOffset(offset=offset(0), changes=ChangeMode.AUTO, epoch=epoch)
+        await sink.offsets.save("orders", saved)
+        return sink
+
+    older = await started(epoch=1)
     newer: list[KafkaSink] = []
 
     async def is_overtaken(writer: RowWriter) -> object:
-        newer.append(await place.sink())
+        newer.append(await started(epoch=2))
         return await written_by(batch(0, range(10)))(writer)
 
     with pytest.raises(TailerdError):

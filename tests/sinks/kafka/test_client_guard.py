@@ -28,6 +28,8 @@ from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
 from kafka.producer.transaction_manager import (
     CoordinatorType,
+    EndTxnHandler,
+    InitProducerIdHandler,
     ProducerIdAndEpoch,
     TransactionalRequestResult,
     TransactionManager,
@@ -78,6 +80,12 @@ def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
     assert {"producer_id", "epoch"} <= set(ProducerIdAndEpoch.__slots__)
     assert "timeout_ms" in inspect.signature(TransactionalRequestResult.wait).parameters
     assert {"COMPLETE_ABORT", "PREPARE_ABORT"} <= set(TransactionState.__members__)
+    # Of `producer_state.py`.
+    needed = {"_supports_epoch_bump", "reset_producer_id", "has_fatal_error", "last_error"}
+    assert needed | {"_transition_to", "_enqueue_request"} <= set(dir(TransactionManager))
+    assert "_pending_requests" in attributes(TransactionManager, "__init__")
+    assert "is_retry" in dir(EndTxnHandler)
+    assert "_is_epoch_bump" in attributes(InitProducerIdHandler, "__init__")
 
 
 def test_a_producer_joins_a_transaction_that_another_process_began() -> None:

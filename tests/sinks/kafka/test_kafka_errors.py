@@ -70,7 +70,7 @@ def test_what_passes_is_tried_again() -> None:
 
 def test_being_shut_out_is_told_apart() -> None:
     for error in (kafka_errors.ProducerFencedError(), kafka_errors.InvalidProducerEpochError()):
-        assert isinstance(mapped(error, "X"), SinkFencedError)
+        assert isinstance(mapped(error, "X", is_transactional=True), SinkFencedError)
 
 
 def test_options_that_do_not_fit_are_the_configurations_fault() -> None:
