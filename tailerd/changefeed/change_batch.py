@@ -20,7 +20,10 @@ COMMIT_VERSION = "_commit_version"
 COMMIT_TIMESTAMP = "_commit_timestamp"
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
-VARIANT_FIELD = {b"tailerd.type": b"variant"}
+TYPE = b"tailerd.type"
+"""Name of the field metadata with a type that Arrow does not have."""
+
+VARIANT_FIELD = {TYPE: b"variant"}
 """Metadata of an Arrow field struct<metadata: binary, value: binary> that is a Delta variant."""
 
 FIELD_ID = b"PARQUET:field_id"

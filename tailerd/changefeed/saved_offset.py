@@ -59,6 +59,7 @@ class SavedOffset:
         topics: Kafka's id of each topic that was written; a topic that was deleted and created
             again has another one.
         beginning: Where the delivered rows begin, for `verify`.
+        key_types: Types of the key columns when the first rows were delivered, as text.
     """
 
     offset: Offset
@@ -68,6 +69,7 @@ class SavedOffset:
     epoch: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
     beginning: Beginning | None = None
+    key_types: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""
@@ -84,6 +86,7 @@ class SavedOffset:
                 "topics": dict(self.topics),
                 "begins": None if begins is None else json.loads(begins.offset.to_json()),
                 "has_earlier_rows": begins is not None and begins.has_earlier_rows,
+                "key_types": dict(self.key_types),
             }
         )
 
@@ -134,6 +137,7 @@ class SavedOffset:
                 offset=Offset.from_json(json.dumps(begins)),
                 has_earlier_rows=bool(fields["has_earlier_rows"]),
             ),
+            key_types=texts_of(fields["key_types"]),
         )
 
 

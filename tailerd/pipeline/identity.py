@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import Beginning, KeepsIdentities, OffsetStore, SavedOffset
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
-from tailerd.sinks.base import HasTopics, RecordsDeliveries, Sink
+from tailerd.records.record_keys import check_key_types, key_types
+from tailerd.sinks.base import HasTopics, Keyed, RecordsDeliveries, Sink
 
 
 class OffsetKeeper:
@@ -56,6 +57,11 @@ class OffsetKeeper:
         self._has_begun = False
         self._last: Offset | None = None
         self._beginning: Beginning | None = None
+        self._key: Sequence[str] = ()
+        if isinstance(sink, Keyed):
+            self._key = sink.key
+        self._key_types: Mapping[str, str] = {}
+        self._checked_schema = ""
 
     async def load(self) -> SavedOffset | None:
         """Return the last saved offset, of any pipeline; later saves have at least its epoch."""
@@ -63,6 +69,7 @@ class OffsetKeeper:
         if saved is not None:
             self.epoch = max(self.epoch, saved.epoch)
             self._last, self._beginning = saved.offset, saved.beginning
+            self._key_types, self._checked_schema = saved.key_types, ""
         return saved
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
@@ -124,11 +131,13 @@ class OffsetKeeper:
 
         Raises:
             TableRecreatedError: It is an offset of another table than the source reads.
+            SchemaChangedError: A key column has another type than in the first delivered rows.
         """
         identity = await source.identity(offset.last_version(source))
         if identity.table_id != offset.table_id and self._last is not None:
             # A table may get another id within its log, but then the log still has the earlier one.
             await _check_table(self._table, self._last, source)
+        await self._check_key(offset.last_version(source), identity.schema_id, source)
         self._last = replace(offset, table_id=identity.table_id)
         self._beginning = self._beginning or Beginning(offset=self._last)
         return SavedOffset(
@@ -139,7 +148,17 @@ class OffsetKeeper:
             epoch=self.epoch,
             topics=self._known_topics,
             beginning=self._beginning,
+            key_types=self._key_types,
         )
+
+    async def _check_key(self, version: Version, schema_id: str, source: ChangeSource) -> None:
+        """Check the types of the key columns, once for each schema."""
+        if not self._key or not schema_id or schema_id == self._checked_schema:
+            return
+        types = key_types(await source.schema_at(version), self._key)
+        check_key_types(self._table, self._key_types, types)
+        self._key_types = {**types, **self._key_types}
+        self._checked_schema = schema_id
 
     async def save(self, offset: Offset, source: ChangeSource) -> None:
         """Save an offset.
@@ -173,6 +192,8 @@ class OffsetKeeper:
             await self.load()
         if self._beginning is not None and self._last is not None:
             self._beginning = self._beginning.after_reset(self._last, offset)
+        # An operator chose to deliver again, where a key column may have another type.
+        self._key_types, self._checked_schema = {}, ""
         await self._store.save(self._table, replace(await self.saved(offset, source), topics={}))
 
     async def rebind(self, former: PipelineIdentity, kept: OffsetStore) -> SavedOffset:

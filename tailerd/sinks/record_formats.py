@@ -19,6 +19,7 @@ from tailerd.records.base import (
     SchemaRegistry,
 )
 from tailerd.records.event_ids import IdentifiedRecords
+from tailerd.records.record_keys import check_key_types, key_types
 from tailerd.registry import value_format
 
 
@@ -67,6 +68,8 @@ class TableRecords:
             ConfigError: As `record_format`.
         """
         self._registry = NoRegistry(name) if registry is None else registry
+        self._options = options
+        self._key_types: dict[str, str] = {}
         self._format = record_format(name, options)
         self._prepared: OrderedDict[bytes, RecordFormat] = OrderedDict()
         self._latest: tuple[pa.Schema, RecordFormat] | None = None
@@ -86,10 +89,14 @@ class TableRecords:
         """Return the format for rows with a schema.
 
         Raises:
+            SchemaChangedError: A key column has another type than in the first schema.
             TailerdError: As `RecordFormat.prepare`.
         """
         if self._latest is not None and self._latest[0].equals(schema, check_metadata=True):
             return self._latest[1]
+        types = key_types(schema, self._options.key)
+        check_key_types(self._options.table, self._key_types, types)
+        self._key_types |= types
         text = schema.serialize().to_pybytes()
         found = self._prepared.pop(text, None) or self._format.prepare(schema, self._registry)
         self._prepared[text] = found

@@ -39,6 +39,7 @@ def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
             table_id="t", version=Version(version), phase=Phase.SNAPSHOT, position=2**64 - 1
         ),
         changes=changes,
+        key_types={"id": "int64"},
         beginning=Beginning(
             offset=Offset(table_id="t", version=Version(version // 2)), has_earlier_rows=True
         ),

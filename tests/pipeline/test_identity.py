@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pyarrow as pa
 import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.errors import TableRecreatedError
+from tailerd.changefeed.offset import Version
+from tailerd.errors import SchemaChangedError, TableRecreatedError
 from tailerd.pipeline.identity import OffsetKeeper
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.doubles.memory_stores import MemoryOffsetStore
+from tests.pipeline.collecting_sink import CollectingSink
+
+
+class KeyedSink(CollectingSink):
+    """Has keys, as a topic does."""
+
+    key = ("id",)
+
+
+class TypedSource(FakeSource):
+    """Its key column has the type that a test sets."""
+
+    kind = pa.int32()
+
+    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+        return pa.schema([("id", self.kind)])
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_key_column_of_another_type_stops_the_pipeline_until_a_reset(
+    is_restarted: bool,
+) -> None:
+    store = MemoryOffsetStore()
+    table = FakeTable(commits=[[[1]], [[2]], [[3]]])
+    offsets = OffsetKeeper(store, "orders", ChangeMode.AUTO, sink=KeyedSink())
+    await offsets.save(await TypedSource(table).offset_at(Version(1)), TypedSource(table))
+    table.schema_id = "schema-2"
+    changed = TypedSource(table)
+    changed.kind = pa.float64()
+    if is_restarted:
+        offsets = OffsetKeeper(store, "orders", ChangeMode.AUTO, sink=KeyedSink())
+        await offsets.load()
+    before = await store.load("orders")
+    end = await changed.offset_at(Version(2))
+    for _ in range(2):
+        with pytest.raises(SchemaChangedError, match="'id' of orders was int64 and is double"):
+            await offsets.save(end, changed)
+    assert await store.load("orders") == before
+    await offsets.begin_at(end, changed)
+    await offsets.save(end, changed)
 
 
 @pytest.mark.attack

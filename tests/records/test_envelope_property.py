@@ -121,7 +121,11 @@ def test_protobuf_envelopes_are_those_of_the_json_format(
         fields = [batch.rows.schema.field(name) for name in chosen.key]
         key = message_class(codec.file(key_shape(chosen, fields)))
         keys = [as_json(key, raw) for raw in ours.keys.to_pylist()]
-        assert keys == [without_nulls(value) for value in json_values(theirs.keys)]
+        # Integers of keys have 64 bits, which are texts in the JSON of Protobuf.
+        assert keys == [
+            {name: str(v) if type(v) is int else v for name, v in without_nulls(value).items()}
+            for value in json_values(theirs.keys)
+        ]
 
 
 def as_json(make: Any, raw: bytes) -> Any:

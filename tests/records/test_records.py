@@ -238,7 +238,7 @@ def test_a_key_with_its_schema_byte_for_byte() -> None:
 
     assert records.keys is not None
     assert records.keys.to_pylist() == [
-        b'{"schema":{"type":"struct","fields":[{"type":"int64","optional":false,"field":"id"}],'
+        b'{"schema":{"type":"struct","fields":[{"type":"int64","optional":true,"field":"id"}],'
         b'"optional":false,"name":"lake.orders.Key"},"payload":{"id":1}}'
     ]
 

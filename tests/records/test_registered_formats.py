@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Literal
 
 import pyarrow as pa
 import pytest
 
-from tailerd.errors import BugError
+from tailerd.changefeed.change_batch import COMMENT, FIELD_ID, ChangeBatch
+from tailerd.errors import BugError, SchemaChangedError
 from tailerd.records.base import EventOptions, FormatOptions, RecordPart, RecordSchema
 from tailerd.records.formats.avro import avro_envelopes, avro_rows
 from tailerd.records.formats.json import JsonRecords
@@ -41,6 +43,14 @@ class MemoryRegistry:
         return range(first, first + len(schemas))
 
 
+class ContentRegistry(MemoryRegistry):
+    """Gives equal schemas the same id, as registries do."""
+
+    def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
+        self.asked.extend(each for each in schemas if each not in self.asked)
+        return [self.asked.index(each) + 1 for each in schemas]
+
+
 @pytest.mark.parametrize("envelope", ["none", "debezium"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_values_and_keys_begin_with_the_ids_of_their_schemas(
@@ -54,6 +64,71 @@ def test_values_and_keys_begin_with_the_ids_of_their_schemas(
     values = [value for value in records.values.to_pylist() if value is not None]
     assert {value[:5] for value in values} == {b"\0\0\0\0\x01"}
     assert {key[:5] for key in records.keys.to_pylist()} == {b"\0\0\0\0\x02"}
+
+
+WIDTHS = {
+    "comment": (pa.field("id", pa.int64()), pa.field("id", pa.int64(), metadata={COMMENT: b"x"})),
+    "field id": (pa.field("id", pa.int64()), pa.field("id", pa.int64(), metadata={FIELD_ID: b"3"})),
+    "not null": (pa.field("id", pa.int64(), False), pa.field("id", pa.int64())),
+    "integer": (pa.field("id", pa.int8()), pa.field("id", pa.int64())),
+    "precision": (pa.field("id", pa.decimal128(5, 2)), pa.field("id", pa.decimal128(20, 2))),
+    "text": (pa.field("id", pa.string()), pa.field("id", pa.large_string())),
+    "nested": (
+        pa.field("id", pa.struct([pa.field("a", pa.int32(), False)])),
+        pa.field("id", pa.struct([pa.field("a", pa.int64(), metadata={COMMENT: b"x"})])),
+    ),
+}
+REFUSED = {
+    "scale": (pa.decimal128(5, 2), pa.decimal128(7, 4)),
+    "date": (pa.date32(), pa.timestamp("us")),
+    "float": (pa.float32(), pa.float64()),
+    "double": (pa.int32(), pa.float64()),
+    "decimal": (pa.int32(), pa.decimal128(10, 0)),
+    "text": (pa.int64(), pa.string()),
+}
+ALL_FORMATS = [*FORMATS, "json", "debezium", "cloudevents"]
+
+
+def keyed_batch(field: pa.Field, value: object) -> ChangeBatch:
+    ids = pa.array([value, None] if field.nullable else [value]).cast(field.type)
+    return change_batch(pa.RecordBatch.from_arrays([ids], schema=pa.schema([field])))
+
+
+def table_records(name: str, envelope: Literal["none", "debezium"], schemas: bool) -> TableRecords:
+    events = EventOptions(data=JsonRecords(OPTIONS), source="/lake")
+    options = replace(OPTIONS, envelope=envelope, schemas=schemas, events=events)
+    return TableRecords(name, options, ContentRegistry())
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("change", WIDTHS)
+@pytest.mark.parametrize("schemas", [False, True])
+@pytest.mark.parametrize("envelope", ["none", "debezium"])
+@pytest.mark.parametrize("name", ALL_FORMATS)
+def test_equal_keys_have_equal_bytes_after_a_change_of_the_schema(
+    name: str, envelope: Literal["none", "debezium"], schemas: bool, change: str
+) -> None:
+    values: dict[str, object] = {"precision": Decimal("7.50"), "text": "7", "nested": {"a": 7}}
+    records = table_records(name, envelope, schemas)
+    before, after = (
+        records.records(keyed_batch(field, values.get(change, 7))).keys for field in WIDTHS[change]
+    )
+    assert before is not None
+    assert after is not None
+    assert before[0] == after[0]
+    if len(before) == len(after):
+        assert before[1] == after[1]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("change", REFUSED)
+@pytest.mark.parametrize("name", ALL_FORMATS)
+def test_a_key_whose_bytes_would_change_is_refused(name: str, change: str) -> None:
+    records = table_records(name, "none", False)
+    before, after = REFUSED[change]
+    records.prepared(pa.schema([pa.field("id", before)]))
+    with pytest.raises(SchemaChangedError, match=r"'id' of orders was .* new topic"):
+        records.prepared(pa.schema([pa.field("id", after)]))
 
 
 @pytest.mark.parametrize("name", FORMATS)

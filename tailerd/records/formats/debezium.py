@@ -13,7 +13,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.records.base import Change, FormatOptions, Records, SchemaRegistry
 from tailerd.records.connect_schema import envelope_schema, key_schema, with_json_variants
 from tailerd.records.debezium import DebeziumEncoder
-from tailerd.records.record_keys import record_keys
+from tailerd.records.record_keys import record_keys, stable_fields
 from tailerd.records.update_pairs import (
     NO_ROW,
     RowChanges,
@@ -82,7 +82,7 @@ class DebeziumRecords:
         opening, closing = "", ""
         if self._options.schemas:
             _, fields = key_columns(batch.rows, self._key)
-            opening, closing = _around(key_schema(self._options, tuple(fields)))
+            opening, closing = _around(key_schema(self._options, stable_fields(fields)))
         return record_keys(
             batch,
             self._key,

@@ -30,6 +30,7 @@ from tailerd.records.byte_rows import ByteColumn, byte_column
 from tailerd.records.event_ids import newest_ids
 from tailerd.records.formats.debezium import parted, with_null_after
 from tailerd.records.json_text import timestamp_text
+from tailerd.records.record_keys import stable_columns
 from tailerd.records.schemas.record_shape import (
     RecordSchemas,
     RecordShape,
@@ -232,14 +233,14 @@ class _Keys:
         return self._codec.schema(self._shape(rows)) if self._options.key else None
 
     def of_rows(self, batch: ChangeBatch, ids: SchemaIds) -> pa.Array | None:
-        """Return the key of each row; with one schema, equal keys have equal bytes."""
+        """Return the key of each row; equal keys have equal bytes."""
         if not self._options.key:
             return None
         if ids.key is None:
             raise BugError("Records have keys, and the id of their schema was not given.")
-        arrays, _ = key_columns(batch.rows, self._options.key)
+        columns = stable_columns(*key_columns(batch.rows, self._options.key))
         header = self._codec.header(ids.key)
-        return encoded(self._encoder(batch.rows.schema), header, arrays, batch.num_rows)
+        return encoded(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
 
 
 def per_schema(make: Callable[[pa.Schema], RecordEncoder]) -> Callable[[pa.Schema], RecordEncoder]:

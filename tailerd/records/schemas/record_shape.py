@@ -24,6 +24,7 @@ from tailerd.changefeed.change_batch import (
     with_change_columns,
 )
 from tailerd.records.base import FormatOptions
+from tailerd.records.record_keys import stable_fields
 
 RECORD_NAME = b"tailerd.record"
 NUMBER = b"tailerd.number"
@@ -108,8 +109,8 @@ def image_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
 
 
 def key_shape(options: FormatOptions, fields: Sequence[pa.Field]) -> RecordShape:
-    """Return the shape of keys."""
-    return RecordShape(f"{topic_name(options)}.Key", tuple(fields))
+    """Return the shape of keys, which is the same for all widths of their types."""
+    return RecordShape(f"{topic_name(options)}.Key", tuple(stable_fields(fields)))
 
 
 def source_shape(options: FormatOptions) -> RecordShape:
