@@ -22,7 +22,7 @@ from tests.formats.delta.histories import write_history
 from tests.formats.delta.log_bodies import add, remove, vector
 from tests.maintenance.delta_spark import DeltaSpark
 from tests.maintenance.tables import living_table
-from tests.maintenance.test_random_histories import histories, without_repeated_removes
+from tests.maintenance.test_random_histories import histories, legal
 from tests.property.test_log_replay import write
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, TableBuilder
 from tests.tables.naive_log import NaiveState
@@ -106,7 +106,7 @@ def test_checksums_of_a_random_history_are_the_naive_ones(forms: str, history: l
             patch.setattr(file_index, "BULK_COMMIT", 2)
         table = TableBuilder(Path(folder), reader_features=["deletionVectors"])
         for version, (actions, changed, protocol) in enumerate(history):
-            write(table, version, (without_repeated_removes(actions), changed, protocol))
+            write(table, version, (legal(table, actions), changed, protocol))
         asyncio.run(write_each(table))
         for version in range(table.version + 1):
             check(table.log / f"{version:020}.crc", table.state(version))

@@ -27,7 +27,7 @@ from tests.formats.delta.histories import (
     write_history,
 )
 from tests.formats.delta.log_bodies import add, body_of, cdc, remove
-from tests.maintenance.test_random_histories import histories, without_repeated_removes
+from tests.maintenance.test_random_histories import histories, legal
 from tests.property.test_log_replay import write
 from tests.tables.builder import TableBuilder
 from tests.tables.naive_log import NaiveState, read_commit, replay
@@ -182,7 +182,7 @@ def test_compactions_of_random_ranges_replay_as_their_commits(
     with tempfile.TemporaryDirectory() as folder:
         table = TableBuilder(Path(folder), reader_features=["deletionVectors"])
         for version, (actions, changed, protocol) in enumerate(history):
-            write(table, version, (without_repeated_removes(actions), changed, protocol))
+            write(table, version, (legal(table, actions), changed, protocol))
         states = [table.state(version) for version in range(table.version + 1)]
         first = data.draw(st.integers(0, table.version - 1))
         last = data.draw(st.integers(first + 1, table.version))

@@ -39,7 +39,7 @@ from tests.property.test_log_replay import (
     write,
 )
 from tests.tables.builder import START_MS, TableBuilder
-from tests.tables.naive_log import Action
+from tests.tables.naive_log import Action, key_of
 
 DAY = 86_400_000
 NOW = START_MS + 10 * DAY
@@ -62,18 +62,20 @@ histories = st.lists(
 )
 
 
-def without_repeated_removes(actions: list[Action]) -> list[Action]:
-    """Leave one remove of each logical file in a commit: more are illegal."""
-    seen, kept = set(), []
+def legal(table: TableBuilder, actions: list[Action]) -> list[Action]:
+    """Leave out file actions that would be illegal in the table's next commit."""
+    live = table.state().adds if table.version >= 0 else {}
+    removed = {key_of(action["remove"]) for action in actions if "remove" in action}
+    seen: set[tuple[str, str]] = set()
+    kept = []
     for action in actions:
-        if "remove" in action:
-            key = (
-                action["remove"]["path"].replace("%20", " ").replace("%C3%BC", "ü"),
-                str(action["remove"].get("deletionVector")),
-            )
-            if key in seen:
+        [(kind, body)] = action.items()
+        if kind in ("add", "remove"):
+            path, vector = key_of(body)
+            others = {key for key in live if key[0] == path and key[1] != vector}
+            if (kind, path) in seen or (kind == "add" and others - removed):
                 continue
-            seen.add(key)
+            seen.add((kind, path))
         kept.append(action)
     return kept
 
@@ -97,7 +99,7 @@ def test_checkpoints_of_a_random_history_hold_the_naive_state(
         for version, (actions, changed, protocol) in enumerate(history):
             if changed is not None:
                 changed["configuration"] = properties
-            write(table, version, (without_repeated_removes(actions), changed, protocol))
+            write(table, version, (legal(table, actions), changed, protocol))
         below = data.draw(st.none() | st.integers(0, table.version - 1))
         if below is not None:
             kinds = [kind for kind in KINDS_WITH_STATS if kind != STRUCT_STATS]

@@ -40,7 +40,7 @@ from tests.formats.delta.log_bodies import add, remove
 from tests.integration.daemon.running import run_to_end, write_config
 from tests.maintenance.delta_spark import ROOT, DeltaSpark
 from tests.maintenance.tables import STRUCT_STATS, V2, hide, living_table
-from tests.maintenance.test_random_histories import histories, without_repeated_removes
+from tests.maintenance.test_random_histories import histories, legal
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
@@ -174,7 +174,7 @@ def test_checkpoints_of_random_histories_are_the_naive_state(
         for version, (found, changed, protocol) in enumerate(history):
             if changed is not None:
                 changed["configuration"] = V2
-            write(table, version, (without_repeated_removes(found), changed, protocol))
+            write(table, version, (legal(table, found), changed, protocol))
         for version in sorted({table.version // 2, table.version}):
             checkpoint(spark, table.folder, version=version)
             written = state_of(checkpoint_actions(table.log, version), version)

@@ -90,10 +90,10 @@ def write(
 
 async def check(table: TableBuilder, base: int) -> None:
     reader = LogReader(LocalStore(), str(table.folder))
-    advanced = await reader.open(base)
+    advanced, _ = await reader.open_listed(base)
     for version in range(table.version + 1):
         state = table.state(version)
-        snapshot = await reader.open(version)
+        snapshot, _ = await reader.open_listed(version)
         assert_is(snapshot, state)
         assert_described(await live_files(reader, snapshot), state)
         bare = await reader.open(version, with_files=False)
@@ -148,7 +148,7 @@ def test_compacted_ranges_replay_as_their_commits_do(
         async def compare() -> None:
             reader = LogReader(LocalStore(), folder)
             for version in (*range(first), *range(last, len(states))):
-                snapshot = await reader.open(version)
+                snapshot, _ = await reader.open_listed(version)
                 assert_is(snapshot, states[version])
                 assert_described(await live_files(reader, snapshot), states[version])
 

@@ -109,7 +109,7 @@ class DeltaInspection:
                 f"There is no Delta table at {self._reader.url}: its log holds no commit.",
                 remedy="Check the path; it is the folder that contains _delta_log.",
             )
-        window = CommitCache(self._reader, ChangeMode.AUTO)
+        window = CommitCache(self._reader, ChangeMode.AUTO, compares_files=False)
         first = max(head - limit + 1, listing.earliest_commit or 0)
         await window.look_around(first)
         first = await self._first_rebuilt(window, first, listing)
@@ -134,7 +134,7 @@ class DeltaInspection:
         return snapshot
 
     async def _timestamp_ms(self, snapshot: Snapshot) -> int | None:
-        window = CommitCache(self._reader, ChangeMode.AUTO)
+        window = CommitCache(self._reader, ChangeMode.AUTO, compares_files=False)
         listing = await window.look_around(snapshot.version)
         if snapshot.version not in listing.commits:
             return None

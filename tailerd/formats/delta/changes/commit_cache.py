@@ -14,15 +14,17 @@ from tailerd.errors import (
     TableError,
     TornCommitError,
 )
+from tailerd.formats.delta.changes.live_before import LiveBefore
 from tailerd.formats.delta.changes.table_state_history import TableStateHistory
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
-from tailerd.formats.delta.protocol.change_plan import CommitPlan, plan_commit
+from tailerd.formats.delta.protocol.change_plan import CommitPlan, plan_commit, reads_files
 from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.commit_timestamp import (
     LOOK_BACK_VERSIONS,
     commit_time_ms,
     monotonic_file_times,
 )
+from tailerd.formats.delta.protocol.file_effects import ALL_EFFECTIVE
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.snapshot import TableState, first_state
@@ -50,6 +52,8 @@ class CommitCache:
     Args:
         reader: The table's log.
         mode: Which changes are requested.
+        compares_files: Whether file actions are compared with the live files, so that those without
+            an effect give no rows; to describe commits this is not needed.
 
     Attributes:
         newest: File of the newest commit seen, as first seen.
@@ -57,10 +61,12 @@ class CommitCache:
             `forget_absence`.
     """
 
-    def __init__(self, reader: LogReader, mode: ChangeMode) -> None:
+    def __init__(self, reader: LogReader, mode: ChangeMode, *, compares_files: bool = True) -> None:
         self.reader = reader
         self.mode = mode
         self.timeline = TableStateHistory()
+        self._live = LiveBefore(reader)
+        self._compares_files = compares_files
         self._found: OrderedDict[int, CommitBody] = OrderedDict()
         self._plans: dict[int, CommitPlan] = {}
         self._bytes = 0
@@ -208,6 +214,7 @@ class CommitCache:
             self._bytes -= self._found.pop(old).held_bytes
             self._plans.pop(old, None)
         self.timeline.forget_before(version - 1)
+        self._live.forget_before(version)
         for table in (self._file_times, self._read):
             for old in [known for known in table if known < version - LOOK_BACK_VERSIONS]:
                 del table[old]
@@ -226,7 +233,13 @@ class CommitCache:
             before, after = await self.states(found.commit)
             after.check_rows()
             time = await self.time_ms(found, after)
-            plan = self._plans[version] = plan_commit(found.commit, before, after, time, self.mode)
+            no_effect = ALL_EFFECTIVE
+            if self._compares_files:
+                is_needed = reads_files(found.commit, self.mode)
+                no_effect = await self._live.find(found, is_needed=is_needed)
+            commit = await self._live.reduced(found, no_effect)
+            plan = plan_commit(commit, before, after, time, self.mode)
+            plan = self._plans[version] = replace(plan, no_effect=no_effect)
         return plan
 
     async def states(self, commit: Commit) -> tuple[TableState, TableState]:

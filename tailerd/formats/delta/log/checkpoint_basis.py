@@ -52,9 +52,12 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
         UnsupportedFeatureError: The table requires an unsupported writer feature.
         MissingVersionError: Commits of the snapshot are missing from the log.
         LogChangedError: The version is not in the log.
+        CorruptLogError: A data file is live with two deletion vectors.
         StorageError: The log cannot be listed.
     """
     check_maintainable(snapshot.state)
+    if snapshot.num_files is not None:
+        snapshot.check_paths()
     version = snapshot.version
     base = -1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version
     listing = await log.list_log(max(0, base))

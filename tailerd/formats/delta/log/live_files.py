@@ -26,7 +26,7 @@ from tailerd.formats.delta.protocol.file_index import FileOrigins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile, files_added
 from tailerd.formats.delta.protocol.log_path import LogFile
-from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.protocol.snapshot import Snapshot, named_twice
 
 
 async def read_live_files(
@@ -61,16 +61,6 @@ async def read_live_files(
             " again: the log changed while it was read.",
             remedy="Run the command again.",
         )
-
-
-def named_twice(name: str) -> CorruptLogError:
-    """Return the error for a file of the log that adds one file more than once."""
-    return CorruptLogError(
-        f"{name} adds one file more than once, which the protocol forbids: whether its rows count"
-        " once or twice cannot be known.",
-        remedy="Its writer is broken. RESTORE the table to a version before it, or have a writer"
-        " remove that file and add it in a new commit.",
-    )
 
 
 async def count_rows(reader: LogReader, snapshot: Snapshot) -> int | None:

@@ -163,6 +163,8 @@ class LogReader(LogFolder):
         """
         snapshot, _ = await self.open_listed(version, with_files=with_files)
         snapshot.state.check_rows()
+        if with_files:
+            snapshot.check_paths()
         return snapshot
 
     async def open_listed(

@@ -27,7 +27,6 @@ from tailerd.errors import (
 from tailerd.formats.delta.log.checkpoint_basis import basis_of, check_readable_checkpoint
 from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.formats.delta.log.checkpoint_source import CheckpointSource
-from tailerd.formats.delta.log.live_files import named_twice
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.publication import publish, withdraw
 from tailerd.formats.delta.log.sidecar_writer import SidecarWriter
@@ -361,11 +360,8 @@ def check_complete(snapshot: Snapshot, adds: int) -> None:
     """Compare the number of files found with the index.
 
     Raises:
-        CorruptLogError: There are more, because a commit adds one twice.
-        LogChangedError: There are fewer.
+        LogChangedError: They differ.
     """
-    if snapshot.num_files is not None and adds > snapshot.num_files:
-        raise named_twice(f"A commit since the checkpoint before version {snapshot.version}")
     if adds != snapshot.num_files:
         raise LogChangedError(
             f"Version {snapshot.version} has {snapshot.num_files} files, and {adds} were found"

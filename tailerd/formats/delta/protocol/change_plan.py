@@ -10,7 +10,8 @@ Case F: a MERGE that reports no changed row: nothing. Only if raw changes are re
 Case G: under `auto`, B to D remove rows and add rows: they are compared, and rows on both sides are
     not changes (`rewritten_files`).
 
-B to F use actions with `dataChange`; in D one of the two actions is enough.
+B to F use actions with `dataChange`; in D one of the two actions is enough. Actions that change no
+file of the table are left out before (`file_effects`).
 
 Within a commit, deletes come before inserts: a writer may list a rewritten file's adds first, and a
 consumer that applies rows by key in order must end with the new rows.
@@ -52,6 +53,7 @@ from tailerd.formats.delta.protocol.data_file import (
     data_file,
 )
 from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.formats.delta.protocol.file_effects import ALL_EFFECTIVE, NoEffect
 from tailerd.formats.delta.protocol.file_key import file_key
 from tailerd.formats.delta.protocol.rewritten_files import (
     MAX_BOUNDED_FILES,
@@ -87,6 +89,7 @@ class CommitPlan:
         has_both: Whether its files have both deleted and inserted rows.
         is_compared: Whether the rows of both sides are compared (case G).
         row_columns: Columns with row ids that show which rows changed; None if there are none.
+        no_effect: File actions that are left out.
     """
 
     version: Version
@@ -105,6 +108,7 @@ class CommitPlan:
     has_both: bool = False
     is_compared: bool = False
     row_columns: RowColumns | None = None
+    no_effect: NoEffect = ALL_EFFECTIVE
 
     @property
     def pair_passes(self) -> int:
@@ -119,12 +123,18 @@ class CommitPlan:
         return self.pair_passes * (2 if self.has_both else 1)
 
 
+def reads_files(commit: Commit, mode: ChangeMode) -> bool:
+    """Return whether the changes of a commit are rows of its data files."""
+    return _kind_of(commit, mode) is ChangeSourceKind.FILES
+
+
 def plan_commit(
     commit: Commit, before: TableState, after: TableState, timestamp_ms: int, mode: ChangeMode
 ) -> CommitPlan:
     """Decide how the rows of a commit are read.
 
     Args:
+        commit: Without the actions that have no effect.
         before, after: The table's state before and after the commit; for version 0, both its own.
         timestamp_ms: The commit's timestamp.
 
@@ -277,6 +287,8 @@ class TaskPlanner:
         """
         tasks: list[ChangeTask] = []
         is_cdc = self._plan.kind is ChangeSourceKind.CDC
+        if self._plan.no_effect:
+            lines = self._plan.no_effect.without(lines, self._paths.root)
         for line in lines:
             if is_cdc:
                 if line.cdc is not None:

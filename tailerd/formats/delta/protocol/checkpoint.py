@@ -160,12 +160,14 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
     sizes = pc.fill_null(pc.struct_field(add, "size"), 0).to_numpy(zero_copy_only=False)
     vectors = list(vectors_of(add))
     keys = logical_keys(paths, vectors, root_url)
+    marked = paths.take(pa.array([vector.row for vector in vectors], pa.int64()))
     return CheckpointFiles(
         keys=keys,
         sizes=sizes.astype(np.int64),
         rows=rows + np.uint32(first_row),
         vector_keys=tuple(int(keys[vector.row]) for vector in vectors),
         vector_rows=tuple(vector.deleted_rows for vector in vectors),
+        vector_paths=tuple(logical_keys(marked, (), root_url).tolist()),
     )
 
 

@@ -173,6 +173,7 @@ _PACKED = {
     "removed_paths": "Q",
     "vector_keys": "Q",
     "vector_rows": "q",
+    "vector_paths": "Q",
 }
 
 
@@ -189,8 +190,8 @@ class Commit(Struct):
         added, removed, change_files: Tallies of all `add`, `remove` and `cdc` actions.
         data_added, data_removed: The same for those with `dataChange`.
         has_vectors: Whether any file action has a deletion vector.
-        vector_keys, vector_rows: Keys of `add` actions with a deletion vector, and the number of
-            rows it deletes; parallel.
+        vector_keys, vector_rows, vector_paths: Keys of `add` actions with a deletion vector, the
+            number of rows it deletes, and the key of the path alone; parallel.
         rows_added, rows_removed: Physical rows in the files of all `add` and `remove` actions;
             None if one lacks statistics, or counting was not requested.
         size_bytes: Bytes of the body.
@@ -216,6 +217,7 @@ class Commit(Struct):
     has_vectors: bool = False
     vector_keys: Keys = msgspec.field(default_factory=list)
     vector_rows: Keys = msgspec.field(default_factory=list)
+    vector_paths: Keys = msgspec.field(default_factory=list)
     rows_added: int | None = None
     rows_removed: int | None = None
     size_bytes: int = 0
@@ -276,7 +278,7 @@ class CommitScan:
     def feed(self, chunk: bytes) -> None:
         """Scan the next slice."""
         self._commit.size_bytes += len(chunk)
-        self._take(self._decoder.feed(chunk))
+        self.take(self._decoder.feed(chunk))
 
     def whole(self, body: bytes) -> Commit:
         """Scan a body in memory and return the commit.
@@ -295,13 +297,19 @@ class CommitScan:
             CorruptLogError, TornCommitError: As `LineDecoder`; or it has two metadata or protocol
                 actions.
         """
-        self._take(self._decoder.finish())
+        self.take(self._decoder.finish())
         if self._rows is not None:
             self._commit.rows_added = self._rows.added
             self._commit.rows_removed = self._rows.removed
         return self._commit
 
-    def _take(self, lines: list[Line]) -> None:
+    @property
+    def commit(self) -> Commit:
+        """The commit so far."""
+        return self._commit
+
+    def take(self, lines: list[Line]) -> None:
+        """Add decoded lines to the commit."""
         commit = self._commit
         if self.lines is not None:
             self.lines.extend(lines)
@@ -317,6 +325,7 @@ class CommitScan:
                 if action.deletion_vector is not None:
                     commit.vector_keys.append(key)
                     commit.vector_rows.append(cardinality(action.deletion_vector.cardinality))
+                    commit.vector_paths.append(path_key)
                 if action.data_change:
                     commit.data_added.count(action)
             elif (action := line.remove) is not None:

@@ -41,8 +41,8 @@ class CheckpointFiles:
         keys: Logical file keys, shape (n,).
         sizes: Bytes, shape (n,).
         rows: Row number of each within the whole checkpoint, shape (n,), ascending.
-        vector_keys, vector_rows: Keys of those with a deletion vector, and the number of rows it
-            deletes; parallel.
+        vector_keys, vector_rows, vector_paths: Keys of those with a deletion vector, the number of
+            rows it deletes, and the key of the path alone; parallel.
     """
 
     keys: KeyArray
@@ -50,6 +50,7 @@ class CheckpointFiles:
     rows: Origins
     vector_keys: tuple[int, ...] = ()
     vector_rows: tuple[int, ...] = ()
+    vector_paths: tuple[int, ...] = ()
 
 
 class FileIndex:
@@ -62,6 +63,8 @@ class FileIndex:
         num_files, size_bytes: Of all live files.
         sizes: The same by magnitude.
         vectors: Their deletion vectors.
+        repeated: Keys of files that one commit added more than once, and its version; some may be
+            gone.
     """
 
     def __init__(self, base_version: int = -1) -> None:
@@ -75,6 +78,7 @@ class FileIndex:
         self.size_bytes = 0
         self.sizes = SizeHistogram()
         self.vectors = VectorTally()
+        self.repeated: dict[int, int] = {}
 
     @classmethod
     def from_checkpoint(cls, version: int, parts: Iterable[CheckpointFiles]) -> FileIndex:
@@ -89,6 +93,7 @@ class FileIndex:
             index.vectors.add(
                 chain.from_iterable(part.vector_keys for part in stretches),
                 chain.from_iterable(part.vector_rows for part in stretches),
+                chain.from_iterable(part.vector_paths for part in stretches),
             )
             stretches.clear()
             index._set_arrays(keys.pop(), sizes, rows)
@@ -100,7 +105,10 @@ class FileIndex:
             # A key includes the vector: a file with one is removed or replaced by the same key.
             self.vectors.forget(commit.removed_keys)
             self.vectors.forget(commit.vector_keys)
-            self.vectors.add(commit.vector_keys, commit.vector_rows)
+            self.vectors.add(commit.vector_keys, commit.vector_rows, commit.vector_paths)
+        if self.repeated:
+            for key in self.repeated.keys() & {*commit.added_keys, *commit.removed_keys}:
+                del self.repeated[key]
         if len(commit.added_keys) + len(commit.removed_keys) > BULK_COMMIT:
             self._apply_bulk(commit)
             return
@@ -115,6 +123,7 @@ class FileIndex:
                     self.size_bytes -= before[0]
                     self.num_files -= 1
                     self.sizes.count(before[0], -1)
+                    self.repeated[key] = commit.version
                 recent[key] = (size, origin)
                 self.sizes.count(size)
                 self.size_bytes += size
@@ -154,6 +163,9 @@ class FileIndex:
     def _apply_bulk(self, commit: Commit) -> None:
         self._fold()
         added = np.array(commit.added_keys, np.uint64)
+        ordered = np.sort(added)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]].tolist()
+        self.repeated.update(dict.fromkeys(twice, commit.version))
         gone = np.concatenate([np.array(commit.removed_keys, np.uint64), added])
         if len(self._keys):
             self._forget_base(gone)
@@ -222,12 +234,29 @@ class FileIndex:
 
     def are_live(self, keys: KeyArray) -> npt.NDArray[np.bool_]:
         """Return for each key whether its file is live."""
-        live = np.fromiter(map(self._recent.__contains__, keys.tolist()), np.bool_, len(keys))
+        live = np.zeros(len(keys), np.bool_)
+        if self._recent:
+            found = map(self._recent.__contains__, keys.tolist())
+            live = np.fromiter(found, np.bool_, len(keys))
         if len(self._keys):
             at = np.searchsorted(self._keys, keys)
             at[at == len(self._keys)] = 0
             live |= (self._keys[at] == keys) & self._is_live[at]
         return live
+
+    def version_of_repeated(self) -> int | None:
+        """Return the version of a commit that added a live file more than once; else None."""
+        versions = [
+            version
+            for key, version in self.repeated.items()
+            if self.are_live(np.array([key], np.uint64)).any()
+        ]
+        return min(versions, default=None)
+
+    def has_path_twice(self) -> bool:
+        """Return whether a path is live with two deletion vectors, or with one and without."""
+        paths = self.vectors.live_paths()
+        return len(np.unique(paths)) < len(paths) or bool(self.are_live(paths).any())
 
     def live_origins(self) -> tuple[KeyArray, Origins]:
         """Return keys, ascending, and origins of all live files.

@@ -93,10 +93,10 @@ class SizeHistogram:
 
 
 class VectorTally:
-    """The deletion vectors of live files, by the files' keys: about 17 bytes each.
+    """The deletion vectors of live files, by the files' keys: about 41 bytes each.
 
     Files without a vector need no memory. As in the file index, sorted arrays hold most of them and
-    a dict recent ones.
+    a dict recent ones. The protocol allows one vector for each path; of several, one is found.
 
     Attributes:
         count: Live files with a vector.
@@ -111,20 +111,26 @@ class VectorTally:
         self.counts = [0] * (len(DELETED_BOUNDARIES) + 1)
         self._keys: KeyArray = np.empty(0, np.uint64)
         self._rows: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._paths: KeyArray = np.empty(0, np.uint64)
         self._is_live: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
-        self._recent: dict[int, int] = {}
+        self._by_path: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._sorted_paths: KeyArray = np.empty(0, np.uint64)
+        self._recent: dict[int, tuple[int, int]] = {}
+        self._recent_paths: dict[int, int] = {}
 
-    def add(self, keys: Iterable[int], rows: Iterable[int]) -> None:
+    def add(self, keys: Iterable[int], rows: Iterable[int], paths: Iterable[int]) -> None:
         """Add vectors of live files; call `forget` first for keys that are already known.
 
         Args:
             keys: Keys of the files with their vectors.
             rows: Number of rows that each vector deletes.
+            paths: Keys of the files' paths alone.
         """
-        for key, deleted in zip(keys, rows, strict=True):
+        for key, deleted, path in zip(keys, rows, paths, strict=True):
             if (before := self._recent.get(key)) is not None:
-                self._count(before, -1)
-            self._recent[key] = deleted
+                self._count(before[0], -1)
+            self._recent[key] = deleted, path
+            self._recent_paths[path] = key
             self._count(deleted, 1)
         if len(self._recent) > max(FOLD_AT_LEAST, len(self._keys) // 4):
             self._fold()
@@ -133,10 +139,12 @@ class VectorTally:
         """Drop the vectors of files that are no longer live; ignores files without one."""
         below = []
         for key in keys:
-            if (deleted := self._recent.pop(key, None)) is None:
+            if (known := self._recent.pop(key, None)) is None:
                 below.append(key)
             else:
-                self._count(deleted, -1)
+                self._count(known[0], -1)
+                if self._recent_paths.get(known[1]) == key:
+                    del self._recent_paths[known[1]]
         if below and len(self._keys):
             wanted = np.array(below, np.uint64)
             at = np.searchsorted(self._keys, wanted)
@@ -146,6 +154,24 @@ class VectorTally:
             for deleted in self._rows[hits].tolist():
                 self._count(deleted, -1)
 
+    def live_paths(self) -> KeyArray:
+        """Return the path of each live vector's file; a path with two vectors occurs twice."""
+        recent = np.fromiter((path for _, path in self._recent.values()), np.uint64)
+        return np.concatenate([self._paths[self._is_live], recent])
+
+    def keys_on(self, paths: Sequence[int]) -> list[int | None]:
+        """Return the key of the live file with a vector on each path; None if there is none."""
+        found = [self._recent_paths.get(path) for path in paths]
+        if len(self._keys):
+            wanted = np.array(paths, np.uint64)
+            at = np.searchsorted(self._sorted_paths, wanted)
+            at[at == len(self._keys)] = 0
+            rows = self._by_path[at]
+            hits = (self._sorted_paths[at] == wanted) & self._is_live[rows]
+            for place in np.flatnonzero(hits).tolist():
+                found[place] = int(self._keys[rows[place]])
+        return found
+
     def _count(self, deleted_rows: int, vectors: int) -> None:
         self.count += vectors
         self.deleted_rows += vectors * deleted_rows
@@ -154,13 +180,17 @@ class VectorTally:
     def _fold(self) -> None:
         count, live = len(self._recent), self._is_live
         recent = np.fromiter(self._recent.keys(), np.uint64, count)
-        rows = np.fromiter(self._recent.values(), np.int64, count)
-        self._recent = {}
+        rows = np.fromiter((rows for rows, _ in self._recent.values()), np.int64, count)
+        paths = self.live_paths()
+        self._recent, self._recent_paths = {}, {}
         keys = np.concatenate([self._keys[live], recent])
         order = np.argsort(keys)
         self._keys = keys[order]
         self._rows = np.concatenate([self._rows[live], rows])[order]
+        self._paths = paths[order]
         self._is_live = np.ones(len(order), np.bool_)
+        self._by_path = np.argsort(self._paths)
+        self._sorted_paths = self._paths[self._by_path]
 
 
 def cardinality(value: int) -> int:

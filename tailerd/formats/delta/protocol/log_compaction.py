@@ -16,7 +16,9 @@ import msgspec
 from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.protocol.actions import UNREADABLE, FileAction, Line
 from tailerd.formats.delta.protocol.commit_file import Commit, scan_commit
+from tailerd.formats.delta.protocol.file_effects import find_repeated
 from tailerd.formats.delta.protocol.file_key import file_key
+from tailerd.formats.delta.protocol.snapshot import REMOVE_AND_ADD
 
 _DECODER = msgspec.json.Decoder(Line)
 
@@ -29,7 +31,8 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
         root_url: The table's place, to recognise absolute paths below it.
 
     Raises:
-        CorruptLogError: A line is not an action.
+        CorruptLogError: A line is not an action, or a commit has two actions of one kind for a
+            path.
     """
     others: dict[tuple[str, str], bytes] = {}
     files: dict[int, bytes] = {}
@@ -42,6 +45,11 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
                 f"{name} has a line that is not an action of the Delta protocol: {error}.",
                 remedy="Restore the file from a backup; committed log entries must not be edited.",
             ) from error
+        if find_repeated(scan_commit(0, name, body, root_url)) is not None:
+            raise CorruptLogError(
+                f"{name} has two actions of one kind for one file, which the protocol forbids.",
+                remedy=REMOVE_AND_ADD,
+            )
         adds = []
         for text, line in zip(texts, lines, strict=True):
             if line.add is not None:

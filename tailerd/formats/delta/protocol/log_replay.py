@@ -211,7 +211,7 @@ class LogReplay:
 
     def _feed_manifest(self, file: LogFile, chunks: Iterable[bytes]) -> None:
         keys, sizes, rows = [], [], []
-        vector_keys, vector_rows = [], []
+        vector_keys, vector_rows, vector_paths = [], [], []
         self._checkpoint.first_rows.append((file, self._checkpoint.next_row))
         for lines in decode_lines(file.name, chunks, self._memory_bytes):
             for line in lines:
@@ -224,6 +224,7 @@ class LogReplay:
                     if vector is not None:
                         vector_keys.append(keys[-1])
                         vector_rows.append(cardinality(vector.cardinality))
+                        vector_paths.append(file_key(line.add.path, None, self._root_url))
                 else:
                     self._take(line)
                 self._checkpoint.next_row += 1
@@ -234,6 +235,7 @@ class LogReplay:
                 rows=np.array(rows, np.uint32),
                 vector_keys=tuple(vector_keys),
                 vector_rows=tuple(vector_rows),
+                vector_paths=tuple(vector_paths),
             )
         )
 

@@ -15,9 +15,13 @@ from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import FileIndex, Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
-from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.log_path import LogFile, commit_name
 from tailerd.formats.delta.protocol.table_features import check_readable, supports_column_mapping
 
+REMOVE_AND_ADD = (
+    "Its writer is broken. RESTORE the table to a version before it, or have a writer remove that"
+    " file and add it in a new commit."
+)
 COLUMN_MAPPING_MODES = ("none", "name", "id")
 
 
@@ -111,6 +115,15 @@ def first_state(version: int, protocol: Protocol | None, metadata: Metadata | No
     return TableState(version=version, protocol=protocol, metadata=metadata)
 
 
+def named_twice(name: str) -> CorruptLogError:
+    """Return the error for a file of the log that adds one file more than once."""
+    return CorruptLogError(
+        f"{name} adds one file more than once, which the protocol forbids: whether its rows count"
+        " once or twice cannot be known.",
+        remedy=REMOVE_AND_ADD,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One version of a table. Immutable; `advance` returns a new one.
@@ -178,6 +191,22 @@ class Snapshot:
                 f"The files of version {self.version} moved on to version {self._owner[0]}."
             )
         return self._files
+
+    def check_paths(self) -> None:
+        """Reject a version in which one path is more than one file of the table.
+
+        Raises:
+            CorruptLogError: A path is live with two deletion vectors, or one commit added it twice.
+        """
+        version = self.files.version_of_repeated()
+        if version is not None:
+            raise named_twice(commit_name(version))
+        if self.files.has_path_twice():
+            raise CorruptLogError(
+                f"Version {self.version} has one data file with two deletion vectors, or with one"
+                " and without, which the protocol forbids: its rows are not certain.",
+                remedy=REMOVE_AND_ADD,
+            )
 
     def advance(self, commit: Commit) -> Snapshot:
         """Return the next version's snapshot, at a cost proportional to the commit.

@@ -94,7 +94,7 @@ def test_tallies_follow_any_commits(
 
 def test_forgetting_what_has_no_vector_changes_nothing() -> None:
     tally = VectorTally()
-    tally.add([1, 2], [10, 20])
+    tally.add([1, 2], [10, 20], [5, 6])
     tally.forget([3, 1, 1])
     assert (tally.count, tally.deleted_rows) == (1, 20)
 
