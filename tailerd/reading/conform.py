@@ -6,7 +6,8 @@ columns as null. Everything else is an error that names the column and both type
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
+from tailerd.reading.column_names import fold_name
 from tailerd.reading.file_scan import FieldScan
 from tailerd.reading.shredded_variant import TYPED_VALUE, assembled
 
@@ -25,16 +27,31 @@ class FileFields:
     """The columns of a file, or the fields of a struct in it, indexed for lookup.
 
     A lookup takes constant time: a table may have ten thousand columns.
+
+    Args:
+        fields: What the file has.
+        names: Names in the file of all columns of the table, also of those that are not read.
     """
 
-    def __init__(self, fields: Iterable[pa.Field]) -> None:
+    def __init__(self, fields: Iterable[pa.Field], names: Collection[str] = ()) -> None:
         self._fields = tuple(fields)
+        self._names = names
         self._by_name = _places((field.name, place) for place, field in enumerate(self._fields))
 
     @cached_property
-    def _by_folded_name(self) -> Mapping[str, int]:
-        names = enumerate(field.name.casefold() for field in self._fields)
-        return _places((name, place) for place, name in names)
+    def _by_folded_name(self) -> Mapping[str, list[str]]:
+        """Names by the name that is the same for all cases, without names of other columns."""
+        known = frozenset(self._names)
+        found: dict[str, list[str]] = defaultdict(list)
+        for name in self._by_name:
+            if name not in known:
+                found[fold_name(name)].append(name)
+        return found
+
+    @cached_property
+    def _lacking(self) -> Counter[str]:
+        """How many columns of the table that the file lacks have a folded name."""
+        return Counter(fold_name(name) for name in self._names if name not in self._by_name)
 
     @cached_property
     def _by_id(self) -> Mapping[bytes, int]:
@@ -49,6 +66,10 @@ class FileFields:
     def find(self, scan: FieldScan) -> int | None:
         """Return the place of the column of `scan`; None if the file lacks it.
 
+        Engines differ in the case of column names, and Delta's names are case-insensitive. So a
+        column is also found by a name that differs only in case, unless that is the exact name of
+        another column of the table.
+
         Raises:
             UnreadableDataFileError: Several columns have its name, or its id.
         """
@@ -61,9 +82,25 @@ class FileFields:
             raise UnreadableDataFileError(f"several of its columns have {meant}")
         if found is not None or scan.field_id is not None:
             return found
-        # Engines differ in the case of column names; Delta's names are case-insensitive.
-        found = self._by_folded_name.get(scan.name.casefold())
-        return None if found == _SEVERAL else found
+        return self._find_folded(scan.name)
+
+    def _find_folded(self, name: str) -> int | None:
+        folded = fold_name(name)
+        similar = self._by_folded_name.get(folded)
+        if similar is None:
+            return None
+        found = self._by_name[similar[0]]
+        if len(similar) > 1 or found == _SEVERAL:
+            several = ", ".join(map(repr, similar))
+            raise UnreadableDataFileError(
+                f"several of its columns could be {name!r}, because case is ignored: {several}"
+            )
+        if self._lacking[folded] > 1:
+            raise UnreadableDataFileError(
+                f"its column {similar[0]!r} could be several of the table's columns, because case"
+                " is ignored"
+            )
+        return found
 
 
 _SEVERAL = -1
@@ -113,7 +150,7 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
         array = assembled(array)
     fields = [array.type.field(index) for index in range(array.type.num_fields)]
     columns = array.flatten()
-    places = FileFields(fields)
+    places = FileFields(fields, [child.name for child in scan.children])
     parts = []
     for child in scan.children:
         place = places.find(child)

@@ -103,7 +103,7 @@ class _File:
     def of(cls, source: BinaryIO, scan: FileScan) -> _File:
         file = open_parquet(source, arrow_extensions_enabled=False)
         schema = file.schema_arrow
-        fields = FileFields(schema)
+        fields = FileFields(schema, scan.table_names)
         places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
         firsts = list(accumulate((num_leaves(field.type) for field in schema), initial=0))
         leaves = [

@@ -63,6 +63,7 @@ class FileScan:
         select_rows: Selects the rows; None for all.
         share: Which row groups.
         change_column: Name of the file's column of change types; empty if it has none.
+        table_names: Names in the file of all columns of the table, also of those not in `fields`.
     """
 
     url: str
@@ -70,6 +71,7 @@ class FileScan:
     select_rows: SelectRows | None = None
     share: FileShare = WHOLE_FILE
     change_column: str = ""
+    table_names: frozenset[str] = frozenset()
 
     @property
     def schema(self) -> pa.Schema:

@@ -175,7 +175,7 @@ class _Shape:
     def __init__(self, scan: FileScan, file_schema: pa.Schema) -> None:
         self._scan = scan
         self._schema = scan.schema
-        fields = FileFields(file_schema)
+        fields = FileFields(file_schema, scan.table_names)
         _require_ids(scan, fields)
         places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
         change = _change_place(scan, fields)

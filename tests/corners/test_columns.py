@@ -293,3 +293,23 @@ async def test_row_46_a_commit_needs_no_commit_info(tmp_path: Path) -> None:
     for odd in ({"operation": 5, "operationMetrics": []}, {"operationMetrics": None}, {}):
         table.commit({"commitInfo": odd}, commit_info=False)
     assert told(await changes(tmp_path), "id") == [(0, "insert", 1), (1, "delete", 1)]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("columns", [None, ["id", "A"]])
+async def test_a_column_in_another_case_than_one_added_later_is_null(
+    tmp_path: Path, columns: list[str] | None
+) -> None:
+    table = TableBuilder(tmp_path, fields=[("id", "long"), ("a", "string")])
+    table.append([{"id": 1, "a": "old"}])
+    table.change_metadata(fields=[field("id", "long"), field("a", "string"), field("A", "string")])
+    [row] = await changes(tmp_path, "snapshot", columns=columns)
+    assert (row["A"], row.get("a", "old")) == (None, "old")
+
+
+@pytest.mark.attack
+async def test_a_file_with_several_columns_for_a_name_is_refused(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, fields=[("Id", "long")])
+    table.create(table.data_file(pa.table({"ID": [1], "id": [9]}), partition={}, stats=False))
+    with pytest.raises(UnreadableDataFileError, match=r"could be 'Id'.*'ID', 'id'"):
+        await changes(tmp_path)

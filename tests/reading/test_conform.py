@@ -134,8 +134,45 @@ def test_a_name_in_another_case_is_found_only_where_it_is_the_only_one() -> None
     assert FileFields(fields).find(part("x", pa.int64())) == 0
     assert FileFields(fields).find(part("y", pa.int64())) == 2
     assert FileFields(fields).find(part("Y", pa.int64())) == 1
-    twice = [pa.field("AB", pa.int64()), pa.field("Ab", pa.int64())]
-    assert FileFields(twice).find(part("ab", pa.int64())) is None
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("in_file", "in_table", "name"),
+    [
+        (["AB", "Ab"], ["ab"], "ab"),
+        (["AB", "AB"], ["ab"], "ab"),
+        (["AB"], ["ab", "aB"], "ab"),
+    ],
+)
+def test_several_matches_of_a_name_are_an_error(
+    in_file: list[str], in_table: list[str], name: str
+) -> None:
+    fields = [pa.field(each, pa.int64()) for each in in_file]
+    with pytest.raises(UnreadableDataFileError, match="case is ignored"):
+        FileFields(fields, in_table).find(part(name, pa.int64()))
+
+
+@pytest.mark.attack
+def test_the_exact_name_of_another_column_is_never_read() -> None:
+    fields = [pa.field("a", pa.int64())]
+    assert FileFields(fields, ["A", "a"]).find(part("A", pa.int64())) is None
+    assert FileFields(fields, ["A", "a"]).find(part("a", pa.int64())) == 0
+    struct = pa.array([{"a": 1}])
+    target = pa.struct([("A", pa.int64()), ("a", pa.int64())])
+    children = part("A", pa.int64()), part("a", pa.int64())
+    assert conform(struct, scan_for(target, *children)).to_pylist() == [{"A": None, "a": 1}]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("in_file", "in_table"),
+    [("strasse", "stra\N{LATIN SMALL LETTER SHARP S}e"), ("s", "\N{LATIN SMALL LETTER LONG S}")],
+)
+def test_letters_that_java_keeps_apart_are_different_names(in_file: str, in_table: str) -> None:
+    fields = [pa.field(in_file, pa.int64())]
+    assert FileFields(fields).find(part(in_table, pa.int64())) is None
+    assert FileFields(fields).find(part(in_file.upper(), pa.int64())) == 0
 
 
 def test_columns_of_one_name_are_told_apart_by_id_and_never_mixed_up() -> None:

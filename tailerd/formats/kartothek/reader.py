@@ -155,7 +155,7 @@ class _RewrittenCommit:
             CorruptLogError: Its path has an invalid value for a column.
         """
         files = self._payload.removed if side is Side.REMOVED else self._payload.added
-        return _scan(files[number], self.schema(columns))
+        return _scan(files[number], self._schema, columns)
 
     def selects_nothing(self, side: Side, number: int) -> bool:
         """Return false: every row of a file is selected."""
@@ -178,8 +178,12 @@ def _read_first(task: ChangeTask) -> Iterator[str]:
             yield payload.added[group.added[0]].url
 
 
-def _scan(file: DatasetFile, schema: pa.Schema) -> FileScan:
-    return FileScan(url=file.url, fields=field_scans(schema, file.folder))
+def _scan(file: DatasetFile, schema: pa.Schema, columns: Sequence[str] | None) -> FileScan:
+    return FileScan(
+        url=file.url,
+        fields=field_scans(chosen(schema, columns), file.folder),
+        table_names=frozenset(schema.names),
+    )
 
 
 def _value(payload: PartitionFile, column: str) -> object:
@@ -212,7 +216,7 @@ def _file_rows(
             raise collected(url) from error
 
     share = FileShare(index=payload.share_index, count=payload.share_count)
-    scan = replace(_scan(payload.file, chosen(decode_schema(payload.schema), columns)), share=share)
+    scan = replace(_scan(payload.file, decode_schema(payload.schema), columns), share=share)
     for rows, _, positions in read_file(scan, limit, opened):
         yield ChangeBatch(
             rows=rows,

@@ -140,6 +140,7 @@ def scan_of(
         if file.rows == ALL_ROWS
         else partial(select_rows, file.rows, open_vectors),
         share=FileShare(index=file.share_index, count=file.share_count),
+        table_names=_names_in_files(file.schema),
     )
 
 
@@ -184,6 +185,13 @@ def column_scans(
                 remedy=f"Rename it in the table, or {LEAVE_OUT}.",
             )
     return tuple(_field(field, schema.column_mapping) for field in fields)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_in_files(schema: TableSchema) -> frozenset[str]:
+    """Return the names of all columns of a table in its files."""
+    fields = parse_schema(schema.text).fields
+    return frozenset(field.physical_name(schema.column_mapping) for field in fields)
 
 
 def _field(field: StructField, mapping: str) -> FieldScan:
