@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import pyarrow.parquet as pq
-
-from tailerd.reading.parquet_pages import first_byte
+from tailerd.reading.parquet_chunks import RowGroup
 
 _HOLE_BYTES = 64 * 1024
 """Smaller gaps between two columns are read with them."""
@@ -18,16 +16,16 @@ Range = tuple[int, int]
 
 
 def ranges_ahead(
-    about: pq.FileMetaData,
+    groups: Sequence[RowGroup],
     leaves: Sequence[int],
     group: int,
     following: Iterable[int],
     max_bytes: int,
 ) -> list[Range]:
     """Return the ranges to fetch for a row group, and for following ones within `max_bytes`."""
-    ranges = column_ranges(about, group, leaves)
+    ranges = column_ranges(groups[group], leaves)
     for other in following:
-        ahead = column_ranges(about, other, leaves)
+        ahead = column_ranges(groups[other], leaves)
         max_bytes -= sum(length for _, length in ahead)
         if max_bytes < 0:
             break
@@ -35,11 +33,10 @@ def ranges_ahead(
     return ranges
 
 
-def column_ranges(about: pq.FileMetaData, group: int, leaves: Iterable[int]) -> list[Range]:
+def column_ranges(group: RowGroup, leaves: Iterable[int]) -> list[Range]:
     """Return the ranges of leaf columns of a row group, adjacent ones merged."""
-    row_group = about.row_group(group)
-    chunks = (row_group.column(leaf) for leaf in leaves)
-    found = [(first_byte(chunk), chunk.total_compressed_size + _MORE_BYTES) for chunk in chunks]
+    chunks = (group.chunks[leaf] for leaf in leaves)
+    found = [(chunk.first_byte, chunk.stored_bytes + _MORE_BYTES) for chunk in chunks]
     joined: list[Range] = []
     for start, length in sorted(found):
         last, last_length = joined[-1] if joined else (0, 0)

@@ -13,15 +13,14 @@ from itertools import accumulate
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tailerd.errors import TailerdError
 from tailerd.reading.column_ranges import column_ranges
 from tailerd.reading.conform import FileFields
 from tailerd.reading.file_scan import WHOLE_FILE, FileScan
 from tailerd.reading.parquet import num_leaves
-from tailerd.reading.parquet_open import open_parquet
-from tailerd.reading.parquet_pages import check_footer, first_byte
+from tailerd.reading.parquet_chunks import RowGroup
+from tailerd.reading.parquet_open import OpenedParquet, open_parquet
 from tailerd.storage.base import RemoteFile
 
 BLOCK_BYTES = 1024 * 1024
@@ -83,9 +82,10 @@ def difference_of_files(
         return None
     with open_file(one.url) as source, open_file(other.url) as other_source:
         try:
-            for opened, scan in ((source, one), (other_source, other)):
-                check_footer(opened, memory_bytes, scan.url)
-            files = _File.of(source, one), _File.of(other_source, other)
+            files = (
+                _File.of(source, one, memory_bytes),
+                _File.of(other_source, other, memory_bytes),
+            )
             return _difference(*files) if files[0].means_the_same(files[1]) else None
         except (pa.ArrowException, OSError, ValueError, TailerdError):
             return None
@@ -94,68 +94,75 @@ def difference_of_files(
 @dataclass(frozen=True, slots=True)
 class _File:
     source: BinaryIO
-    about: pq.FileMetaData
+    opened: OpenedParquet
     schema: pa.Schema
     leaves: Sequence[Sequence[int]]
     """The leaf columns of each column of the scan; empty if the file lacks the column."""
 
     @classmethod
-    def of(cls, source: BinaryIO, scan: FileScan) -> _File:
-        file = open_parquet(source, arrow_extensions_enabled=False)
-        schema = file.schema_arrow
+    def of(cls, source: BinaryIO, scan: FileScan, memory_bytes: int) -> _File:
+        opened = open_parquet(source, memory_bytes, scan.url, arrow_extensions_enabled=False)
+        schema = opened.file.schema_arrow
         fields = FileFields(schema, scan.table_names)
         places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
         firsts = list(accumulate((num_leaves(field.type) for field in schema), initial=0))
         leaves = [
             () if place is None else range(firsts[place], firsts[place + 1]) for place in places
         ]
-        return cls(source, file.metadata, schema, leaves)
+        return cls(source, opened, schema, leaves)
+
+    @property
+    def groups(self) -> Sequence[RowGroup]:
+        """Its row groups."""
+        return self.opened.footer.groups
+
+    @property
+    def num_rows(self) -> int:
+        """Number of its rows."""
+        return sum(group.num_rows for group in self.groups)
 
     def means_the_same(self, other: _File) -> bool:
         """Return whether equal bytes of the two files are equal values."""
         return (
             self.leaves == other.leaves
-            and self.about.schema.equals(other.about.schema)
+            and self.opened.file.schema.equals(other.opened.file.schema)
             and self.schema.equals(other.schema, check_metadata=False)
-            and not any(_SHORT_SIZES.match(each.about.created_by or "") for each in (self, other))
+            and not any(_SHORT_SIZES.match(each.opened.footer.created_by) for each in (self, other))
         )
 
     def has_like(self, other: _File, group: int, leaf: int) -> bool:
         """Return whether a column may have the same bytes in both files."""
-        mine, its = (each.about.row_group(group).column(leaf) for each in (self, other))
+        mine, its = (each.groups[group].chunks[leaf] for each in (self, other))
         return bool(
-            mine.total_compressed_size == its.total_compressed_size
+            mine.stored_bytes == its.stored_bytes
             and mine.compression == its.compression
             and mine.num_values == its.num_values
-            and not mine.file_path
-            and not its.file_path
+            and not any(each.is_elsewhere or each.is_encrypted for each in (mine, its))
         )
 
     def expect(self, group: int, leaves: Sequence[int]) -> None:
         if isinstance(self.source, RemoteFile):
-            self.source.expect(column_ranges(self.about, group, leaves))
+            self.source.expect(column_ranges(self.groups[group], leaves))
 
 
 def _difference(one: _File, other: _File) -> FileDifference:
     groups: list[GroupDifference] = []
     start = 0
-    for number in range(min(one.about.num_row_groups, other.about.num_row_groups)):
-        count = one.about.row_group(number).num_rows
-        if count != other.about.row_group(number).num_rows:
+    for number in range(min(len(one.groups), len(other.groups))):
+        count = one.groups[number].num_rows
+        if count != other.groups[number].num_rows:
             break
         columns = _unequal_columns(one, other, number)
         if columns is None or columns:
             groups.append(GroupDifference(start, count, columns))
         start += count
-    return FileDifference(tuple(groups), start, (one.about.num_rows, other.about.num_rows))
+    return FileDifference(tuple(groups), start, (one.num_rows, other.num_rows))
 
 
 def _unequal_columns(one: _File, other: _File, group: int) -> tuple[int, ...] | None:
     """Return the columns of the scan that differ in a row group; None if most of it differs."""
-    about = one.about.row_group(group)
-    sizes = {
-        leaf: about.column(leaf).total_compressed_size for leaves in one.leaves for leaf in leaves
-    }
+    chunks = one.groups[group].chunks
+    sizes = {leaf: chunks[leaf].stored_bytes for leaves in one.leaves for leaf in leaves}
     like = sorted(leaf for leaf in sizes if one.has_like(other, group, leaf))
     # By the footers alone, so that little is read of files that have little in common.
     least = LEAST_SHARE * sum(sizes.values())
@@ -170,10 +177,10 @@ def _unequal_columns(one: _File, other: _File, group: int) -> tuple[int, ...] | 
 
 
 def _are_equal(one: _File, other: _File, group: int, leaf: int) -> bool:
-    chunks = [each.about.row_group(group).column(leaf) for each in (one, other)]
-    left = chunks[0].total_compressed_size
-    one.source.seek(first_byte(chunks[0]))
-    other.source.seek(first_byte(chunks[1]))
+    chunks = [each.groups[group].chunks[leaf] for each in (one, other)]
+    left = chunks[0].stored_bytes
+    one.source.seek(chunks[0].first_byte)
+    other.source.seek(chunks[1].first_byte)
     while left > 0:
         size = min(left, BLOCK_BYTES)
         block = one.source.read(size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,8 @@ from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.parquet_batches import BoundedBatches
-from tailerd.reading.parquet_open import open_parquet
-from tailerd.reading.parquet_pages import check_footer
+from tailerd.reading.parquet_chunks import RowGroup
+from tailerd.reading.parquet_open import OpenedParquet, open_parquet
 from tailerd.reading.parquet_pieces import SPARSE, RowPieces
 from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
@@ -68,6 +68,7 @@ def read_file(
 
     Raises:
         UnreadableDataFileError: The file is not Parquet, or its columns do not fit.
+        UnsupportedFeatureError: It is encrypted.
         TailerdError: Raised by `open_file` or the scan's `select_rows`.
     """
     parts = _parts(scan, limit, open_file or Stores().open_data_file)
@@ -117,19 +118,32 @@ def _parts(
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None, _Stretch]]:
     """Yield selected rows, their change types, and their stretch of the file."""
     with open_file(scan.url) as source, _named(scan.url):
-        check_footer(source, limit.memory_bytes, scan.url)
-        file = _open(source, scan.change_column)
+        opened = _open(source, scan, limit)
         selection = None
         if scan.select_rows is not None:
-            selection = scan.select_rows(file.metadata.num_rows, limit.memory_bytes)
-        shape = _Shape(scan, file.schema_arrow)
-        for batch, at in _RowGroups(scan, file, source, shape, limit).read(selection):
+            selection = scan.select_rows(opened.file.metadata.num_rows, limit.memory_bytes)
+        shape = _Shape(scan, opened.file.schema_arrow)
+        for batch, at in _RowGroups(scan, opened, source, shape, limit).read(selection):
             rows, changes = _selected(shape.of(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
 
-def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
-    defaults: dict[str, Any] = {
+def _open(source: BinaryIO, scan: FileScan, limit: BatchLimit) -> OpenedParquet:
+    options = _options(source, scan.change_column)
+    try:
+        return open_parquet(source, limit.memory_bytes, f"the data file {scan.url}", **options)
+    except KeyError as error:
+        raise UnreadableDataFileError(
+            f"it is a change file and has no column {scan.change_column}"
+        ) from error
+
+
+def _reopen(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
+    return pq.ParquetFile(source, **_options(source, change_column) | options)
+
+
+def _options(source: BinaryIO, change_column: str) -> dict[str, Any]:
+    return {
         # If reads are requests, all columns of a row group are read with as few as possible.
         "pre_buffer": isinstance(source, RemoteFile),
         "coerce_int96_timestamp_unit": "us",
@@ -137,12 +151,6 @@ def _open(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFil
         # A few repeated values: only their dictionary codes need to be decoded and counted.
         "read_dictionary": [change_column] if change_column else None,
     }
-    try:
-        return open_parquet(source, **defaults | options)
-    except KeyError as error:
-        raise UnreadableDataFileError(
-            f"it is a change file and has no column {change_column}"
-        ) from error
 
 
 @contextmanager
@@ -279,33 +287,35 @@ class _RowGroups:
     def __init__(
         self,
         scan: FileScan,
-        file: pq.ParquetFile,
+        opened: OpenedParquet,
         source: BinaryIO,
         shape: _Shape,
         limit: BatchLimit,
     ) -> None:
         self._scan = scan
-        self._file = file
+        self._groups = opened.footer.groups
         self._source = source
         self._leaves = shape.leaves
         self._limit = limit
-        reopen = partial(_open, change_column=scan.change_column)
 
-        def batches_of(opened: pq.ParquetFile, source: BinaryIO) -> BoundedBatches:
-            name = f"the data file {scan.url}"
-            return BoundedBatches(opened, reopen, source, name, limit, shape.constant_bytes)
+        def batches_of(opened: OpenedParquet, source: BinaryIO) -> BoundedBatches:
+            name, size = f"the data file {scan.url}", shape.constant_bytes
+            reopen = partial(_reopen, change_column=scan.change_column)
+            return BoundedBatches(opened, reopen, source, name, limit, size)
 
-        self._batches = batches_of(file, source)
+        self._batches = batches_of(opened, source)
         self._pieces = RowPieces(
-            file, source, shape.columns, lambda piece: batches_of(reopen(piece), piece)
+            opened,
+            source,
+            shape.columns,
+            lambda piece: batches_of(_open(piece, scan, limit), piece),
         )
 
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield batches with all selected rows, each with the position of its first row."""
-        about = self._file.metadata
-        wanted = _wanted_groups(about, self._scan.share, selection)
+        wanted = _wanted_groups(self._groups, self._scan.share, selection)
         for place, (group, first_row) in enumerate(wanted):
-            size = _batch_rows(about.row_group(group), self._limit)
+            size = _batch_rows(self._groups[group], self._limit)
             pieces = None if selection is None else self._few(group, first_row, size, selection)
             if pieces is not None:
                 yield from ((batch, first_row + at) for batch, at in pieces)
@@ -313,7 +323,9 @@ class _RowGroups:
             if isinstance(self._source, RemoteFile):
                 ahead = [each for each, _ in wanted[place + 1 : place + 2]]
                 most_bytes = self._limit.max_bytes
-                self._source.expect(ranges_ahead(about, self._leaves, group, ahead, most_bytes))
+                self._source.expect(
+                    ranges_ahead(self._groups, self._leaves, group, ahead, most_bytes)
+                )
             at = first_row
             for batch in self._batches.rows(group, self._leaves, size):
                 yield batch, at
@@ -326,7 +338,7 @@ class _RowGroups:
 
         None if reading all would be cheaper, as in a remote file with a request per page header.
         """
-        count = self._file.metadata.row_group(group).num_rows
+        count = self._groups[group].num_rows
         few = selection.count(first_row, first_row + count) * SPARSE <= count
         if not few or isinstance(self._source, RemoteFile):
             return None
@@ -335,16 +347,15 @@ class _RowGroups:
 
 
 def _wanted_groups(
-    about: pq.FileMetaData, share: FileShare, selection: RowSelection | None
+    groups: Sequence[RowGroup], share: FileShare, selection: RowSelection | None
 ) -> list[tuple[int, int]]:
     """Return the row groups of a share with selected rows, each with its first row."""
     found = []
-    groups = [about.row_group(group) for group in range(about.num_row_groups)]
-    total_bytes, done_bytes = sum(group.total_byte_size for group in groups), 0
+    total_bytes, done_bytes = sum(group.size_bytes for group in groups), 0
     start = 0
     for number, group in enumerate(groups):
         begin_bytes, end = done_bytes, start + group.num_rows
-        done_bytes += group.total_byte_size
+        done_bytes += group.size_bytes
         is_ours = share.has(begin_bytes, done_bytes, total_bytes)
         if is_ours and (selection is None or not selection.is_empty(start, end)):
             found.append((number, start))
@@ -352,9 +363,9 @@ def _wanted_groups(
     return found
 
 
-def _batch_rows(about: pq.RowGroupMetaData, limit: BatchLimit) -> int:
+def _batch_rows(about: RowGroup, limit: BatchLimit) -> int:
     """Return how many rows of a row group fit a batch, by the sizes in the file's footer."""
-    row_bytes: int = max(1, about.total_byte_size // max(1, about.num_rows))
+    row_bytes = max(1, about.size_bytes // max(1, about.num_rows))
     return max(1, min(limit.max_rows, limit.max_bytes // row_bytes))
 
 

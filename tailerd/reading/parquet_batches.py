@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.limits import BatchLimit, largest_piece_bytes
 from tailerd.errors import TooLargeError
+from tailerd.reading.parquet_chunks import ColumnChunk
+from tailerd.reading.parquet_open import OpenedParquet
 from tailerd.reading.parquet_pages import (
     ColumnPages,
     check_pages,
-    first_byte,
     most_decoded_bytes,
     pages_of_column,
 )
@@ -36,7 +37,6 @@ HELD_BYTES = 8 * 1024 * 1024
 """Maximum size of files that may be read into memory as a whole."""
 
 _FIXED_BYTES = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 12, "FLOAT": 8, "DOUBLE": 8}
-_PREFIXED = "DELTA_BYTE_ARRAY"
 _GROWTH = 4
 
 _Numbers = npt.NDArray[np.float64]
@@ -46,9 +46,9 @@ class BoundedBatches:
     """Reads row groups of one open file; used by one thread at a time.
 
     Args:
-        file: The file, opened with the options for its rows.
+        opened: The file, opened with the options for its rows.
         reopen: Opens it, or a source with the same bytes, with other options.
-        source: The source that `file` reads.
+        source: The source that it reads.
         name: For error messages.
         limit: Of a batch.
         row_bytes: Memory per row for values that are not in the file.
@@ -56,14 +56,16 @@ class BoundedBatches:
 
     def __init__(
         self,
-        file: pq.ParquetFile,
+        opened: OpenedParquet,
         reopen: Reopen,
         source: BinaryIO,
         name: str,
         limit: BatchLimit,
         row_bytes: int = 0,
     ) -> None:
-        self._file = file
+        self._opened = opened
+        self._file = opened.file
+        self._groups = opened.footer.groups
         self._reopen = reopen
         self._source = source
         self._name = name
@@ -74,10 +76,10 @@ class BoundedBatches:
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
         """Return whether columns of a row group are small, whatever their pages contain."""
-        about = self._file.metadata.row_group(group)
+        about = self._groups[group]
         total = self._row_bytes * about.num_rows
         for leaf in leaves:
-            chunk = about.column(leaf)
+            chunk = about.chunks[leaf]
             decoded = most_decoded_bytes(chunk)
             width = self._width(leaf, chunk)
             total += decoded + chunk.num_values * (decoded if width is None else width)
@@ -94,29 +96,21 @@ class BoundedBatches:
 
         Raises:
             TooLargeError: A page, or a row, does not fit the memory.
+            UnsupportedFeatureError: A column is encrypted.
         """
+        self._opened.check_readable(group, leaves)
         if self.is_small(group, leaves):
             yield from _batches(self._file, most_rows, group, leaves)
             return
-        about = self._file.metadata.row_group(group)
-        chunks = [about.column(leaf) for leaf in leaves]
-        self._check_places(chunks)
+        chunks = [self._groups[group].chunks[leaf] for leaf in leaves]
         pages = [pages_of_column(self._source, chunk) for chunk in chunks]
         check_pages(pages, self._limit.memory_bytes, self._name)
         sizes = self._sizes(group, list(zip(leaves, chunks, pages, strict=True)))
         yield from self._sized(self._for_chunks(chunks), group, leaves, sizes, most_rows)
 
-    def _check_places(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
-        end = self._source.seek(0, 2)
-        for chunk in chunks:
-            if first_byte(chunk) + chunk.total_compressed_size > end:
-                raise pa.ArrowInvalid(
-                    f"its footer says that {chunk.path_in_schema} ends after the end of the file"
-                )
-
-    def _for_chunks(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> pq.ParquetFile:
+    def _for_chunks(self, chunks: Iterable[ColumnChunk]) -> pq.ParquetFile:
         """Return the file, reopened with buffered reads if the columns are too large for memory."""
-        if sum(chunk.total_compressed_size for chunk in chunks) <= self._most_bytes:
+        if sum(chunk.stored_bytes for chunk in chunks) <= self._most_bytes:
             return self._file
         return self._reopen(
             source=self._source,
@@ -125,25 +119,23 @@ class BoundedBatches:
             buffer_size=BUFFER_BYTES,
         )
 
-    def _hold(self, chunks: Iterable[pq.ColumnChunkMetaData]) -> None:
+    def _hold(self, chunks: Iterable[ColumnChunk]) -> None:
         """Read a small file at once if most of it is needed, to not read dictionaries twice."""
         if isinstance(self._source, RemoteFile | pa.BufferReader):
             return
         size = self._source.seek(0, 2)
-        if size <= HELD_BYTES and 2 * sum(c.total_compressed_size for c in chunks) > size:
+        if size <= HELD_BYTES and 2 * sum(c.stored_bytes for c in chunks) > size:
             self._source.seek(0)
             self._source = pa.BufferReader(self._source.read())
             self._file = self._reopen(source=self._source, metadata=self._file.metadata)
 
-    def _width(self, leaf: int, chunk: pq.ColumnChunkMetaData) -> int | None:
+    def _width(self, leaf: int, chunk: ColumnChunk) -> int | None:
         if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
             return max(16, int(self._file.schema.column(leaf).length))
         return _FIXED_BYTES.get(chunk.physical_type)
 
-    def _sizes(
-        self, group: int, columns: list[tuple[int, pq.ColumnChunkMetaData, ColumnPages]]
-    ) -> _RowSizes:
-        rows = self._file.metadata.row_group(group).num_rows
+    def _sizes(self, group: int, columns: list[tuple[int, ColumnChunk, ColumnPages]]) -> _RowSizes:
+        rows = self._groups[group].num_rows
         sizes = _RowSizes(self._row_bytes)
         coded: list[tuple[int, ColumnPages, float]] = []
         for leaf, chunk, pages in columns:
@@ -153,7 +145,7 @@ class BoundedBatches:
                 sizes.add_fixed(width * per_row)
                 continue
             sizes.add_pages(pages, per_row)
-            if _PREFIXED in chunk.encodings:
+            if chunk.has_prefixes:
                 sizes.add_fixed(max(pages.decoded_bytes, default=0) * per_row)
             elif pages.dictionary_bytes:
                 coded.append((leaf, pages, per_row))

@@ -18,6 +18,9 @@ from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
 
+MAX_VARINT_BYTES = 10
+"""Of an integer with 64 bits."""
+
 Fields = dict[int, tuple[int, Any]]
 """A Thrift struct: (type, value) by field id. A list is (type of its elements, elements)."""
 
@@ -70,13 +73,13 @@ class _Reader:
         return value
 
     def _varint(self) -> int:
-        result = shift = 0
-        while True:
+        result = 0
+        for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
             byte = self._byte()
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return result
-            shift += 7
+        raise ValueError("an integer has no end")
 
     def _zigzag(self) -> int:
         value = self._varint()

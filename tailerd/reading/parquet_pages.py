@@ -6,44 +6,22 @@ is referenced many times. Footers are incomplete and may be wrong; decoders use 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-import pyarrow.parquet as pq
-
 from tailerd.changefeed.limits import ALLOWANCE_BYTES, largest_piece_bytes
 from tailerd.errors import TooLargeError
-from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, UNREADABLE, PageHeader
+from tailerd.reading.parquet_chunks import ColumnChunk
+from tailerd.reading.parquet_footer import UNREADABLE, PageHeader
 
 HEADER_BYTES = 1024
 """Bytes read for the header of a page; headers with long statistics are read again, with more."""
 MOST_HEADER_BYTES = 1024 * 1024
 
-FOOTER_SHARE = 8
-"""A footer decodes to objects of several times its size."""
-
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
 """Maximum decoded bytes per byte; other codecs are treated as unbounded."""
 _UNKNOWN_RATIO = 40_000
-
-
-def check_footer(source: BinaryIO, memory_bytes: int, name: str) -> None:
-    """Check the length of a file's footer; does nothing if the file is not Parquet.
-
-    Raises:
-        TooLargeError: Reading it would exceed the memory.
-    """
-    end = source.seek(0, 2)
-    if end < 2 * TAIL_BYTES:
-        return
-    source.seek(end - TAIL_BYTES)
-    tail = source.read(TAIL_BYTES)
-    [size] = struct.unpack("<I", tail[:4])
-    most = (memory_bytes + ALLOWANCE_BYTES) // FOOTER_SHARE
-    if tail[4:] == MAGIC and most < size <= end:
-        raise TooLargeError.within(memory_bytes, f"The footer of {name} has {size >> 20} MiB")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,18 +46,12 @@ class ColumnPages:
         return max(0, self.dictionary_bytes - 4 * self.dictionary_values)
 
 
-def first_byte(chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the position of the first byte of a column chunk."""
-    dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
-    return int(data if not dictionary or dictionary > data else dictionary)
-
-
-def most_decoded_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+def most_decoded_bytes(chunk: ColumnChunk) -> int:
     """Return the maximum decoded size of a column chunk by its codec, ignoring the footer."""
-    return int(chunk.total_compressed_size) * _RATIOS.get(chunk.compression, _UNKNOWN_RATIO)
+    return chunk.stored_bytes * _RATIOS.get(chunk.compression, _UNKNOWN_RATIO)
 
 
-def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPages:
+def pages_of_column(source: BinaryIO, chunk: ColumnChunk) -> ColumnPages:
     """Read the headers of a column's pages; blocking.
 
     For a damaged column, only the pages before the damage: decoders stop there too.
@@ -96,12 +68,10 @@ def pages_of_column(source: BinaryIO, chunk: pq.ColumnChunkMetaData) -> ColumnPa
     return found
 
 
-def page_headers(
-    source: BinaryIO, chunk: pq.ColumnChunkMetaData
-) -> Iterator[tuple[int, PageHeader]]:
+def page_headers(source: BinaryIO, chunk: ColumnChunk) -> Iterator[tuple[int, PageHeader]]:
     """Yield the headers of a column's pages and their positions; stop at an unreadable one."""
-    at, left = first_byte(chunk), chunk.num_values
-    end = at + chunk.total_compressed_size
+    at, left = chunk.first_byte, chunk.num_values
+    end = at + chunk.stored_bytes
     while left > 0 and at < end:
         header = _header_at(source, at)
         if header is None:

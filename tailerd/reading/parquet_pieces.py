@@ -13,12 +13,13 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tailerd.errors import CorruptLogError
 from tailerd.reading.parquet_batches import BoundedBatches
+from tailerd.reading.parquet_chunks import ColumnChunk
 from tailerd.reading.parquet_footer import MAGIC, Footer, footer_body, group_fields, read_footer
-from tailerd.reading.parquet_pages import first_byte, page_headers
+from tailerd.reading.parquet_open import OpenedParquet
+from tailerd.reading.parquet_pages import page_headers
 from tailerd.rows.hash_kernels import Rows
 
 MOST_CHUNKS = 2000
@@ -66,27 +67,27 @@ class RowPieces:
     """Reads rows of one open file by their pages; used by one thread at a time.
 
     Args:
-        file, source: The file, and the source it reads.
+        opened, source: The file, and the source it reads.
         columns: The leaf columns of each column to read, ascending.
         batches: Reads another file with the same schema.
     """
 
     def __init__(
         self,
-        file: pq.ParquetFile,
+        opened: OpenedParquet,
         source: BinaryIO,
         columns: Sequence[range],
         batches: Callable[[BinaryIO], BoundedBatches],
     ) -> None:
-        self._file = file
+        self._groups = opened.footer.groups
         self._source = source
         self._columns = columns
         self._batches = batches
-        about = file.metadata
+        schema = opened.file.schema
         leaves = (leaf for column in columns for leaf in column)
         # Pages of repeated columns may begin within a row.
-        self._can_read = about.num_columns * about.num_row_groups <= MOST_CHUNKS and all(
-            file.schema.column(leaf).max_repetition_level == 0 for leaf in leaves
+        self._can_read = len(schema) * len(self._groups) <= MOST_CHUNKS and all(
+            schema.column(leaf).max_repetition_level == 0 for leaf in leaves
         )
 
     @cached_property
@@ -108,7 +109,7 @@ class RowPieces:
         Returns:
             None if reading the whole row group is cheaper, or reading by pages is not possible.
         """
-        count = self._file.metadata.row_group(group).num_rows
+        count = self._groups[group].num_rows
         if not self._can_read or count < LEAST_ROWS or self._footer is None:
             return None
         leaves = self._leaves(group, int(wanted[-1]))
@@ -122,12 +123,12 @@ class RowPieces:
 
     def _leaves(self, group: int, last: int) -> dict[int, _Leaf] | None:
         """Return the pages up to a row; None if they end before it or have no clear bounds."""
-        about = self._file.metadata.row_group(group)
+        about = self._groups[group]
         found: dict[int, _Leaf] = {}
         for column in self._columns:
             # Common edges of several leaves are known only from all their pages.
             until = last if len(column) == 1 else about.num_rows - 1
-            found |= {leaf: _pages(self._source, about.column(leaf), until) for leaf in column}
+            found |= {leaf: _pages(self._source, about.chunks[leaf], until) for leaf in column}
         return None if any(int(leaf.edges[-1]) <= last for leaf in found.values()) else found
 
     def _read(
@@ -176,8 +177,8 @@ class RowPieces:
         return bytes(out + footer_body(footer, [described], rows))
 
 
-def _pages(source: BinaryIO, chunk: pq.ColumnChunkMetaData, last: int) -> _Leaf:
-    edges, offsets = [0], [first_byte(chunk)]
+def _pages(source: BinaryIO, chunk: ColumnChunk, last: int) -> _Leaf:
+    edges, offsets = [0], [chunk.first_byte]
     dictionary = (0, 0)
     for at, header in page_headers(source, chunk):
         end = at + header.header_bytes + header.stored_bytes

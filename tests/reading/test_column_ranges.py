@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.reading.column_ranges import Range, column_ranges, ranges_ahead
+from tailerd.reading.parquet_chunks import RowGroup
+from tailerd.reading.parquet_open import open_parquet
 
 ROWS = 40_000
 LEAVES = {"a": [0], "b": [1], "c.d": [2, 3], "e": [4]}
@@ -24,6 +27,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Each column chunk is larger than what is read for being between two.
     pq.write_table(pa.table(columns), path, row_group_size=ROWS, use_dictionary=["e"])
     return path
+
+
+def groups_of(path: Path) -> Sequence[RowGroup]:
+    with path.open("rb") as source:
+        return open_parquet(source, 1 << 28, "file").footer.groups
 
 
 class Watched(io.BytesIO):
@@ -47,9 +55,8 @@ def test_all_that_a_reader_reads_of_a_row_group_is_within_the_ranges(
     source.reads.clear()
     table = file.read_row_group(group, columns=columns)
     assert table.column_names == columns
-    ranges = column_ranges(
-        file.metadata, group, [leaf for column in columns for leaf in LEAVES[column]]
-    )
+    leaves = [leaf for column in columns for leaf in LEAVES[column]]
+    ranges = column_ranges(groups_of(path)[group], leaves)
     for start, length in source.reads:
         assert any(at <= start and start + length <= at + size for at, size in ranges)
     read = sum(length for _, length in source.reads)
@@ -57,16 +64,16 @@ def test_all_that_a_reader_reads_of_a_row_group_is_within_the_ranges(
 
 
 def test_neighbouring_columns_are_one_range_and_distant_ones_two(path: Path) -> None:
-    about = pq.ParquetFile(path).metadata
-    assert len(column_ranges(about, 0, [0, 1])) == 1
-    assert len(column_ranges(about, 0, [0, 4])) == 2
-    assert column_ranges(about, 0, []) == []
+    group = groups_of(path)[0]
+    assert len(column_ranges(group, [0, 1])) == 1
+    assert len(column_ranges(group, [0, 4])) == 2
+    assert column_ranges(group, []) == []
 
 
 def test_the_following_row_group_is_expected_only_where_it_fits(path: Path) -> None:
-    about = pq.ParquetFile(path).metadata
-    first, second = (column_ranges(about, group, [0]) for group in (0, 1))
+    about = groups_of(path)
+    first, second = (column_ranges(group, [0]) for group in about[:2])
     size = sum(length for _, length in second)
     assert ranges_ahead(about, [0], 0, [1], size) == first + second
     assert ranges_ahead(about, [0], 0, [1], size - 1) == first
-    assert ranges_ahead(about, [0], 3, [], 0) == column_ranges(about, 3, [0])
+    assert ranges_ahead(about, [0], 3, [], 0) == column_ranges(about[3], [0])

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit
-from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
+from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
-from tailerd.reading.parquet_pages import check_footer
 from tailerd.reading.read_ahead import read_ahead
 from tailerd.storage.base import RemoteFile
 
@@ -48,8 +47,10 @@ class CheckpointFile:
         self._source = source
         self._limit = BatchLimit(memory_bytes=memory_bytes)
         with self._mapped():
-            check_footer(source, memory_bytes, f"the checkpoint file {name}")
-            self._file = self._open()
+            self._opened = open_parquet(
+                source, memory_bytes, f"the checkpoint file {name}", **self._options()
+            )
+            self._file, self._groups = self._opened.file, self._opened.footer.groups
             schema = self._file.schema
             self._leaves = [schema.column(index).path for index in range(len(schema))]
         self._check_has_files()
@@ -63,15 +64,17 @@ class CheckpointFile:
         """
         return cls(log.store.open_input(log.path_of(file)), file.name, log.memory_bytes)
 
-    def _open(self, source: BinaryIO | None = None, **options: Any) -> pq.ParquetFile:
+    def _options(self) -> dict[str, Any]:
         is_remote = isinstance(self._source, RemoteFile)
-        defaults = {
+        return {
             "pre_buffer": is_remote,
             "buffer_size": 0 if is_remote else BUFFER_BYTES,
             # For Spark's statistics; nanoseconds would overflow outside the years 1677 to 2262.
             "coerce_int96_timestamp_unit": "us",
         }
-        return open_parquet(source or self._source, **defaults | options)
+
+    def _reopen(self, source: BinaryIO, **options: Any) -> pq.ParquetFile:
+        return pq.ParquetFile(source, **self._options() | options)
 
     def _check_has_files(self) -> None:
         """Reject a Parquet file that is not a checkpoint: its files would be lost silently."""
@@ -110,12 +113,11 @@ class CheckpointFile:
         if leaf not in self._leaves:
             return 0
         index, found = self._leaves.index(leaf), 0
-        for group in range(self._file.num_row_groups):
-            chunk = self._file.metadata.row_group(group).column(index)
-            statistics = chunk.statistics
-            if statistics is None or not statistics.has_null_count:
+        for group in self._groups:
+            null_count = self._opened.footer.statistics(group.chunks[index]).null_count
+            if null_count is None:
                 return None
-            found += chunk.num_values - statistics.null_count
+            found += group.chunks[index].num_values - null_count
         return found
 
     def rows(
@@ -152,7 +154,7 @@ class CheckpointFile:
         indexes = [self._leaves.index(leaf) for leaf in probes if leaf in self._leaves]
         groups = [
             group
-            for group in range(self._file.num_row_groups)
+            for group in range(self.num_groups)
             if any(self._may_have(group, index) for index in indexes)
         ]
         return self._read(columns, groups, batch_rows) if groups else iter(())
@@ -160,12 +162,11 @@ class CheckpointFile:
     @property
     def num_groups(self) -> int:
         """Number of row groups."""
-        return int(self._file.num_row_groups)
+        return len(self._groups)
 
     def rows_by_group(self) -> tuple[int, ...]:
         """Return the number of rows of each row group."""
-        metadata = self._file.metadata
-        return tuple(metadata.row_group(group).num_rows for group in range(self.num_groups))
+        return tuple(group.num_rows for group in self._groups)
 
     def rows_of_groups(
         self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
@@ -178,11 +179,9 @@ class CheckpointFile:
         return self._read(columns, groups, batch_rows)
 
     def _may_have(self, group: int, column: int) -> bool:
-        chunk = self._file.metadata.row_group(group).column(column)
-        statistics = chunk.statistics
-        if statistics is None or not statistics.has_null_count:
-            return True
-        return bool(statistics.null_count < chunk.num_values)
+        chunk = self._groups[group].chunks[column]
+        null_count = self._opened.footer.statistics(chunk).null_count
+        return null_count is None or null_count < chunk.num_values
 
     def _read(
         self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
@@ -197,9 +196,15 @@ class CheckpointFile:
     ) -> Generator[pa.RecordBatch, None, None]:
         numbers = list(range(self.num_groups)) if groups is None else groups
         batches = BoundedBatches(
-            self._file, self._open, self._source, f"the checkpoint file {self.name}", self._limit
+            self._opened,
+            self._reopen,
+            self._source,
+            f"the checkpoint file {self.name}",
+            self._limit,
         )
         leaves = [self._leaves.index(leaf) for leaf in present]
+        for group in numbers:
+            self._opened.check_readable(group, leaves)
         if all(batches.is_small(group, leaves) for group in numbers):
             yield from self._file.reader.iter_batches(
                 batch_rows, row_groups=numbers, column_indices=leaves, use_threads=False
@@ -225,7 +230,7 @@ class CheckpointFile:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError, UnsupportedFeatureError) as error:
             raise CorruptLogError(
                 f"The checkpoint file {self.name} cannot be read: {error}.",
                 remedy=KEEP_CHECKPOINT,
