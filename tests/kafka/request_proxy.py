@@ -69,6 +69,13 @@ class RequestProxy:
         """Return whether a request is kept back."""
         return bool(self._kept)
 
+    def wait_until_kept(self) -> None:
+        """Return once a request is kept back."""
+        deadline = time.monotonic() + 10
+        while not self._kept and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert self._kept
+
     def release(self) -> None:
         """Deliver what was kept back, and wait until the broker has answered."""
         while self._kept:
@@ -98,14 +105,14 @@ class RequestProxy:
                 body = _receive(client, *struct.unpack(">i", head))
                 (api,) = struct.unpack_from(">h", body)
                 self.seen[api] += 1
-                if api in self.dropped:
-                    continue
                 if api == self._keeps:
                     self._keeps = None
                     is_kept.set()
                     self._kept.append((broker, head + body))
                     _close(client)
                     return
+                if api in self.dropped:
+                    continue
                 self._send(broker, head + body)
         _close(client)
         _close(broker)

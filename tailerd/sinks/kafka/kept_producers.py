@@ -14,11 +14,13 @@ from kafka import KafkaProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection, close_producer
 from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.sinks.kafka.producer_state import wait_for_identity
 from tailerd.sinks.kafka.sender_requests import keep_requests
 
 _MOST_OPEN = 4
 """Maximum number of idle producers, one per kind."""
 _CLOSE_SECONDS = 5.0
+_OPEN_SECONDS = 15.0
 _idle: dict[tuple[object, ...], KeptProducer] = {}
 
 
@@ -65,6 +67,9 @@ def _opened(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProduc
     if transactional_id is not None:
         backoff_ms = connection.number("retry_backoff_ms", 20)
         keep_requests(client, backoff_ms / 1000)
+    else:
+        with connection.calls("assigns no producer id"):
+            wait_for_identity(client, seconds=_OPEN_SECONDS)
     return KeptProducer(connection=connection, client=client)
 
 

@@ -18,7 +18,7 @@ from kafka.producer.transaction_manager import (
     TransactionState,
 )
 
-MAX_EPOCH = 2**15 - 1
+_MAX_EPOCH = 2**15 - 1
 _POLL_SECONDS = 0.002
 
 
@@ -57,14 +57,29 @@ def wait_for_identity(producer: KafkaProducer, *, seconds: float) -> tuple[int, 
     return found
 
 
-def adopt_identity(producer: KafkaProducer, producer_id: int, epoch: int) -> None:
-    """Continue a producer id; all its sequences begin at 0, so the epoch must be a new one.
+def continue_identity(
+    producer: KafkaProducer, producer_id: int, epoch: int, *, seconds: float
+) -> None:
+    """Continue a producer id under the next epoch, as a producer without transactions.
 
-    The producer has an id of its own, no transactions, and has sent nothing.
+    Sequence numbers begin at 0 again. Once a partition has a record of the new epoch, its broker
+    rejects delayed records of earlier ones; those that come before precede the repeated records.
+
+    Args:
+        producer: One that has sent nothing.
+        producer_id, epoch: Of a closed producer of this process.
+        seconds: As for `wait_for_identity`.
+
+    Raises:
+        KafkaError: As `wait_for_identity`.
     """
+    # The answer to the client's own request must not come later and replace the id.
+    wait_for_identity(producer, seconds=seconds)
+    if epoch >= _MAX_EPOCH:
+        return
     manager = producer._transaction_manager
     with manager._lock:
-        manager.set_producer_id_and_epoch(ProducerIdAndEpoch(producer_id, epoch))
+        manager.set_producer_id_and_epoch(ProducerIdAndEpoch(producer_id, epoch + 1))
 
 
 def raise_epoch(producer: KafkaProducer, *, seconds: float) -> None:

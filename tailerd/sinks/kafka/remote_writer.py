@@ -1,8 +1,7 @@
 """Write a delivery's records in a process of an engine; the daemon completes it. Blocking.
 
-For exactly-once delivery, the process joins the daemon's transaction, and the daemon commits it
-with the offset. For at-least-once delivery, the process has its own producer, and returns when all
-records are acknowledged.
+The process writes with the daemon's producer id. For exactly-once delivery, it joins the daemon's
+transaction, and the daemon commits it with the offset.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ class RecordsWriter:
         config, pipeline: The sink's.
         start, end: Offsets of the delivery.
         facts: The daemon's topic metadata.
-        transaction: The transaction of the records; None for at-least-once delivery.
+        transaction: The daemon's producer and transaction; None to use one of this process, whose
+            late records nobody rejects.
     """
 
     config: KafkaSinkConfig

@@ -45,6 +45,11 @@ from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.produce_request import Producer, ProduceRequest, control_record
+from tailerd.sinks.kafka.producer_state import (
+    continue_identity,
+    read_identity,
+    wait_for_identity,
+)
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
@@ -57,8 +62,8 @@ from tailerd.sinks.kafka.routing import (
 from tailerd.sinks.kafka.shared_transaction import (
     SharedTransaction,
     continue_from,
+    known_sequences,
     mark_started,
-    written,
 )
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, TopicFacts, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions, claim_again
@@ -66,6 +71,7 @@ from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord
 from tailerd.sinks.topics.dead_letters import TOO_LARGE
 
 _CLOSE_SECONDS = 5.0
+_OPEN_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 2.0
 
@@ -129,6 +135,8 @@ class Session:
     ) -> Self:
         """Open a producer; for exactly-once, fence off others with its transactional id.
 
+        For at-least-once, only late records of this process's earlier sessions are rejected.
+
         Args:
             config, pipeline, connection, topics, schemas: As in `__init__`.
             before: This process's claim in a session that failed.
@@ -146,6 +154,11 @@ class Session:
                     client, transactional_id=identity, connection=connection
                 )
                 transactions.claim(before, is_latest)
+            elif before is not None:
+                with connection.calls("assigns no producer id"):
+                    continue_identity(
+                        client, before.producer_id, before.epoch, seconds=_OPEN_SECONDS
+                    )
         except BaseException:
             close_producer(client, seconds=_CLOSE_SECONDS, is_clean=False)
             raise
@@ -267,15 +280,22 @@ class Session:
             for marker in self._markers.end(end):
                 self._send_marker(marker)
 
-    def share(self) -> SharedTransaction | None:
-        """Start a delivery that another process writes; return the transaction it joins, if any.
+    def share(self) -> SharedTransaction:
+        """Start a delivery that another process writes; return the producer that it joins.
 
         Raises:
             TailerdError: The brokers cannot be reached, or refuse.
         """
         self._topics.renew(MAX_AGE_SECONDS)
         if self._transactions is None:
-            return None
+            with self._connection.calls("assigns no producer id"):
+                producer_id, epoch = wait_for_identity(self._client, seconds=_OPEN_SECONDS)
+            return SharedTransaction(
+                transactional_id=None,
+                producer_id=producer_id,
+                epoch=epoch,
+                sequences=known_sequences(self._client),
+            )
         self._transactions.begin()
         # A failed delivery must be aborted at once, because readers wait for the transaction's end.
         mark_started(self._client)
@@ -293,7 +313,7 @@ class Session:
         self._is_shared = False
         if self._transactions is not None:
             self._transactions.take_over(written.seconds)
-            continue_from(self._client, written.sequences)
+        continue_from(self._client, written.sequences)
 
     def explained(self, error: TailerdError) -> TailerdError:
         """Return why another process failed; `Transactions.explained` does so for fencing."""
@@ -313,7 +333,7 @@ class Session:
             seconds=seconds,
             facts=self._topics.asked,
             set_aside=dict(self._set_aside),
-            sequences=written(self._client) if self._client.config["transactional_id"] else {},
+            sequences=known_sequences(self._client),
         )
 
     def finish(self, saved: SavedOffset) -> None:
@@ -369,9 +389,13 @@ class Session:
         """Close the producer; if not clean, abort the transaction and drop unsent records.
 
         Returns:
-            Its claim on the transactional id, for the next session of this process.
+            Its claim on the producer id, for the next session of this process; None without one.
         """
-        held = None if self._transactions is None else self._transactions.held
+        if self._transactions is None:
+            own = read_identity(self._client)
+            held = None if own is None else Claim(producer_id=own[0], epoch=own[1])
+        else:
+            held = self._transactions.held
         if not is_clean and self._transactions is not None:
             self._transactions.abort()
         close_producer(self._client, seconds=_CLOSE_SECONDS, is_clean=is_clean)
@@ -491,7 +515,7 @@ class WrittenRecords:
     Attributes:
         facts: Topic facts that the process fetched from the brokers.
         set_aside: Topic and reason -> number of dead letters.
-        sequences: In a transaction: the partitions written, each with its next sequence number.
+        sequences: The next sequence number of each partition.
         seconds: Duration of the writes.
     """
 

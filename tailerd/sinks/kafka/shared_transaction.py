@@ -1,9 +1,12 @@
-"""One transaction that several processes write into and one of them ends. Blocking.
+"""One producer id, or one transaction, that several processes write with. Blocking.
 
 A transaction belongs to a transactional id, its producer id and its epoch, not to a connection: any
 process that knows the three may add partitions and records to it. Records of a partition have
 sequence numbers, so a partition must have one writer at a time, and the next writer continues its
 sequence. One process claims the id and ends the transaction (`transactions.py`); the others join.
+
+Without transactions the processes share producer id and epoch in the same way. If a delivery fails,
+the next one has another epoch, so brokers reject a process that still writes.
 
 This uses the client's private `TransactionManager`; a guard test lists the names used.
 """
@@ -22,14 +25,15 @@ Sequences = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTransaction:
-    """What a process needs to write into a transaction that another one ends. Picklable.
+    """What a process needs to write for another one. Picklable.
 
     Attributes:
-        transactional_id, producer_id, epoch: Identify the transaction.
+        transactional_id, producer_id, epoch: Identify the producer and its open transaction, if
+            it has a transactional id.
         sequences: The next sequence number of each partition.
     """
 
-    transactional_id: str
+    transactional_id: str | None
     producer_id: int
     epoch: int
     sequences: Sequences
@@ -46,8 +50,8 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
     """Write into a transaction from now on. Nothing may be in flight.
 
     Args:
-        producer: One with any transactional id, not initialised.
-        transaction: Of any id.
+        producer: One with any transactional id, not initialised; or one without, which has an id.
+        transaction: Of any id, or without one like the producer.
     """
     manager = producer._transaction_manager
     with manager._lock:
@@ -68,7 +72,10 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
             known.clear()
         continue_from(producer, transaction.sequences)
         manager._last_error = None
-        manager._current_state = TransactionState.IN_TRANSACTION
+        is_transactional = transaction.transactional_id is not None
+        manager._current_state = (
+            TransactionState.IN_TRANSACTION if is_transactional else TransactionState.READY
+        )
 
 
 def continue_from(producer: KafkaProducer, sequences: Sequences) -> None:
@@ -87,16 +94,3 @@ def known_sequences(producer: KafkaProducer) -> dict[tuple[str, int], int]:
     with manager._lock:
         numbers = manager._sequence_numbers
         return {(place.topic, place.partition): next_one for place, next_one in numbers.items()}
-
-
-def written(producer: KafkaProducer) -> dict[tuple[str, int], int]:
-    """Return the partitions this producer wrote since it joined, each with its next number.
-
-    Everything must be acknowledged.
-    """
-    manager = producer._transaction_manager
-    with manager._lock:
-        return {
-            (place.topic, place.partition): manager.sequence_number(place)
-            for place in manager._partitions_in_transaction
-        }

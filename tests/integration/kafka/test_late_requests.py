@@ -17,6 +17,7 @@ from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import SinkError, SinkFencedError, TailerdError
 from tailerd.sinks.base import RowWriter
 from tailerd.sinks.kafka import sink as sink_module
+from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
 from tests.contracts.test_sink import batch, delivery, offset
 from tests.integration.kafka.transaction_program import config
@@ -51,6 +52,14 @@ class Lossy:
         await made.fence()
         await made.resume(offset(0))
         await save(made, 0, epoch)
+        return made
+
+    async def at_least_once(self, **fields: Any) -> KafkaSink:
+        """Return a sink whose offset is elsewhere."""
+        section = {"kind": "kafka", "bootstrap_servers": self._broker.proxied, "topic": self.topic}
+        made = KafkaSink(KafkaSinkConfig.model_validate({**section, **fields}), table="orders")
+        self._sinks.append(made)
+        await made.resume(offset(0))
         return made
 
     def found(self, isolation: Isolation = "read_committed") -> list[int]:
@@ -164,6 +173,53 @@ async def test_a_transaction_that_a_late_request_opens_does_not_stop_the_pipelin
     await begin_again(sink, 1)
     await sink.write(delivery(1, batch(1, range(10, 20))))
     assert lossy.found() == [*range(20)]
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+async def test_late_records_of_a_delivery_that_failed_do_not_follow_its_repetition(
+    lossy: Lossy, is_compressed: bool
+) -> None:
+    options = {"compression_type": "gzip" if is_compressed else "none"}
+    sink = await lossy.at_least_once(producer=options)
+    await sink.write(delivery(0, batch(0, range(10))))
+    lossy.proxy.keep_next(Api.PRODUCE)
+    writing = asyncio.create_task(sink.write(delivery(1, batch(1, range(10, 20)))))
+    # The client repeats the request, which does not arrive either.
+    lossy.proxy.dropped = {Api.PRODUCE}
+    await asyncio.to_thread(lossy.proxy.wait_until_kept)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    lossy.proxy.dropped = set()
+    await sink.resume(offset(1))
+    await sink.write(delivery(1, batch(1, range(10, 20))))
+    await sink.write(delivery(2, batch(2, range(20, 30))))
+    lossy.proxy.release()
+    assert lossy.found() == [*range(30)]
+
+
+async def test_a_task_that_outlives_its_delivery_writes_nothing_after_the_repetition(
+    lossy: Lossy,
+) -> None:
+    sink = await lossy.at_least_once()
+    late: list[RowWriter] = []
+
+    async def fails(writer: RowWriter) -> object:
+        late.append(writer)
+        await written_by(batch(0, range(5)))(writer)
+        raise SinkError("The job was lost.")
+
+    with pytest.raises(SinkError, match="The job was lost"):
+        await sink.write_remotely(with_run(remote_delivery(0), fails))
+    await sink.resume(offset(0))
+    await sink.write_remotely(remote_delivery(0, batch(0, range(10))))
+    with pytest.raises(SinkError):
+        await written_by(batch(0, range(5, 10)))(late[0])
+    # Its next delivery, and one of this process, continue the numbers of the first one.
+    await sink.write_remotely(remote_delivery(1, batch(1, range(10, 20))))
+    await sink.write(delivery(2, batch(2, range(20, 30))))
+    await sink.write_remotely(remote_delivery(3, batch(3, range(30, 40))))
+    assert lossy.found() == [*range(5), *range(40)]
 
 
 @pytest.mark.parametrize("has_saved_at_once", [True, False])

@@ -35,7 +35,7 @@ def config(**fields: Any) -> KafkaSinkConfig:
     )
 
 
-def shared(transactional_id: str = "x", **sequences: int) -> SharedTransaction:
+def shared(transactional_id: str | None = "x", **sequences: int) -> SharedTransaction:
     numbers = {(topic, 0): number for topic, number in sequences.items()}
     return SharedTransaction(
         transactional_id=transactional_id, producer_id=7, epoch=3, sequences=numbers
@@ -111,11 +111,18 @@ def test_rows_go_into_the_transaction_behind_those_of_others(process: Process) -
     assert written.facts == ()
 
 
-def test_rows_without_a_transaction_have_no_numbers_to_go_on_with(process: Process) -> None:
-    written = written_by(writer(), batch(3, [1]))
-    assert process.values == [keys(1)]
-    assert process.opened[0].batches[0][0] is None
-    assert written.sequences == {}
+@pytest.mark.attack
+def test_rows_without_a_transaction_continue_the_producer_id_of_the_daemon(
+    process: Process,
+) -> None:
+    """So that brokers reject what a task of an earlier attempt still sends."""
+    for epoch, sequence in ((3, 40), (3, 41), (4, 0)):
+        shared = SharedTransaction(
+            transactional_id=None, producer_id=7, epoch=epoch, sequences={("t", 0): sequence}
+        )
+        written = written_by(writer(shared), batch(3, [1]))
+        assert written.sequences == {("t", 0): sequence + 1}
+    assert process.opened[0].batches == [(None, 7, 3, 40), (None, 7, 3, 41), (None, 7, 4, 0)]
 
 
 def test_no_rows_are_no_records(process: Process) -> None:
