@@ -143,14 +143,14 @@ async def test_row_36_after_an_upgrade_to_mapping_old_files_are_read_by_their_ol
     assert {row["title"] for row in await changes(tmp_path, "snapshot")} == {"a", "b"}
 
 
-async def test_row_36_the_mapping_property_counts_only_where_the_protocol_supports_it(
+async def test_row_36_the_mapping_property_counts_whatever_the_protocol_says(
     tmp_path: Path,
 ) -> None:
     table = TableBuilder(tmp_path)
     table.properties["delta.columnMapping.mode"] = "name"
     delta_schema.assign_mapping(table.fields, iter(range(1, 9)), keep_names=False)
-    plain = pa.table({"id": pa.array([1]), "name": ["a"]})
-    table.create(table.data_file(plain, partition={}))
+    by_physical_name = pa.table({"col-0001": pa.array([1]), "col-0002": ["a"]})
+    table.create(table.data_file(by_physical_name, partition={}))
     assert columns_of(await changes(tmp_path)) == [{"id": 1, "name": "a"}]
 
 

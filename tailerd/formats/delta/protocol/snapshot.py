@@ -16,7 +16,7 @@ from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import FileIndex, Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.log_path import LogFile, commit_name
-from tailerd.formats.delta.protocol.table_features import check_readable, supports_column_mapping
+from tailerd.formats.delta.protocol.table_features import check_readable, lacks_column_mapping
 
 REMOVE_AND_ADD = (
     "Its writer is broken. RESTORE the table to a version before it, or have a writer remove that"
@@ -56,17 +56,29 @@ class TableState:
                 f"The table's files are {self.metadata.format.provider!r}, and this release only"
                 " reads Delta tables of Parquet files."
             )
-        if self.column_mapping not in COLUMN_MAPPING_MODES:
+        self.check_column_mapping()
+
+    def check_column_mapping(self) -> None:
+        """Reject a version whose columns cannot be found in its files.
+
+        Raises:
+            UnsupportedFeatureError: The mode is unknown, or the protocol does not list the feature.
+        """
+        mode = self.column_mapping
+        said = f"Version {self.version} has {properties.COLUMN_MAPPING_MODE} = {mode!r}"
+        if mode not in COLUMN_MAPPING_MODES:
+            raise UnsupportedFeatureError(f"{said}; known are {', '.join(COLUMN_MAPPING_MODES)}.")
+        if mode != "none" and lacks_column_mapping(self.protocol):
             raise UnsupportedFeatureError(
-                f"Version {self.version} has {properties.COLUMN_MAPPING_MODE} ="
-                f" {self.column_mapping!r}; known are {', '.join(COLUMN_MAPPING_MODES)}."
+                f"{said}, and its protocol does not list the feature columnMapping, so the names of"
+                " the columns in its files are not certain.",
+                remedy="Its writer is broken: add the feature with ALTER TABLE … SET TBLPROPERTIES"
+                " ('delta.feature.columnMapping' = 'supported'), or unset the property.",
             )
 
     @property
     def column_mapping(self) -> str:
-        """`none`, `name` or `id`; the property is ignored unless the protocol supports it."""
-        if not supports_column_mapping(self.protocol):
-            return "none"
+        """`none`, `name` or `id`: the property alone decides, as in Delta Spark."""
         return self.metadata.configuration.get(properties.COLUMN_MAPPING_MODE, "none").lower()
 
     @property

@@ -13,6 +13,8 @@ from tailerd.formats.delta.protocol.actions import Protocol
 MAX_READER_VERSION = 3
 FEATURES_READER_VERSION = 3
 FEATURES_WRITER_VERSION = 7
+COLUMN_MAPPING = "columnMapping"
+COLUMN_MAPPING_READER_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,11 @@ _CATALOG_MANAGED = (
     "its commits are ratified by a catalog, and the log folder alone may lack the newest ones"
     " or hold some that never happened"
 )
+_MOVED = "the table has moved elsewhere"
 _MANIFESTS = "its file actions are in manifests outside the log, which are not supported yet"
 
 _FEATURES = (
-    ReaderFeature("columnMapping", "columns are found by physical name or field id"),
+    ReaderFeature(COLUMN_MAPPING, "columns are found by physical name or field id"),
     ReaderFeature("deletionVectors", "deleted rows are left out, differences become changes"),
     ReaderFeature("timestampNtz", "timestamps without zone"),
     ReaderFeature("timestampNtz-preview", "timestamps without zone"),
@@ -54,6 +57,8 @@ _FEATURES = (
     ReaderFeature("catalogOwned-preview", "not supported", _CATALOG_MANAGED, changes_log=True),
     ReaderFeature("adaptiveMetadata", "not supported", _MANIFESTS, changes_log=True),
     ReaderFeature("adaptiveMetadata-preview", "not supported", _MANIFESTS, changes_log=True),
+    ReaderFeature("redirectReaderWriter", "not supported", _MOVED),
+    ReaderFeature("redirectReaderWriter-preview", "not supported", _MOVED),
 )
 READER_FEATURES = {feature.name: feature for feature in _FEATURES}
 
@@ -77,15 +82,17 @@ def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) 
             f" release reads versions 1 to {MAX_READER_VERSION}.",
             remedy="Use a newer tailerd, or lower the table's protocol with DROP FEATURE.",
         )
+    # Some writers list features of readers for writers only.
+    listed = sorted(_listed(protocol) & READER_FEATURES.keys() - set(names or ()))
     if protocol.min_reader_version < FEATURES_READER_VERSION:
-        return
+        names = []
     if names is None:
         raise CorruptLogError(
             f"The protocol of version {version} has reader version 3 but no readerFeatures,"
             " which the protocol requires.",
             remedy="The writer is broken: restore the log entry, or commit a complete protocol.",
         )
-    if problems := [problem for name in names if (problem := _problem(name, log_only))]:
+    if problems := [problem for name in (*names, *listed) if (problem := _problem(name, log_only))]:
         raise UnsupportedFeatureError(
             f"Version {version} uses table features this release cannot read correctly:"
             f" {', '.join(problems)}.",
@@ -102,8 +109,20 @@ def _problem(name: str, log_only: bool) -> str | None:
     return f"{name} ({feature.refusal})"
 
 
-def supports_column_mapping(protocol: Protocol) -> bool:
-    """Return whether `delta.columnMapping.mode` is effective under this protocol."""
-    if protocol.min_reader_version == FEATURES_READER_VERSION:
-        return "columnMapping" in (protocol.reader_features or ())
-    return protocol.min_reader_version == 2
+def lacks_column_mapping(protocol: Protocol) -> bool:
+    """Return whether a protocol that lists its features does not list column mapping anywhere.
+
+    A list that has it for writers only is enough: such tables exist, and Delta Spark follows the
+    property alone. Protocols without lists are older than them.
+    """
+    if protocol.min_reader_version == COLUMN_MAPPING_READER_VERSION:
+        return False
+    is_listed = (
+        protocol.min_reader_version >= FEATURES_READER_VERSION
+        or protocol.min_writer_version >= FEATURES_WRITER_VERSION
+    )
+    return is_listed and COLUMN_MAPPING not in _listed(protocol)
+
+
+def _listed(protocol: Protocol) -> set[str]:
+    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}

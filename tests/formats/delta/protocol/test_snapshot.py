@@ -85,12 +85,12 @@ def test_rows_in_another_format_are_refused() -> None:
         state(provider="orc").check_rows()
 
 
-def test_column_mapping_counts_only_where_it_is_supported() -> None:
+def test_column_mapping_is_what_the_property_says() -> None:
     mapped = Protocol(min_reader_version=2, min_writer_version=5)
     mode = {"delta.columnMapping.mode": "NAME"}
     assert state(mode, protocol=mapped).column_mapping == "name"
     assert state(protocol=mapped).column_mapping == "none"
-    assert state(mode).column_mapping == "none"
+    assert state(mode).column_mapping == "name"
     with pytest.raises(UnsupportedFeatureError, match="known are none, name, id"):
         state({"delta.columnMapping.mode": "new"}, protocol=mapped).check_rows()
 

@@ -7,7 +7,7 @@ from tailerd.formats.delta.protocol.actions import Protocol
 from tailerd.formats.delta.protocol.table_features import (
     READER_FEATURES,
     check_readable,
-    supports_column_mapping,
+    lacks_column_mapping,
 )
 
 
@@ -88,8 +88,20 @@ def test_reader_version_3_without_its_features_is_corrupt() -> None:
     check_readable(features(), 0)
 
 
-def test_column_mapping_counts_only_where_the_protocol_supports_it() -> None:
-    assert supports_column_mapping(versions(2, 5))
-    assert supports_column_mapping(features("columnMapping"))
-    assert not supports_column_mapping(features("deletionVectors"))
-    assert not supports_column_mapping(versions(1))
+def test_column_mapping_must_be_listed_where_a_protocol_lists_features() -> None:
+    assert not lacks_column_mapping(versions(2, 5))
+    assert not lacks_column_mapping(versions(1))
+    assert not lacks_column_mapping(features("columnMapping"))
+    assert lacks_column_mapping(features("deletionVectors"))
+    assert lacks_column_mapping(Protocol(min_reader_version=1, min_writer_version=7))
+    for_writers = Protocol(3, 7, reader_features=[], writer_features=["columnMapping"])
+    assert not lacks_column_mapping(for_writers)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_reader_feature_that_only_writers_list_is_refused(name: str) -> None:
+    for reader in (1, 3):
+        protocol = Protocol(reader, 7, reader_features=[], writer_features=[name])
+        with pytest.raises(UnsupportedFeatureError, match=name):
+            check_readable(protocol, 0)
