@@ -21,6 +21,7 @@ from tailerd.sinks.kafka import remote_writer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.kafka.topics import TopicFacts
@@ -75,6 +76,7 @@ class Executor:
             start=offset(self.version),
             end=offset(self.version + 1),
             facts=facts,
+            window=SendWindow(1 << 20, seconds=1.0),
             transaction=None,
         )
         given: dict[str, list[Any]] = {"t": [self.topic], "p": [partition], "text": ["x" * size]}

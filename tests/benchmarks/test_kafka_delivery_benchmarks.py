@@ -278,6 +278,7 @@ READY = """
         from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
         from tailerd.records.base import Records
         from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.send_window import SendWindow
         from tailerd.sinks.kafka.batch_producer import BatchProducer
         from tailerd.sinks.kafka.produce_request import ProduceRequest
         columns = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
@@ -289,7 +290,9 @@ READY = """
 
         def work():
             done = Acknowledgements(
-                max_bytes=32 << 20, timeout_seconds=60, explain=lambda error: error
+                window=SendWindow(32 << 20, seconds=7.5),
+                timeout_seconds=60,
+                explain=lambda error: error,
             )
             for first in range(0, count, 50_000):
                 records = Records(

@@ -21,6 +21,7 @@ from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.kept_producers import KeptProducer
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
 from tailerd.sinks.kafka.routing import Router, TopicShape
+from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
 from tailerd.sinks.kafka.topics import TopicFacts
 from tailerd.sinks.record_formats import record_format
@@ -47,6 +48,7 @@ def sent_elsewhere(config: KafkaSinkConfig, topics: list[str], *given_batches: C
         start=offset(3),
         end=offset(4),
         facts=facts,
+        window=SendWindow(1 << 20, seconds=1.0),
         transaction=TRANSACTION if config.is_exactly_once else None,
     )
     opened = KeptProducer(connection=Connection(config), client=client.client)

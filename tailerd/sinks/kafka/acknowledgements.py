@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from tailerd.errors import SinkError
+from kafka.errors import KafkaTimeoutError
 
-_NO_PROGRESS_MARGIN_SECONDS = 10.0
+from tailerd.errors import SinkError
+from tailerd.sinks.kafka.send_window import SendWindow
+
 _LOOK_AFTER_SECONDS = 2.0
 
 
@@ -18,17 +20,21 @@ class AbandonedError(SinkError):
     code = "delivery_abandoned"
 
 
+class NoProgressError(KafkaTimeoutError):  # type: ignore[misc]
+    """Nothing was acknowledged for too long."""
+
+
 class Acknowledgements:
     """Counts the bytes of one delivery in flight. Thread-safe; `reserve` and `wait` block.
 
-    A wait fails if nothing was acknowledged for longer than the client's own delivery timeout, so
-    no wait is unbounded.
+    A wait fails if nothing was acknowledged for longer than the delivery timeout, so no wait is
+    unbounded. What waits while others are acknowledged does not expire.
     """
 
     def __init__(
         self,
         *,
-        max_bytes: int,
+        window: SendWindow,
         timeout_seconds: float,
         explain: Callable[[Exception], Exception],
         look: Callable[[], Exception | None] = lambda: None,
@@ -36,13 +42,13 @@ class Acknowledgements:
         """Start a delivery.
 
         Args:
-            max_bytes: Limit above which `reserve` waits; a single larger piece is allowed.
-            timeout_seconds: The client's delivery timeout for a piece.
+            window: Limit above which `reserve` waits; a single larger piece is allowed.
+            timeout_seconds: How long to wait for the next acknowledgement.
             explain: Maps the error of a failed piece to a tailerd error.
             look: Called every few seconds without progress; returns an error that ends the wait.
         """
-        self._max_bytes = max_bytes
-        self._patience = timeout_seconds + _NO_PROGRESS_MARGIN_SECONDS
+        self._window = window
+        self._patience = timeout_seconds
         self._explain = explain
         self._look = look
         self._looked = time.monotonic()
@@ -57,6 +63,11 @@ class Acknowledgements:
         """Bytes not acknowledged yet."""
         return self._bytes
 
+    @property
+    def window_bytes(self) -> int:
+        """The largest piece that should be sent."""
+        return self._window.bytes
+
     def reserve(self, size_bytes: int) -> None:
         """Wait for room, then count a piece that is about to be passed to the producer.
 
@@ -65,11 +76,12 @@ class Acknowledgements:
         """
         with self._changed:
             failure = self._failure_before(
-                lambda: not self._bytes or self._bytes + size_bytes <= self._max_bytes
+                lambda: not self._bytes or self._bytes + size_bytes <= self._window.bytes
             )
             if failure is None:
                 if not self._pieces:
                     self._progress = time.monotonic()
+                    self._window.start(self._progress)
                 self._bytes += size_bytes
                 self._pieces += 1
         self._raise(failure)
@@ -80,9 +92,11 @@ class Acknowledgements:
             self._bytes -= size_bytes
             self._pieces -= 1
             self._progress = time.monotonic()
-            if error is not None and self._error is None:
+            if error is None:
+                self._window.acknowledge(size_bytes, self._progress)
+            elif self._error is None:
                 self._error = error
-            if error is not None or not self._pieces or self._bytes <= self._max_bytes // 2:
+            if error is not None or not self._pieces or self._bytes <= self._window.bytes // 2:
                 self._changed.notify_all()
 
     def wait(self) -> None:
@@ -107,10 +121,7 @@ class Acknowledgements:
         while self._error is None and not is_reached():
             left = self._progress + self._patience - time.monotonic()
             if left <= 0:
-                return SinkError(
-                    f"Kafka acknowledged nothing for {self._patience:.0f} s.",
-                    remedy="Check that the brokers are running and reachable.",
-                )
+                return NoProgressError(f"nothing was acknowledged for {self._patience:.0f} s")
             quiet = max(self._progress, self._looked) + _LOOK_AFTER_SECONDS - time.monotonic()
             if quiet > 0:
                 self._changed.wait(min(left, quiet))

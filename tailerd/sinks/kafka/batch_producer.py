@@ -49,7 +49,9 @@ class BatchProducer:
                 partitions=piece.partitions,
                 headers=piece.headers,
                 compression=self._compression,
-                limit=RecordBatchLimit(max_bytes=request.max_bytes),
+                limit=RecordBatchLimit(
+                    max_bytes=request.max_bytes, target_bytes=acknowledgements.window_bytes
+                ),
             )
             for batch in built.batches:
                 acknowledgements.reserve(batch.size_bytes)

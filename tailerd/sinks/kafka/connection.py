@@ -15,7 +15,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.diagnosis import refusal
 from tailerd.sinks.kafka.errors import kafka_calls
 from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
-from tailerd.sinks.kafka.producer_state import keep_identity
+from tailerd.sinks.kafka.producer_state import keep_batches, keep_identity
 
 # Its messages appear only if logging is configured, never on standard error by default: failures
 # are reported once, as a tailerd error.
@@ -35,6 +35,7 @@ _DEFAULTS = {
 DEFAULT_MAX_REQUEST_SIZE = 1024**2
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 DEFAULT_DELIVERY_TIMEOUT_MS = 60_000
+DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 POLL_MS = 50
 """Of a consumer that reads to the end: a transaction ends with a marker, which no poll returns."""
 
@@ -82,6 +83,7 @@ class Connection:
             )
         producer._sender._record_exceptions_fn = _one_error
         keep_identity(producer)
+        keep_batches(producer)
         return producer
 
     @contextmanager

@@ -19,6 +19,7 @@ from kafka.producer.transaction_manager import (
 )
 
 _MAX_EPOCH = 2**15 - 1
+_NEVER_MS = 2**31 - 1
 _POLL_SECONDS = 0.002
 
 
@@ -31,6 +32,14 @@ def keep_identity(producer: KafkaProducer) -> None:
     manager = producer._transaction_manager
     manager._supports_epoch_bump = lambda: False
     manager.reset_producer_id = lambda: None
+
+
+def keep_batches(producer: KafkaProducer) -> None:
+    """Forbid the client to drop batches because of their age; `Acknowledgements` limits waits.
+
+    On a slow link the last of many queued batches is old before it is sent.
+    """
+    producer._accumulator.config["delivery_timeout_ms"] = _NEVER_MS
 
 
 def read_identity(producer: KafkaProducer) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.kept_producers import KeptProducer, give_back, take_producer
+from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import Session, WrittenRecords
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
@@ -35,6 +36,7 @@ class RecordsWriter:
         config, pipeline: The sink's.
         start, end: Offsets of the delivery.
         facts: The daemon's topic metadata.
+        window: Limit of what is in flight.
         transaction: The daemon's producer and transaction; None to use one of this process, whose
             late records nobody rejects.
     """
@@ -44,6 +46,7 @@ class RecordsWriter:
     start: Offset
     end: Offset
     facts: tuple[TopicFacts, ...]
+    window: SendWindow
     transaction: SharedTransaction | None
 
     def __call__(self, batches: Iterator[ChangeBatch]) -> WrittenRecords:
@@ -75,6 +78,7 @@ class RecordsWriter:
             topics=topics,
             schemas=_schemas_of(self.config, self.pipeline.table),
             client=opened.client,
+            window=self.window,
         )
         session.begin()
         session.describe(self.start.table_id)

@@ -25,16 +25,18 @@ from tailerd.errors import (
     IncompatibleSchemaError,
     SinkFencedError,
     SinkRefusedError,
+    SinkTooSlowError,
     TailerdError,
     TopicRecreatedError,
 )
 from tailerd.records.base import Records
-from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements, NoProgressError
 from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import (
     DEFAULT_DELIVERY_TIMEOUT_MS,
+    DEFAULT_REQUEST_TIMEOUT_MS,
     Connection,
     close_producer,
     has_metadata_of,
@@ -59,6 +61,7 @@ from tailerd.sinks.kafka.routing import (
     TopicShape,
     too_far_ahead,
 )
+from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.shared_transaction import (
     SharedTransaction,
     continue_from,
@@ -88,6 +91,7 @@ class Session:
         topics: Topics,
         schemas: TableSchemas,
         client: KafkaProducer,
+        window: SendWindow,
         transactions: Transactions | None = None,
     ) -> None:
         """Initialize with an open producer.
@@ -97,6 +101,7 @@ class Session:
             pipeline: The pipeline that writes.
             connection, topics, schemas: The sink's.
             client: The producer.
+            window: Limit of what is in flight; adapted to the connection.
             transactions: The producer's; None if it has none, or if another process ends them.
         """
         self._config, self._pipeline = config, pipeline
@@ -113,6 +118,7 @@ class Session:
         self._latest = (0, 0)
         self._used, self._looked = set[str](), time.monotonic()
         self._client, self._transactions = client, transactions
+        self._window = window
         # Whether another process may be writing in a transaction of this one.
         self._is_shared = False
         self._producer: Producer = (
@@ -130,6 +136,7 @@ class Session:
         connection: Connection,
         topics: Topics,
         schemas: TableSchemas,
+        window: SendWindow,
         before: Claim | None = None,
         is_latest: Callable[[], bool] = lambda: True,
     ) -> Self:
@@ -138,7 +145,7 @@ class Session:
         For at-least-once, only late records of this process's earlier sessions are rejected.
 
         Args:
-            config, pipeline, connection, topics, schemas: As in `__init__`.
+            config, pipeline, connection, topics, schemas, window: As in `__init__`.
             before: This process's claim in a session that failed.
             is_latest: As in `Transactions.claim`.
 
@@ -169,6 +176,7 @@ class Session:
             topics=topics,
             schemas=schemas,
             client=client,
+            window=window,
             transactions=transactions,
         )
 
@@ -209,7 +217,7 @@ class Session:
         self._latest = (0, 0)
         timeout_ms = self._connection.number("delivery_timeout_ms", DEFAULT_DELIVERY_TIMEOUT_MS)
         self._delivery = Acknowledgements(
-            max_bytes=self._config.max_in_flight_bytes,
+            window=self._window,
             timeout_seconds=timeout_ms / 1000,
             explain=self._explained,
             look=self.look,
@@ -331,6 +339,7 @@ class Session:
         self._delivery = None
         return WrittenRecords(
             seconds=seconds,
+            window=self._window,
             facts=self._topics.asked,
             set_aside=dict(self._set_aside),
             sequences=known_sequences(self._client),
@@ -500,6 +509,9 @@ class Session:
             # This user may not see the topic's settings, or the brokers' clock is slow.
             return too_far_ahead(version, time_ms, f"Kafka at {self._connection.address}")
         doing = f"Rows of {self._table} were not delivered to Kafka at {self._connection.address}"
+        if isinstance(error, NoProgressError) and self._topics.problem() == "":
+            self._window.shrink()
+            return too_slow(doing, error)
         if self._transactions is not None:
             return self._transactions.explained(error, doing)
         # A process of an engine writes into the transaction of another one.
@@ -517,12 +529,31 @@ class WrittenRecords:
         set_aside: Topic and reason -> number of dead letters.
         sequences: The next sequence number of each partition.
         seconds: Duration of the writes.
+        window: Adapted to the process's connection.
     """
 
     seconds: float
+    window: SendWindow
     facts: tuple[TopicFacts, ...]
     set_aside: Mapping[tuple[str, str], int]
     sequences: Mapping[tuple[str, int], int]
+
+
+def new_window(config: KafkaSinkConfig, connection: Connection) -> SendWindow:
+    """Return the window of a new sink: requests in flight take a part of their timeout at most."""
+    timeout_ms = connection.number("request_timeout_ms", DEFAULT_REQUEST_TIMEOUT_MS)
+    return SendWindow(config.max_in_flight_bytes, seconds=timeout_ms / 1000 / 4)
+
+
+def too_slow(doing: str, error: NoProgressError) -> SinkTooSlowError:
+    """Return the error for brokers that answer, but acknowledge nothing."""
+    return SinkTooSlowError(
+        f"{doing}: {error.args[0]}, although the brokers answer, so the connection to them is too"
+        " slow, or they are overloaded.",
+        remedy="The next attempt delivers half as much, in smaller requests. To be spared such"
+        " attempts, lower max_bytes_per_batch of the table, or raise request_timeout_ms and"
+        " delivery_timeout_ms under `producer`.",
+    )
 
 
 def transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str | None:

@@ -21,7 +21,7 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
-from tailerd.errors import BugError, SinkError, SinkFencedError, TailerdError
+from tailerd.errors import BugError, SinkError, SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.base import Delivery, RemoteDelivery
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
@@ -30,7 +30,7 @@ from tailerd.sinks.kafka.errors import fenced
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
-from tailerd.sinks.kafka.session import Session, WrittenRecords, wanted_topics
+from tailerd.sinks.kafka.session import Session, WrittenRecords, new_window, wanted_topics
 from tailerd.sinks.kafka.topics import PROBLEM_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.kafka.worker import Worker
@@ -69,6 +69,7 @@ class KafkaSink:
         self._session: Session | None = None
         self._offsets = KafkaOffsets(self) if config.keeps_offsets else None
         self._heart: asyncio.Task[None] | None = None
+        self._window = new_window(config, self._connection)
         self._claim: Claim | None = None
         # The newest epoch that this process has read or saved.
         self._epoch: int | None = None
@@ -335,15 +336,20 @@ class KafkaSink:
             start=delivery.start,
             end=delivery.end,
             facts=self._topics.known,
+            window=self._window,
             transaction=transaction,
         )
         try:
             found = await delivery.run(writer)
         except SinkFencedError as error:
             raise await self._worker.run(session.explained, error) from error
+        except SinkTooSlowError:
+            self._window.shrink()
+            raise
         if not isinstance(found, WrittenRecords):
             raise BugError(f"Records were written, and {found!r} does not say which.")
         await self._worker.run(session.take_over, found)
+        self._window = found.window
         await self._worker.run(session.finish, delivery.saved, on_cancel=abandon)
 
     async def _raise_cause(self, error: BaseException) -> None:
@@ -386,6 +392,7 @@ class KafkaSink:
             connection=self._connection,
             topics=self._topics,
             schemas=self._schemas,
+            window=self._window,
             before=before,
             is_latest=lambda: self._is_latest(identity),
         )

@@ -302,19 +302,19 @@ class Topics:
             ):
                 admin.create_topics({name: _request(new)}, validate_only=True)
 
-    def problem(self) -> str:
+    def problem(self) -> str | None:
         """Return why the topics in use do not accept records; empty if no reason is found.
 
-        The client retries such errors and then reports only a timeout. Queries the brokers; empty
+        The client retries such errors and then reports only a timeout. Queries the brokers; None
         if they do not answer.
         """
         if not self._known:
-            return ""
+            return None
         try:
             with self._connection.admin() as admin:
                 described = admin.describe_topics(sorted(self._known))
         except (KafkaError, TailerdError):
-            return ""
+            return None
         found = (
             _partition_problem(topic["name"], partition, self._known[topic["name"]])
             for topic in described

@@ -1,4 +1,4 @@
-"""Requests of a connection that broke, which reach the broker after their repetition."""
+"""Requests that reach the broker late: after their repetition, or slowly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.errors import SinkError, SinkFencedError, TailerdError
+from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
 from tailerd.sinks.base import RowWriter
 from tailerd.sinks.kafka import sink as sink_module
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -173,6 +173,30 @@ async def test_a_transaction_that_a_late_request_opens_does_not_stop_the_pipelin
     await begin_again(sink, 1)
     await sink.write(delivery(1, batch(1, range(10, 20))))
     assert lossy.found() == [*range(20)]
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+async def test_a_link_slower_than_the_timeouts_delivers_in_smaller_requests(
+    lossy: Lossy, is_remote: bool
+) -> None:
+    """All rows take twice as long as a batch may, from its creation to its acknowledgement."""
+    times = {"request_timeout_ms": 1000, "delivery_timeout_ms": 1500}
+    sink = await lossy.at_least_once(producer=times)
+    rows = batch(0, range(100_000, 104_000))
+
+    async def deliver() -> None:
+        if is_remote:
+            await sink.write_remotely(remote_delivery(0, rows))
+        else:
+            await sink.write(delivery(0, rows))
+
+    lossy.proxy.bytes_per_second = 200_000
+    with pytest.raises(SinkTooSlowError, match="too slow"):
+        await deliver()
+    await sink.resume(offset(0))
+    await deliver()
+    found = lossy.found()
+    assert found[-4_000:] == [*range(100_000, 104_000)]
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

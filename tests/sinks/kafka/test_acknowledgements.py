@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tailerd.errors import SinkError
-from tailerd.sinks.kafka.acknowledgements import AbandonedError, Acknowledgements
+from tailerd.sinks.kafka.acknowledgements import AbandonedError, Acknowledgements, NoProgressError
+from tailerd.sinks.kafka.send_window import SendWindow
 
 
 def acknowledgements(max_bytes: int = 100) -> Acknowledgements:
     return Acknowledgements(
-        max_bytes=max_bytes, timeout_seconds=30, explain=lambda e: SinkError(f"explained {e}")
+        window=SendWindow(max_bytes, seconds=1),
+        timeout_seconds=30,
+        explain=lambda e: SinkError(f"explained {e}"),
     )
 
 
@@ -61,7 +64,9 @@ def test_the_first_failure_is_explained_to_everybody_who_waits_now_or_later() ->
 
 
 def test_a_delivery_that_is_abandoned_lets_its_thread_go() -> None:
-    counted = Acknowledgements(max_bytes=10, timeout_seconds=30, explain=lambda error: error)
+    counted = Acknowledgements(
+        window=SendWindow(10, seconds=1), timeout_seconds=30, explain=lambda error: error
+    )
     counted.reserve(10)
     threading.Timer(0.05, counted.abandon).start()
     with pytest.raises(AbandonedError):
@@ -69,7 +74,9 @@ def test_a_delivery_that_is_abandoned_lets_its_thread_go() -> None:
 
 
 def test_nothing_is_waited_for_without_end() -> None:
-    counted = Acknowledgements(max_bytes=10, timeout_seconds=-9.9, explain=lambda error: error)
+    counted = Acknowledgements(
+        window=SendWindow(10, seconds=1), timeout_seconds=0.1, explain=lambda error: error
+    )
     counted.reserve(10)
-    with pytest.raises(SinkError, match="acknowledged nothing"):
+    with pytest.raises(NoProgressError, match="nothing was acknowledged"):
         counted.wait()

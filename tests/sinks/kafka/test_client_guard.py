@@ -41,6 +41,7 @@ from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import RecordBatch, record_batches
+from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, known_sequences
 
 PLACE = TopicPartition("t", 0)
@@ -56,7 +57,9 @@ def finished(count: int, compression: Compression = Compression.NONE) -> RecordB
 
 
 def waiting() -> Acknowledgements:
-    return Acknowledgements(max_bytes=10_000, timeout_seconds=-9.0, explain=lambda error: error)
+    return Acknowledgements(
+        window=SendWindow(10_000, seconds=1), timeout_seconds=1.0, explain=lambda error: error
+    )
 
 
 def attributes(kind: type, *methods: str) -> set[str]:

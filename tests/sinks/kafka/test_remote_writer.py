@@ -19,6 +19,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.kept_producers import KeptProducer
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
@@ -51,6 +52,7 @@ def writer(
         start=offset(3),
         end=offset(4),
         facts=(TopicFacts(name="t", partitions=1, replicas=1, topic_id="id of t"),),
+        window=SendWindow(1 << 20, seconds=1.0),
         transaction=transaction,
     )
 
@@ -200,6 +202,7 @@ def test_a_row_that_no_topic_takes_is_refused_as_by_the_daemon(
         start=offset(3),
         end=offset(4),
         facts=(small,),
+        window=SendWindow(1 << 20, seconds=1.0),
         transaction=None,
     )
     with pytest.raises(SinkRefusedError):
@@ -216,6 +219,7 @@ def test_markers_of_commits_go_with_the_rows(process: Process) -> None:
         start=made.start,
         end=made.end,
         facts=(*made.facts, told),
+        window=SendWindow(1 << 20, seconds=1.0),
         transaction=made.transaction,
     )
     written = written_by(both, batch(3, [1]))

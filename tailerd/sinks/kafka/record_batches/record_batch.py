@@ -48,10 +48,12 @@ class RecordBatchLimit:
     Attributes:
         max_bytes: Size of the whole batch before compression, including the header. A batch that
             compression would enlarge is sent uncompressed, so the sent size has the same bound.
+        target_bytes: Size above which a batch has only one record.
         max_records: At most `MAX_RECORDS`.
     """
 
     max_bytes: int = 1_000_000
+    target_bytes: int = 2**31
     max_records: int = MAX_RECORDS
 
 
@@ -163,7 +165,8 @@ def record_batches(
         compression: Applied to each batch that it makes smaller.
         limit: Limits of one batch.
     """
-    if len(records) <= few_records.MAX_FEW_RECORDS:
+    target_bytes = min(limit.target_bytes, limit.max_bytes)
+    if len(records) <= few_records.MAX_FEW_RECORDS and target_bytes == limit.max_bytes:
         return _few(records, timestamps_ms, partitions, headers, compression, limit)
     layout = record_layout(records.keys, records.values, headers)
     timestamps = np.atleast_1d(np.asarray(timestamps_ms, dtype=np.int64))
@@ -179,7 +182,7 @@ def record_batches(
         of_rows = partitions if order is None else partitions[order]
     plan = _Plan(layout=layout, order=order, partitions=of_rows, timestamps=timestamps)
     ends = np.concatenate((_ZERO, np.cumsum(sizes)))
-    bounds = _bounds(ends, of_rows, limit.max_bytes, max_records)
+    bounds = _bounds(ends, of_rows, target_bytes, max_records)
     batches: list[RecordBatch] = []
     start = 0
     while start < len(bounds) - 1:
