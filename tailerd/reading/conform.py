@@ -18,6 +18,7 @@ from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.column_names import fold_name
 from tailerd.reading.file_scan import FieldScan
+from tailerd.reading.nested_arrays import null_mask, own_offsets, zero_based
 from tailerd.reading.shredded_variant import TYPED_VALUE, assembled
 
 _Key = TypeVar("_Key", str, bytes)
@@ -162,18 +163,7 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     targets = [target.field(index) for index in range(target.num_fields)]
     if not targets:
         return pa.array([{}] * len(array), target, mask=array.is_null().to_numpy(False))
-    return pa.StructArray.from_arrays(parts, fields=targets, mask=_mask(array))
-
-
-def _mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
-
-
-def _zero_based(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Return a list's or map's offsets, starting at 0, and the range of values they cover."""
-    offsets = array.offsets
-    start, end = offsets[0].as_py(), offsets[-1].as_py()
-    return (pc.subtract(offsets, offsets[0]) if start else offsets), start, end
+    return pa.StructArray.from_arrays(parts, fields=targets, mask=null_mask(array))
 
 
 def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
@@ -185,9 +175,11 @@ def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
         raise _retyped(array, scan)
     if len(array) == 0:
         return pa.nulls(0, scan.target.type)
-    offsets, start, end = _zero_based(array)
+    offsets, start, end = zero_based(array)
     values = conform(array.values.slice(start, end - start), scan.children[0])
-    return pa.ListArray.from_arrays(_own(offsets), values, type=scan.target.type, mask=_mask(array))
+    return pa.ListArray.from_arrays(
+        own_offsets(offsets), values, type=scan.target.type, mask=null_mask(array)
+    )
 
 
 def _of_views(array: pa.Array) -> pa.ListArray:
@@ -198,7 +190,7 @@ def _of_views(array: pa.Array) -> pa.ListArray:
     )
     kind = pa.list_(array.type.value_field)
     return pa.ListArray.from_arrays(
-        offsets.cast(pa.int32()), array.flatten(), type=kind, mask=_mask(array)
+        offsets.cast(pa.int32()), array.flatten(), type=kind, mask=null_mask(array)
     )
 
 
@@ -207,18 +199,13 @@ def _conform_map(array: pa.Array, scan: FieldScan) -> pa.Array:
         raise _retyped(array, scan)
     if len(array) == 0:
         return pa.nulls(0, scan.target.type)
-    offsets, start, end = _zero_based(array)
+    offsets, start, end = zero_based(array)
     key, item = scan.children
     keys = conform(array.keys.slice(start, end - start), key)
     items = conform(array.items.slice(start, end - start), item)
     return pa.MapArray.from_arrays(
-        _own(offsets), keys, items, type=scan.target.type, mask=_mask(array)
+        own_offsets(offsets), keys, items, type=scan.target.type, mask=null_mask(array)
     )
-
-
-def _own(offsets: pa.Array) -> pa.Array:
-    """Return offsets at the start of their buffer, as required to build a list with nulls."""
-    return pa.concat_arrays([offsets]) if offsets.offset == 0 else pc.add(offsets, 0)
 
 
 _Family = Callable[[pa.DataType], bool]

@@ -18,6 +18,7 @@ from tailerd.errors import TailerdError
 from tailerd.reading.column_ranges import column_ranges
 from tailerd.reading.conform import FileFields
 from tailerd.reading.file_scan import WHOLE_FILE, FileScan
+from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet import num_leaves
 from tailerd.reading.parquet_chunks import RowGroup
 from tailerd.reading.parquet_open import OpenedParquet, open_parquet
@@ -117,6 +118,11 @@ class _File:
         return self.opened.footer.groups
 
     @property
+    def calendar(self) -> LegacyCalendar | None:
+        """The calendar of its old dates and times."""
+        return LegacyCalendar.from_notes(self.opened.footer.notes)
+
+    @property
     def num_rows(self) -> int:
         """Number of its rows."""
         return sum(group.num_rows for group in self.groups)
@@ -127,6 +133,7 @@ class _File:
             self.leaves == other.leaves
             and self.opened.file.schema.equals(other.opened.file.schema)
             and self.schema.equals(other.schema, check_metadata=False)
+            and self.calendar == other.calendar
             and not any(_SHORT_SIZES.match(each.opened.footer.created_by) for each in (self, other))
         )
 

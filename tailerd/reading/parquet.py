@@ -21,6 +21,7 @@ from tailerd.errors import TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
+from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_chunks import RowGroup
 from tailerd.reading.parquet_open import OpenedParquet, open_parquet
@@ -122,7 +123,7 @@ def _parts(
         selection = None
         if scan.select_rows is not None:
             selection = scan.select_rows(opened.file.metadata.num_rows, limit.memory_bytes)
-        shape = _Shape(scan, opened.file.schema_arrow)
+        shape = _Shape(scan, opened)
         for batch, at in _RowGroups(scan, opened, source, shape, limit).read(selection):
             rows, changes = _selected(shape.of(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
@@ -180,7 +181,8 @@ class _Shape:
         leaves: The same, flat.
     """
 
-    def __init__(self, scan: FileScan, file_schema: pa.Schema) -> None:
+    def __init__(self, scan: FileScan, opened: OpenedParquet) -> None:
+        file_schema = opened.file.schema_arrow
         self._scan = scan
         self._schema = scan.schema
         fields = FileFields(file_schema, scan.table_names)
@@ -196,6 +198,8 @@ class _Shape:
         self._change_at = None if change is None else at[change]
         self.columns = _leaves_of(file_schema, wanted)
         self.leaves = [leaf for column in self.columns for leaf in column]
+        self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
+        self._types = [] if self._calendar is None else opened.physical_types(self.leaves)
         constants = [field.constant for field in scan.fields if field.constant is not None]
         self.constant_bytes = sum(
             len(text)
@@ -206,6 +210,8 @@ class _Shape:
     def of(self, batch: pa.RecordBatch, start: int) -> _Part:
         """Return rows and change types of a batch of the file, whose first row is at `start`."""
         count = batch.num_rows
+        if self._calendar is not None:
+            batch = self._calendar.rebase(batch, self._types)
         arrays = []
         for field, at in zip(self._scan.fields, self._at, strict=True):
             if field.constant is not None:

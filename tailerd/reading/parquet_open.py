@@ -53,6 +53,10 @@ class OpenedParquet:
                     f"its footer says that {self._path(leaf)} is not, or not wholly, in the file"
                 )
 
+    def physical_types(self, leaves: Iterable[int]) -> list[str]:
+        """Return the physical types of leaf columns."""
+        return [self.file.schema.column(leaf).physical_type for leaf in leaves]
+
     def _path(self, leaf: int) -> str:
         return str(self.file.schema.column(leaf).path)
 

@@ -250,9 +250,11 @@ class CheckpointSource:
     ) -> Iterator[_Run | CopiedGroup]:
         """Yield row groups to copy, and those between them to decode; none without a live file."""
         try:
-            footer = read_footer(rows.source, rows.name)
+            footer = None if rows.calendar else read_footer(rows.source, rows.name)
         except CorruptLogError:
             # Arrow may support footers that this package does not.
+            footer = None
+        if footer is None:
             yield _Run(list(range(rows.num_groups)), 0)
             return
         columns = CheckpointColumns(self.form, None)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit
 from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
+from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.read_ahead import read_ahead
@@ -86,6 +87,11 @@ class CheckpointFile:
                 f"{self.name} is not a checkpoint file: it has no column add.path.",
                 remedy=KEEP_CHECKPOINT,
             )
+
+    @property
+    def calendar(self) -> LegacyCalendar | None:
+        """The calendar of its old dates and times; None for the modern one."""
+        return LegacyCalendar.from_notes(self._opened.footer.notes)
 
     @property
     def source(self) -> BinaryIO:
@@ -195,6 +201,17 @@ class CheckpointFile:
         self, present: list[str], groups: list[int] | None, batch_rows: int
     ) -> Generator[pa.RecordBatch, None, None]:
         numbers = list(range(self.num_groups)) if groups is None else groups
+        leaves = [self._leaves.index(leaf) for leaf in present]
+        found = self._decoded(numbers, leaves, batch_rows)
+        if (calendar := self.calendar) is None:
+            yield from found
+            return
+        types = self._opened.physical_types(leaves)
+        yield from (calendar.rebase(batch, types) for batch in found)
+
+    def _decoded(
+        self, numbers: list[int], leaves: list[int], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         batches = BoundedBatches(
             self._opened,
             self._reopen,
@@ -202,7 +219,6 @@ class CheckpointFile:
             f"the checkpoint file {self.name}",
             self._limit,
         )
-        leaves = [self._leaves.index(leaf) for leaf in present]
         for group in numbers:
             self._opened.check_readable(group, leaves)
         if all(batches.is_small(group, leaves) for group in numbers):

@@ -28,6 +28,10 @@ class _Bounds(Struct, rename="camel", gc=False):
     null_count: dict[str, Any] = {}
 
 
+_FIRST_GREGORIAN_DATE = dt.date(1582, 10, 15)
+_YEAR_1900 = dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
+"""Earlier bounds may be of the legacy calendar, if a writer took them from the file's footer."""
+
 _TEXT = msgspec.json.Decoder(str | None)
 _BOUNDS = msgspec.json.Decoder(_Bounds)
 
@@ -90,13 +94,15 @@ def _string(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _date(value: Any) -> dt.date:
-    return dt.date.fromisoformat(value)
+def _date(value: Any) -> dt.date | None:
+    date = dt.date.fromisoformat(value)
+    return None if date < _FIRST_GREGORIAN_DATE else date
 
 
-def _instant(value: Any) -> dt.datetime:
+def _instant(value: Any) -> dt.datetime | None:
     time = dt.datetime.fromisoformat(value)
-    return time.astimezone(dt.UTC) if time.tzinfo else time.replace(tzinfo=dt.UTC)
+    time = time.astimezone(dt.UTC) if time.tzinfo else time.replace(tzinfo=dt.UTC)
+    return None if time < _YEAR_1900 else time
 
 
 def _local_time(value: Any) -> dt.datetime:
