@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from collections.abc import Callable
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import ObjectStore
@@ -16,11 +17,17 @@ _CALLS_A_LOOK = 60
 
 
 class BucketHistory:
-    """Files of a folder of an object store; used in threads without an event loop."""
+    """Files of a folder of an object store; used in threads without an event loop.
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
+    Args:
+        store, folder: Where.
+        is_held: Returns whether this process may write, as far as it knows without a request.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, is_held: Callable[[], bool]) -> None:
         self._store = store
         self._folder = folder
+        self._is_held = is_held
         self._calls = 0
 
     def load(self, name: str) -> object | None:
@@ -38,6 +45,8 @@ class BucketHistory:
         Raises:
             OSError: The bucket cannot be written.
         """
+        if not self._is_held():
+            return
         path = self._path(name)
         try:
             asyncio.run(self._store.put(path, json.dumps(history, separators=(",", ":")).encode()))
@@ -47,7 +56,7 @@ class BucketHistory:
     def prune(self) -> None:
         """Remove the oldest of more than `MOST_FILES`; only once in `_CALLS_A_LOOK` calls."""
         self._calls += 1
-        if self._calls % _CALLS_A_LOOK != 1:
+        if self._calls % _CALLS_A_LOOK != 1 or not self._is_held():
             return
         try:
             asyncio.run(self._prune())

@@ -6,9 +6,9 @@ import asyncio
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
@@ -19,6 +19,7 @@ from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
 from tailerd.pipeline.delivered_commits import DeliveredCommits
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
+from tailerd.threads import wait_done
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read concurrently: one for each processor, and one that is waiting."""
@@ -99,8 +100,7 @@ class ChangeStream:
                         yield batch
                 ahead.popleft()
         finally:
-            for reading in ahead:
-                await reading.abandon()
+            await _abandon(ahead)
         self.is_complete = True
 
     def _begin(self, run: Run, ahead: int) -> _Reading | None:
@@ -212,15 +212,39 @@ class _Reading:
         self._memory = None
         return piece
 
-    async def abandon(self) -> None:
-        """Wait for the thread, close the file, free the memory; errors no longer matter."""
+    def stop(self) -> None:
+        """Ask the thread to end early."""
         self._is_abandoned.set()
-        if self._pending is not None:
-            with suppress(Exception):
-                await self._pending
-        # Closing an iterator that runs in a thread would be an error.
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-        if self._memory is not None:
-            self._memory.release()
+
+    async def abandon(self) -> None:
+        """Wait for the thread, close the file, free the memory; errors no longer matter.
+
+        Cancelled meanwhile, it does so too, and then propagates the cancellation.
+        """
+        self.stop()
+        try:
+            if self._pending is not None:
+                await wait_done(self._pending)
+        finally:
+            if self._pending is not None and not self._pending.cancelled():
+                self._pending.exception()
+            # Closing an iterator that runs in a thread would be an error.
+            close = getattr(self._batches, "close", None)
+            if close is not None:
+                close()
+            if self._memory is not None:
+                self._memory.release()
+
+
+async def _abandon(readings: Collection[_Reading]) -> None:
+    """Abandon all readings, even if cancelled meanwhile; then propagate the cancellation."""
+    for reading in readings:
+        reading.stop()
+    cancellation: asyncio.CancelledError | None = None
+    for reading in readings:
+        try:
+            await reading.abandon()
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from tailerd.changefeed.offset import Offset
-from tailerd.errors import AccessDeniedError, StorageError, TailerdError
+from tailerd.errors import (
+    AccessDeniedError,
+    BugError,
+    FileExistsAlreadyError,
+    StorageError,
+    TailerdError,
+)
+from tailerd.pipeline.fenced_files import Token
 from tailerd.private_files import make_private_folder, open_private
-from tailerd.sinks.threads import in_thread
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.posix_files import sync_folder
+from tailerd.threads import in_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +107,35 @@ class FileCorruptCommitLog:
 
 
 class BucketCorruptCommitLog:
-    """One file for each commit that was left out, named after it, in an object store."""
+    """One file for each commit that was left out, named after it, in an object store.
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
+    A file is never replaced, so a daemon that lost its lease cannot change one.
+
+    Args:
+        store, folder: Where.
+        token: Of the lease of the state.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, token: Token) -> None:
         self._store = store
         self._folder = folder
+        self._token = token
 
     async def record(self, table: str, record: CorruptCommitRecord) -> str:
-        """Write the commit's file. One left by a crash is overwritten.
+        """Write the commit's file, unless a crash left one.
 
         Raises:
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket cannot be written.
         """
         path = f"{self._folder}/{table}/{record.version:020}-{record.table_id}.json"
-        await self._store.put(path, json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n")
+        token = await self._token()
+        if token is None:
+            raise BugError(f"{path} was to be written without holding the state.")
+        fields = {**asdict(record), "token": token}
+        body = json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+        with suppress(FileExistsAlreadyError):
+            await self._store.put(path, body, if_absent=True)
         return f"s3://{path}"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.private_files import make_private_folder, open_private, write_private
-from tailerd.sinks.threads import in_thread
 from tailerd.storage.posix_files import sync_folder
+from tailerd.threads import in_thread
 
 
 class FileOffsetStore:

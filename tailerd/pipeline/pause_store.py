@@ -1,14 +1,15 @@
-"""Stores which pipelines are paused: one empty file each, so that a pause survives a restart."""
+"""Stores which pipelines are paused, so that a pause survives a restart."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Protocol
 
 from tailerd.errors import AccessDeniedError, StorageError
+from tailerd.pipeline.fenced_files import FencedFile
 from tailerd.private_files import make_private_folder, write_private
-from tailerd.storage.base import ObjectStore
 from tailerd.storage.posix_files import sync_folder
 
 
@@ -29,20 +30,31 @@ class Pauses(Protocol):
 
 
 class BucketPauses:
-    """Files of a folder of an object store, listed once: one daemon writes them."""
+    """The names of all paused pipelines in one file of an object store, read once."""
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
-        self._store = store
-        self._folder = folder
-        self._names: set[str] = set()
+    def __init__(self, file: FencedFile) -> None:
+        self._file = file
+        self._names: frozenset[str] = frozenset()
 
     async def look(self) -> None:
         """Read which pipelines are paused, once the state is held.
 
         Raises:
-            StorageError: The bucket cannot be listed.
+            StateInUseError: Another process has taken the state over.
+            StorageError: The bucket cannot be read or written.
         """
-        self._names = {file.name async for file in self._store.list_from(self._folder)}
+        body = await self._file.load()
+        if body is None:
+            # From now on a daemon that lost the state cannot write the first file.
+            body = b"[]"
+            await self._file.save(body)
+        try:
+            self._names = frozenset(map(str, json.loads(body)))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise StorageError(
+                f"The list of paused pipelines in {self._file.url} is damaged: {error!r}.",
+                remedy="Delete it; then no pipeline is paused.",
+            ) from error
 
     def is_paused(self, pipeline: str) -> bool:
         """Return whether a pipeline is paused."""
@@ -52,23 +64,27 @@ class BucketPauses:
         """Save durably that a pipeline is paused; in a thread without an event loop.
 
         Raises:
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket cannot be written.
         """
-        asyncio.run(self._store.put(f"{self._folder}/{pipeline}", b""))
-        self._names.add(pipeline)
+        self._save(self._names | {pipeline})
 
     def release(self, pipeline: str) -> None:
         """Delete the mark of a paused pipeline; in a thread without an event loop.
 
         Raises:
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket cannot be written.
         """
-        asyncio.run(self._store.delete(f"{self._folder}/{pipeline}"))
-        self._names.discard(pipeline)
+        self._save(self._names - {pipeline})
+
+    def _save(self, names: frozenset[str]) -> None:
+        asyncio.run(self._file.save(json.dumps(sorted(names)).encode()))
+        self._names = names
 
 
 class PauseStore:
-    """Files of a folder, named after the pipelines. Blocking, small and rare."""
+    """Empty files of a folder, named after the pipelines. Blocking, small and rare."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -7,18 +7,18 @@ pipeline whose sink place was changed from a new one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import texts_of
-from tailerd.errors import AccessDeniedError, FileMissingError, OffsetError, StorageError
+from tailerd.errors import AccessDeniedError, OffsetError, StorageError
+from tailerd.pipeline.fenced_files import FencedFile
 from tailerd.private_files import make_private_folder
-from tailerd.sinks.threads import in_thread
-from tailerd.storage.base import ObjectStore
 from tailerd.storage.posix_files import replace_private
+from tailerd.threads import in_thread
 
 FORMAT = 1
 PIPELINES_FOLDER = "pipelines"
@@ -120,32 +120,35 @@ class FilePipelineRecords:
 
 
 class BucketPipelineRecords:
-    """One file for each pipeline in an object store."""
+    """One file for each pipeline in an object store.
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
-        self._store = store
-        self._folder = folder
+    Args:
+        file: Returns the file of a pipeline.
+    """
+
+    def __init__(self, file: Callable[[str], FencedFile]) -> None:
+        self._file = file
 
     async def load(self, pipeline: str) -> PipelineRecord | None:
         """Read the pipeline's file.
 
         Raises:
             OffsetError: It is damaged.
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket cannot be read.
         """
-        path = f"{self._folder}/{pipeline}.json"
-        try:
-            return PipelineRecord.from_json(await self._store.get(path), f"s3://{path}")
-        except FileMissingError:
-            return None
+        file = self._file(pipeline)
+        body = await file.load()
+        return None if body is None else PipelineRecord.from_json(body, file.url)
 
     async def save(self, pipeline: str, record: PipelineRecord) -> None:
         """Replace the pipeline's file.
 
         Raises:
+            StateInUseError: Another process has taken the state over.
             StorageError: The bucket cannot be written.
         """
-        await self._store.put(f"{self._folder}/{pipeline}.json", record.to_json().encode())
+        await self._file(pipeline).save(record.to_json().encode())
 
 
 def _refused(path: Path, verb: str, error: OSError) -> StorageError:

@@ -24,6 +24,7 @@ from tailerd.pipeline.corrupt_commit_log import (
     CorruptCommitLog,
     FileCorruptCommitLog,
 )
+from tailerd.pipeline.fenced_files import FencedFile
 from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.pipeline.pause_store import BucketPauses, Pauses, PauseStore
 from tailerd.pipeline.pipeline_records import (
@@ -133,13 +134,15 @@ class BucketState:
         self._seconds = seconds
         self._lease: Lease | None = None
         self._scratch: Path | None = None
-        self._pauses = BucketPauses(store, f"{root}/paused")
+        self._pauses = BucketPauses(self._file("paused"))
         self.pauses: Pauses = self._pauses
         self.corrupt_commits: CorruptCommitLog = BucketCorruptCommitLog(
-            store, f"{root}/corrupt_commits"
+            store, f"{root}/corrupt_commits", self._token
         )
-        self.history: KeepsHistory = BucketHistory(store, f"{root}/history")
-        self.pipelines: PipelineRecords = BucketPipelineRecords(store, f"{root}/{PIPELINES_FOLDER}")
+        self.history: KeepsHistory = BucketHistory(store, f"{root}/history", self._is_held)
+        self.pipelines: PipelineRecords = BucketPipelineRecords(
+            lambda pipeline: self._file(f"{PIPELINES_FOLDER}/{pipeline}")
+        )
 
     @asynccontextmanager
     async def held(self, watch: StateWatch | None = None) -> AsyncIterator[None]:
@@ -170,8 +173,11 @@ class BucketState:
                 if watch is not None:
                     watch.taken()
                 self._lease, self._scratch = lease, Path(scratch)
-                await self._pauses.look()
-                yield
+                try:
+                    await self._pauses.look()
+                    yield
+                finally:
+                    self._lease = None
 
     async def _lose(self, watch: StateWatch) -> None:
         holder = "another process"
@@ -195,7 +201,24 @@ class BucketState:
             check_held=self._check_held,
         )
 
-    async def _check_held(self) -> None:
+    def _file(self, name: str) -> FencedFile:
+        return FencedFile(self._store, f"{self._root}/{name}", self._token)
+
+    def _is_held(self) -> bool:
+        return self._lease is not None and self._lease.token is not None
+
+    async def _token(self) -> int | None:
+        """Return the token of the lease, None without one.
+
+        Raises:
+            StateInUseError: Another process has taken the state over.
+        """
         lease = self._lease
-        if lease is not None and not await lease.is_mine():
+        if lease is None:
+            return None
+        if not await lease.is_mine():
             raise taken_over_by(await lease.newest_holder())
+        return lease.token
+
+    async def _check_held(self) -> None:
+        await self._token()

@@ -6,7 +6,6 @@ any other they are spooled to a local temporary file.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 import tempfile
@@ -14,6 +13,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from tailerd.errors import AccessDeniedError, CredentialsExpiredError
 from tailerd.storage.base import ObjectStore
+from tailerd.threads import in_thread
 
 _logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class SpooledOutput(Output):
 
     async def finish(self, *, if_absent: bool = False) -> None:
         """Put the file."""
-        body = await asyncio.to_thread(self._body)
+        body = await in_thread(self._body)
         await self._store.put(self._path, body, if_absent=if_absent)
 
     def _body(self) -> bytes:

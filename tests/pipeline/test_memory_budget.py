@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 import pytest
 
@@ -13,7 +15,7 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece
-from tests.doubles.fake_source import FakeSource, FakeTable
+from tests.doubles.fake_source import FakeSource, FakeTable, never_fails
 
 MIB = 1024 * 1024
 
@@ -99,8 +101,10 @@ def wide_table(commits: int) -> FakeTable:
     return table
 
 
-def stream_of(table: FakeTable, budget: MemoryBudget) -> tuple[FakeSource, ChangeStream]:
-    source = FakeSource(table)
+def stream_of(
+    table: FakeTable, budget: MemoryBudget, fails: Callable[[str], None] = never_fails
+) -> tuple[FakeSource, ChangeStream]:
+    source = FakeSource(table, fails)
     start = Offset(table_id=table.table_id, version=Version(0))
     end = Offset(table_id=table.table_id, version=Version(table.head + 1))
     limit = BatchLimit(max_rows=8192, max_bytes=256 * 1024)
@@ -163,3 +167,34 @@ async def test_a_read_that_fails_frees_its_memory() -> None:
     with pytest.raises(Exception, match="is gone"):
         await rows_of(stream.batches())
     assert budget.used_bytes == 0
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("cancellations", [1, 2, 4])
+async def test_a_stream_that_is_cancelled_while_it_is_given_up_frees_all_its_memory(
+    cancellations: int,
+) -> None:
+    budget = MemoryBudget(8 * MIB)
+    blocked, may_read, reads = threading.Event(), threading.Event(), iter(range(1000))
+
+    def block_later_reads(place: str) -> None:
+        if place == "read" and next(reads) >= 20:
+            blocked.set()
+            may_read.wait(10)
+
+    source, stream = stream_of(wide_table(60), budget, block_later_reads)
+
+    async def consume() -> None:
+        async with aclosing(stream.batches()) as batches:
+            await rows_of(batches)
+
+    consumer = asyncio.create_task(consume())
+    await asyncio.to_thread(blocked.wait, 10)
+    for _ in range(cancellations):
+        consumer.cancel()
+        await asyncio.sleep(0.01)
+    may_read.set()
+    with pytest.raises(asyncio.CancelledError):
+        await consumer
+    assert budget.used_bytes == 0
+    assert source.open_reads == 0

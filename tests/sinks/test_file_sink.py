@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import shutil
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,3 +247,29 @@ async def test_a_history_replaced_twice_at_one_offset_overwrites_nothing(tmp_pat
     (aside,) = folders(tmp_path)
     kept = [name for name in everything(aside) if ".jsonl" in name]
     assert len(kept) == 2
+
+
+@pytest.mark.attack
+async def test_a_cancelled_resume_deletes_nothing_after_its_caller_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = sink(tmp_path)
+    await target.resume(offset(0))
+    for version in range(3):
+        await target.write(delivery(version, batch(version, [version])))
+    begun, unlink = threading.Event(), Path.unlink
+
+    def unlink_slowly(path: Path, missing_ok: bool = False) -> None:
+        begun.set()
+        time.sleep(0.05)
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink_slowly)
+    resuming = asyncio.create_task(target.resume(offset(0)))
+    await asyncio.to_thread(begun.wait, 10)
+    resuming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await resuming
+    left = names(tmp_path)
+    await asyncio.sleep(0.2)
+    assert names(tmp_path) == left

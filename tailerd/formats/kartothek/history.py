@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 
 import msgspec
@@ -28,6 +27,7 @@ from tailerd.formats.kartothek.state import (
 )
 from tailerd.formats.ledger import Ledger
 from tailerd.storage.base import ObjectStore
+from tailerd.threads import in_thread
 
 _STATES_IN_MEMORY = 4
 """Small, because each may have a million keys."""
@@ -107,7 +107,7 @@ class DatasetHistory:
             await history._found_again(reading, before)
         await history._take(reading)
         if spool is not None:
-            await asyncio.to_thread(spool.add, history.newest.keys)
+            await in_thread(spool.add, history.newest.keys)
         return history
 
     async def _found_again(self, reading: Reading, before: ObservedState) -> None:
@@ -118,7 +118,7 @@ class DatasetHistory:
         if self.spool is not None:
             for number in await self._ledger.numbers():
                 old = await self._loaded(number)
-                await asyncio.to_thread(self.spool.remove, () if old is None else old.keys)
+                await in_thread(self.spool.remove, () if old is None else old.keys)
         await self._ledger.clear()
         self._states.clear()
         self._kept = self._newest = self._first = None
@@ -184,7 +184,7 @@ class DatasetHistory:
         files = difference(before, after)
         if self.spool is not None:
             # Before anything else: files may be garbage-collected at any time.
-            await asyncio.to_thread(self.spool.add, files.added)
+            await in_thread(self.spool.add, files.added)
         commit = ObservedCommit(
             number=after.number,
             timestamp_ms=after.timestamp_ms,
@@ -263,7 +263,7 @@ class DatasetHistory:
         if self._kept is None or until <= self.first_number:
             return
         if self.spool is not None:
-            await asyncio.to_thread(self.spool.remove, await self._unneeded(until))
+            await in_thread(self.spool.remove, await self._unneeded(until))
         await self._ledger.forget_before(until)
         for old in [each for each in self._states if each < until]:
             del self._states[old]

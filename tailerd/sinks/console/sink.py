@@ -10,7 +10,7 @@ from tailerd.errors import SinkError
 from tailerd.sinks.base import Delivery
 from tailerd.sinks.console.config import ConsoleSinkConfig
 from tailerd.sinks.resources import EncodeBatch, SinkResources
-from tailerd.sinks.threads import in_thread
+from tailerd.threads import in_thread
 
 
 class ConsoleSink:

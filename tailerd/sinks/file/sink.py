@@ -43,8 +43,8 @@ from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.parts import close_durably, open_temporary
 from tailerd.sinks.file.read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
-from tailerd.sinks.threads import in_thread
 from tailerd.storage.posix_files import sync_folder
+from tailerd.threads import in_thread
 
 _MARKER = ".tailerd.json"
 _GAP = "-00000.gap.json"
@@ -94,7 +94,7 @@ class FileSink:
             SinkFencedError: Another process has claimed the folder since.
             SinkError: The folder cannot be written.
         """
-        await asyncio.to_thread(self._resume, offset)
+        await in_thread(self._resume, offset)
 
     async def check_first_start(self) -> None:
         """Check that the folder has no changes yet.

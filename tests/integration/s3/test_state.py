@@ -321,7 +321,7 @@ async def test_pasts_of_the_oldest_tables_are_removed_from_a_bucket_too(
 ) -> None:
     monkeypatch.setattr("tailerd.pipeline.bucket_history.MOST_FILES", 2)
     store = S3Store(s3_moto.settings())
-    history = BucketHistory(store, f"{bucket}/state/history")
+    history = BucketHistory(store, f"{bucket}/state/history", lambda: True)
     for name in ("a", "b", "c"):
         await asyncio.to_thread(history.save, name, {"a": 1})
         if name != "c":

@@ -23,6 +23,7 @@ from tailerd.formats.delta.changes.snapshot_spool import (
     SpooledFiles,
 )
 from tailerd.storage.base import ObjectStore
+from tailerd.threads import in_thread
 
 _AT_ONCE = 16
 _COMING = ".coming"
@@ -80,7 +81,7 @@ class BucketSpool:
                 await _read_through(found)
         except OffsetError:
             # Another process removed or overwrote it meanwhile. The caller writes it again.
-            await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
+            await in_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
             return None
         return found
 
@@ -146,7 +147,7 @@ class BucketSpool:
         self._may_exist = False
 
     async def _upload(self, version: int, path: Path) -> None:
-        body = await asyncio.to_thread(path.read_bytes)
+        body = await in_thread(path.read_bytes)
         await self._store.put(f"{self._folder}/{version}.{path.name}", body)
 
     async def _fetch(self, version: int) -> bool:
@@ -161,21 +162,21 @@ class BucketSpool:
             return False
         coming = self._scratch / _COMING
         try:
-            await asyncio.to_thread(_make_empty, coming)
+            await in_thread(_make_empty, coming)
             for some in _pieces(names):
                 paths = [f"{self._folder}/{prefix}{name}" for name in some]
                 bodies = await self._store.get_many(paths)
                 for name, body in zip(some, bodies, strict=True):
-                    await asyncio.to_thread((coming / name).write_bytes, body)
+                    await in_thread((coming / name).write_bytes, body)
             # The folder may be from a previous table.
-            await asyncio.to_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
-            await asyncio.to_thread(coming.rename, self._scratch / str(version))
+            await in_thread(shutil.rmtree, self._scratch / str(version), ignore_errors=True)
+            await in_thread(coming.rename, self._scratch / str(version))
         except FileMissingError:
             # Removed after it was listed.
-            await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
+            await in_thread(shutil.rmtree, coming, ignore_errors=True)
             return False
         except OSError as error:
-            await asyncio.to_thread(shutil.rmtree, coming, ignore_errors=True)
+            await in_thread(shutil.rmtree, coming, ignore_errors=True)
             raise StorageError(
                 f"The file list of a snapshot cannot be copied to {coming}: {error.strerror}.",
                 remedy="Free space, or set TMPDIR to a folder this user can write.",

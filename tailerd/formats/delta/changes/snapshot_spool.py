@@ -34,6 +34,7 @@ from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile
 from tailerd.private_files import make_private_folder, open_private, write_private
 from tailerd.storage.posix_files import replace_private, sync_file, sync_folder
+from tailerd.threads import in_thread
 
 FORMAT = 1
 BUCKET_FILES = 4096
@@ -174,9 +175,9 @@ class SnapshotSpool:
 
     async def _spool(self, writer: _Writer, table_id: str, files: SnapshotFiles) -> None:
         try:
-            await asyncio.to_thread(writer.begin)
+            await in_thread(writer.begin)
             async for batch in files.between(0, None):
-                await asyncio.to_thread(writer.add, batch)
+                await in_thread(writer.add, batch)
             manifest = _Manifest(
                 format=FORMAT,
                 table_id=table_id,
@@ -185,10 +186,10 @@ class SnapshotSpool:
                 count=writer.count,
                 schema=msgspec.to_builtins(files.schema),
             )
-            await asyncio.to_thread(writer.finish, manifest)
+            await in_thread(writer.finish, manifest)
         except BaseException:
             # Free the space: the disk may be full.
-            await asyncio.to_thread(writer.discard)
+            await in_thread(writer.discard)
             raise
 
     async def find_plan(self, name: str) -> bytes | None:
@@ -215,15 +216,15 @@ class SnapshotSpool:
         """
         self._may_exist = True
         try:
-            await asyncio.to_thread(make_private_folder, self._folder)
-            await asyncio.to_thread(replace_private, self._folder / name, body)
+            await in_thread(make_private_folder, self._folder)
+            await in_thread(replace_private, self._folder / name, body)
         except OSError as error:
             raise _unwritable("The plan of a difference", self._folder, error) from error
 
     async def remove(self) -> None:
         """Remove everything; files that cannot be removed are replaced by the next snapshot."""
         if self._may_exist:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await in_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._may_exist = False
 
     def _find(self, table_id: str, version: int) -> SpooledFiles | None:

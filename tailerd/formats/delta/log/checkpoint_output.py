@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from tailerd.formats.delta.protocol.file_index import Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import open_output
+from tailerd.threads import in_thread
 
 
 @dataclass(slots=True)
@@ -80,25 +80,25 @@ class CheckpointOutput:
         """Write the non-file actions, in a row group of their own."""
         batch = self._columns.others_batch()
         self.rows += batch.num_rows
-        await asyncio.to_thread(self._append, batch)
+        await in_thread(self._append, batch)
 
     async def write_removes(self, found: FileActions) -> None:
         """Write `remove` actions."""
         self.rows += len(found.keys)
         self.removes += len(found.keys)
         batch = self._columns.files_batch("remove", found.column)
-        await asyncio.to_thread(self._append, batch)
+        await in_thread(self._append, batch)
 
     async def write_adds(self, found: FileActions | CopiedGroup) -> None:
         """Write `add` actions; small batches are buffered, because row groups should be large."""
         self.rows += len(found.keys)
         self.adds += len(found.keys)
         if isinstance(found, CopiedGroup):
-            await asyncio.to_thread(self._copy, found)
+            await in_thread(self._copy, found)
             return
         self._pending.append(found)
         if sum(len(actions.keys) for actions in self._pending) >= ROWS_AT_ONCE:
-            await asyncio.to_thread(self._flush)
+            await in_thread(self._flush)
 
     def _append(self, batch: pa.RecordBatch) -> None:
         try:
@@ -133,8 +133,8 @@ class CheckpointOutput:
             FileExistsAlreadyError: A file of this name exists.
             StorageError: It cannot be written.
         """
-        await asyncio.to_thread(self._flush)
-        await asyncio.to_thread(self._file.close)
+        await in_thread(self._flush)
+        await in_thread(self._file.close)
         await self._output.finish(if_absent=True)
 
     async def __aenter__(self) -> CheckpointOutput:

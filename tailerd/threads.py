@@ -1,0 +1,40 @@
+"""Run blocking steps in a thread, concurrently with the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def in_thread(
+    function: Callable[..., Result], *arguments: object, **options: object
+) -> Result:
+    """Run a blocking step in a thread; when cancelled, wait for it, then propagate.
+
+    A thread cannot be stopped: cleanup during the step would close its file, and a second attempt
+    would run concurrently with the first. So every step that changes something runs here.
+    """
+    step = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **options))
+    await wait_done(step)
+    return step.result()
+
+
+async def wait_done(future: asyncio.Future[Any]) -> None:
+    """Wait until a future is done, however often the caller is cancelled; then propagate that.
+
+    The future is not cancelled, and its error is not raised.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        if not future.cancelled():
+            # Marked as retrieved: the cancellation takes its place.
+            future.exception()
+        raise cancellation
