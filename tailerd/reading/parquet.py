@@ -201,10 +201,11 @@ class _Shape:
         self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
         self._types = [] if self._calendar is None else opened.physical_types(self.leaves)
         constants = [field.constant for field in scan.fields if field.constant is not None]
+        # Other types have a fixed size, and dates beyond Python's cannot be converted.
         self.constant_bytes = sum(
-            len(text)
-            for text in (constant.as_py() for constant in constants)
-            if isinstance(text, str | bytes)
+            len(constant.as_py() or b"")
+            for constant in constants
+            if isinstance(constant, pa.StringScalar | pa.BinaryScalar)
         )
 
     def of(self, batch: pa.RecordBatch, start: int) -> _Part:

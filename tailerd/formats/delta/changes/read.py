@@ -116,20 +116,12 @@ def scan_of(
         TableError: The partition values are missing.
     """
     fields = list(column_scans(file.schema, columns))
-    schema = parse_schema(file.schema.text)
-    values = dict(file.partition_values)
     partitions = frozenset(file.schema.partition_columns)
     for index, field in enumerate(fields):
         if field.target.name in partitions:
-            if is_removed and not values:
+            if is_removed and not file.partition_values:
                 raise _unpartitioned(file, version)
-            item = schema.named(field.target.name)
-            name = item.physical_name(file.schema.column_mapping) if item else field.target.name
-            constant = parse_partition_value(
-                values.get(name),
-                field.target.type,
-                field.target.name,
-            )
+            constant = _partition_value(file, field.target, version)
             if field.pad_to is not None:
                 constant = pc.utf8_rpad(constant, width=field.pad_to)
             fields[index] = FieldScan(target=field.target, constant=constant)
@@ -142,6 +134,19 @@ def scan_of(
         share=FileShare(index=file.share_index, count=file.share_count),
         table_names=_names_in_files(file.schema),
     )
+
+
+def _partition_value(file: DataFile, target: pa.Field, version: Version) -> pa.Scalar:
+    schema, values = parse_schema(file.schema.text), dict(file.partition_values)
+    names = {
+        name: item.physical_name(file.schema.column_mapping)
+        for name in file.schema.partition_columns
+        if (item := schema.named(name)) is not None
+    }
+    name = names.get(target.name, target.name)
+    if name not in values and (foreign := sorted(values.keys() - set(names.values()))):
+        raise _foreign_value(file, version, target.name, foreign[0])
+    return parse_partition_value(values.get(name), target.type, target.name)
 
 
 def no_columns(version: Version, url: str) -> CorruptLogError:
@@ -158,6 +163,14 @@ def _unpartitioned(file: DataFile, version: Version) -> TableError:
         f"Version {version} removes {file.url} without its partition values,"
         " which an old writer may leave out, so its deleted rows cannot be read in full.",
         remedy=f"Either {START_AFTER}, or {LEAVE_OUT}.",
+    )
+
+
+def _foreign_value(file: DataFile, version: Version, column: str, key: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"Version {version} has no partition value of the column {column} for {file.url}, but one"
+        f" of {key!r}, which is not a partition column in this spelling.",
+        remedy=f"Its writer is broken: rewrite the file, {START_AFTER}, or {LEAVE_OUT}.",
     )
 
 

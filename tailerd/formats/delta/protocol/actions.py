@@ -9,6 +9,7 @@ Protocol: PROTOCOL.md#actions
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -191,11 +192,57 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): item if isinstance(item, str) else str(item) for key, item in value.items()}
 
 
+_PROPERTY_MAPS = ("configuration", "options")
+
+
+def plain_action(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a non-file action without nulls, and with its properties as texts.
+
+    Some writers serialize absent fields as nulls, and properties as numbers or booleans; Delta
+    Spark reads both.
+    """
+    plain: dict[str, Any] = {}
+    for key, value in body.items():
+        if value is None:
+            continue
+        if key in _PROPERTY_MAPS and isinstance(value, dict):
+            known = {name: item for name, item in value.items() if item is not None}
+            plain[key] = {name: _scalar_text(item) for name, item in known.items()}
+        else:
+            plain[key] = plain_action(value) if isinstance(value, dict) else value
+    return plain
+
+
+def plain_line(text: bytes) -> bytes:
+    """Return a line of the log whose actions are as `plain_action` has them.
+
+    Raises:
+        UNREADABLE: It is not JSON.
+    """
+    line = msgspec.json.decode(text)
+    if not isinstance(line, dict):
+        return text
+    for kind, body in line.items():
+        if kind != "commitInfo" and isinstance(body, dict):
+            values = body.get("partitionValues")
+            line[kind] = plain_action(body) | (
+                {"partitionValues": values} if isinstance(values, dict) else {}
+            )
+    return msgspec.json.encode(line)
+
+
+def _scalar_text(value: object) -> object:
+    return msgspec.json.encode(value).decode() if isinstance(value, bool | int | float) else value
+
+
 _PARTITION_VALUES = msgspec.json.Decoder(dict[str, str | None] | None)
+_SCALARS = msgspec.json.Decoder(dict[str, Raw])
 
 
 def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...]:
     """Decode `partitionValues` as (physical name, serialized value) pairs; empty if absent.
+
+    A number or boolean is taken as its text, as in Delta Spark.
 
     Raises:
         CorruptLogError: They are not a map of texts.
@@ -204,11 +251,28 @@ def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...
         return ()
     try:
         return tuple((_PARTITION_VALUES.decode(action.partition_values) or {}).items())
+    except msgspec.ValidationError as error:
+        with suppress(*UNREADABLE):
+            raw = _SCALARS.decode(action.partition_values)
+            if not any(bytes(value)[:1] in (b"[", b"{") for value in raw.values()):
+                return tuple((name, _serialized(bytes(value))) for name, value in raw.items())
+        raise _no_map_of_texts(action, error) from error
     except UNREADABLE as error:
-        raise CorruptLogError(
-            f"The partition values of {action.path!r} are not a map of texts: {error}.",
-            remedy="The writer is broken: restore the log entry from a backup.",
-        ) from error
+        raise _no_map_of_texts(action, error) from error
+
+
+def _serialized(raw: bytes) -> str | None:
+    if raw[:1] == b'"' or raw == b"null":
+        value: str | None = msgspec.json.decode(raw)
+        return value
+    return raw.decode()
+
+
+def _no_map_of_texts(action: FileAction, error: Exception) -> CorruptLogError:
+    return CorruptLogError(
+        f"The partition values of {action.path!r} are not a map of texts: {error}.",
+        remedy="The writer is broken: restore the log entry from a backup.",
+    )
 
 
 class _Stats(Struct, rename="camel", gc=False):

@@ -124,7 +124,7 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             plain[key] = plain_row(value)
         elif isinstance(value, list) and value and isinstance(value[0], tuple):
-            plain[key] = dict(value)
+            plain[key] = {name: item for name, item in value if item is not None}
         else:
             plain[key] = value
     for key in ("configuration", "options"):

@@ -5,7 +5,7 @@ Protocol: PROTOCOL.md#checkpoint-schema
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import msgspec
@@ -225,10 +225,14 @@ def parsed_partitions(values: pa.MapArray, kind: pa.StructType) -> pa.StructArra
     Timestamps without a zone are UTC in these columns, regardless of `partition_timezone`.
 
     Raises:
-        CorruptLogError: A text is not a value of its column's type.
+        CorruptLogError: A text is not a value of its column's type, or a value has a key that is
+            not a partition column, while that of a column is missing.
     """
     members = []
+    foreign = set(values.keys.unique().to_pylist()) - {item.name for item in kind}
     for item in kind:
+        if foreign:
+            _check_keys(values, item.name, foreign)
         texts = pc.map_lookup(values, pa.scalar(item.name), "first").dictionary_encode()
         known = [
             parse_partition_value(text, item.type, item.name)
@@ -236,6 +240,17 @@ def parsed_partitions(values: pa.MapArray, kind: pa.StructType) -> pa.StructArra
         ]
         members.append(pa.array(known, item.type).take(texts.indices))
     return pa.StructArray.from_arrays(members, fields=list(kind))
+
+
+def _check_keys(values: pa.MapArray, name: str, foreign: Set[str]) -> None:
+    for row in values.to_pylist():
+        keys = {key for key, _ in row or ()}
+        if name not in keys and (found := sorted(keys & foreign)):
+            raise CorruptLogError(
+                f"A file has no partition value of the column {name}, but one of {found[0]!r},"
+                " which is not a partition column in this spelling.",
+                remedy="Its writer is broken: rewrite the file's partition.",
+            )
 
 
 def _struct(columns: dict[str, pa.Array], kind: pa.StructType) -> pa.StructArray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, MutableSequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Raw, Struct
@@ -22,6 +23,7 @@ from tailerd.formats.delta.protocol.actions import (
     Metadata,
     Protocol,
     Transaction,
+    plain_line,
 )
 from tailerd.formats.delta.protocol.file_key import file_key
 from tailerd.formats.delta.protocol.file_tally import cardinality
@@ -82,9 +84,9 @@ class LineDecoder:
         if rest.strip():
             try:
                 last = _DECODER.decode(rest)
-            except msgspec.ValidationError as error:
-                # Not an action, whatever might follow.
-                raise self._name_line(rest, error) from error
+            except msgspec.ValidationError:
+                # Complete, whatever might follow.
+                return self._decode(rest)
             except UNREADABLE as error:
                 raise TornCommitError(
                     f"The last line of {self.name} is incomplete ({error}), because its writer has"
@@ -99,28 +101,39 @@ class LineDecoder:
         return []
 
     def _decode(self, whole: bytes) -> list[Line]:
-        try:
-            lines = _DECODER.decode_lines(whole)
-        except UNREADABLE as error:
-            raise self._name_line(whole, error) from error
+        lines = decode_block(self.name, whole, self._lines_seen)
         self._lines_seen += len(lines)
         return lines
 
-    def _name_line(self, whole: bytes, error: Exception) -> CorruptLogError:
-        number = self._lines_seen
-        for text in whole.splitlines():
-            if not text.strip():
-                continue
-            number += 1
-            try:
-                _DECODER.decode(text)
-            except UNREADABLE as first:
-                error = first
-                break
-        return CorruptLogError(
-            f"Line {number} of {self.name} is not an action of the Delta protocol: {error}.",
+
+def decode_block(name: str, block: bytes, lines_before: int = 0) -> list[Line]:
+    """Decode complete lines of a body.
+
+    Args:
+        name: File name for error messages.
+        lines_before: Number of its lines before this block.
+
+    Raises:
+        CorruptLogError: A line is not an action.
+    """
+    try:
+        return _DECODER.decode_lines(block)
+    except UNREADABLE:
+        # One by one, to name the line or to leave out nulls.
+        texts = [text for text in block.splitlines() if text.strip()]
+        return [_decode_line(name, text, lines_before + n) for n, text in enumerate(texts, 1)]
+
+
+def _decode_line(name: str, text: bytes, number: int) -> Line:
+    try:
+        return _DECODER.decode(text)
+    except UNREADABLE as error:
+        with suppress(*UNREADABLE):
+            return _DECODER.decode(plain_line(text))
+        raise CorruptLogError(
+            f"Line {number} of {name} is not an action of the Delta protocol: {error}.",
             remedy="Restore the file from a backup; committed log entries must not be edited.",
-        )
+        ) from error
 
 
 def slices(body: bytes) -> Iterator[bytes]:

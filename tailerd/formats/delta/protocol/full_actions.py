@@ -22,6 +22,7 @@ from tailerd.formats.delta.protocol.actions import (
     UNREADABLE,
     Bytes,
     DeletionVectorDescriptor,
+    plain_action,
 )
 from tailerd.formats.delta.protocol.file_key import file_key
 from tailerd.formats.delta.protocol.whole_lines import WholeLines
@@ -77,7 +78,7 @@ class FullLine(Struct, gc=False, rename="camel"):
         raws = (self.meta_data, self.protocol, self.txn, self.domain_metadata)
         for kind, raw in zip(OTHER_KINDS, raws, strict=True):
             if raw and isinstance(body := msgspec.json.decode(raw), dict):
-                return kind, body
+                return kind, plain_action(body)
         return None
 
 

@@ -11,16 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from tailerd.errors import CorruptLogError
-from tailerd.formats.delta.protocol.actions import UNREADABLE, FileAction, Line
-from tailerd.formats.delta.protocol.commit_file import Commit, scan_commit
+from tailerd.formats.delta.protocol.actions import FileAction, Line
+from tailerd.formats.delta.protocol.commit_file import Commit, decode_block, scan_commit
 from tailerd.formats.delta.protocol.file_effects import find_repeated
 from tailerd.formats.delta.protocol.file_key import file_key
 from tailerd.formats.delta.protocol.snapshot import REMOVE_AND_ADD
-
-_DECODER = msgspec.json.Decoder(Line)
 
 
 def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
@@ -38,13 +34,7 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
     files: dict[int, bytes] = {}
     for name, body in bodies:
         texts = [line for line in body.split(b"\n") if line.strip()]
-        try:
-            lines = _DECODER.decode_lines(body)
-        except UNREADABLE as error:
-            raise CorruptLogError(
-                f"{name} has a line that is not an action of the Delta protocol: {error}.",
-                remedy="Restore the file from a backup; committed log entries must not be edited.",
-            ) from error
+        lines = decode_block(name, body)
         if find_repeated(scan_commit(0, name, body, root_url)) is not None:
             raise CorruptLogError(
                 f"{name} has two actions of one kind for one file, which the protocol forbids.",

@@ -15,12 +15,18 @@ import pyarrow as pa
 
 from tailerd.errors import CorruptLogError
 
-_DATE = re.compile(r"([+-]?\d{1,6})-(\d{1,2})-(\d{1,2})")
+_DATE = re.compile(r"([+-]?\d{1,6})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _TIMESTAMP = re.compile(
     r"(?P<date>[+-]?\d{1,6}-\d{1,2}-\d{1,2})"
     r"(?:[ T](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<part>\d{1,9}))?)?"
-    r"(?P<zone>Z|[+-]\d{2}:?\d{2}(?::\d{2})?)?)?"
+    r"(?P<zone>Z|[+-]\d{2}:?\d{2}(?::\d{2})?)?)?",
+    re.ASCII,
 )
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_NOT_FINITE = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
+_TRUE = frozenset({"true", "t", "yes", "y", "1"})
+_FALSE = frozenset({"false", "f", "no", "n", "0"})
 _MICROS = 1_000_000
 _DIGITS = Context(prec=76)
 """Digits of the widest decimal; Python's default rounds to 28."""
@@ -29,8 +35,8 @@ _DIGITS = Context(prec=76)
 def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str) -> pa.Scalar:
     """Return the constant of `arrow_type` for a serialized partition value.
 
-    An absent value is null, and so is an empty text of any type except string: for strings the
-    protocol specifies null, but every writer means an empty string.
+    An absent value is null, and so is an empty text of any type except string and binary: for these
+    the protocol specifies null, but every writer means an empty value, and Delta Spark reads it so.
 
     A timestamp without a zone is taken as UTC. The log does not record the writer's zone: if it is
     known to be another one, apply `in_zone` to the text first.
@@ -38,7 +44,8 @@ def parse_partition_value(text: str | None, arrow_type: pa.DataType, column: str
     Raises:
         CorruptLogError: The text is not a value of the type.
     """
-    if text is None or (text == "" and not pa.types.is_string(arrow_type)):
+    is_text = pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type)
+    if text is None or (text == "" and not is_text):
         return pa.scalar(None, arrow_type)
     try:
         return _parse(text, arrow_type)
@@ -54,8 +61,8 @@ def _parse(text: str, arrow_type: pa.DataType) -> pa.Scalar:
     types = pa.types
     simple: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str], object]], ...] = (
         (types.is_string, str),
-        (types.is_integer, int),
-        (types.is_floating, float),
+        (types.is_integer, _integer),
+        (types.is_floating, _float),
         (types.is_boolean, _boolean),
         (types.is_binary, str.encode),
     )
@@ -63,8 +70,7 @@ def _parse(text: str, arrow_type: pa.DataType) -> pa.Scalar:
         if fits(arrow_type):
             return pa.scalar(convert(text), arrow_type)
     if types.is_decimal(arrow_type):
-        unit = Decimal(1).scaleb(-arrow_type.scale)
-        return pa.scalar(Decimal(text).quantize(unit, context=_DIGITS), arrow_type)
+        return pa.scalar(_decimal(text, arrow_type.scale), arrow_type)
     if types.is_date(arrow_type):
         return pa.scalar(_days(text), pa.int32()).cast(arrow_type)
     if types.is_timestamp(arrow_type):
@@ -73,14 +79,35 @@ def _parse(text: str, arrow_type: pa.DataType) -> pa.Scalar:
     raise ValueError("columns of this type cannot partition a table")
 
 
+def _integer(text: str) -> int:
+    # Python also takes underscores, and digits of other scripts.
+    if _INTEGER.fullmatch(text.strip()) is None:
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    stripped = text.strip()
+    if _NUMBER.fullmatch(stripped) is None and _NOT_FINITE.fullmatch(stripped) is None:
+        raise ValueError("not a number")
+    return float(stripped)
+
+
+def _decimal(text: str, scale: int) -> Decimal:
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise ValueError("not a number")
+    value = Decimal(text.strip())
+    exact = value.quantize(Decimal(1).scaleb(-scale), context=_DIGITS)
+    if exact != value:
+        raise ValueError("more digits than the type has")
+    return exact
+
+
 def _boolean(text: str) -> bool:
-    match text.lower():
-        case "true":
-            return True
-        case "false":
-            return False
-        case _:
-            raise ValueError("neither true nor false")
+    word = text.strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError("neither true nor false")
+    return word in _TRUE
 
 
 def _days(text: str) -> int:

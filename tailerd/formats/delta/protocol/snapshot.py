@@ -16,6 +16,7 @@ from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import FileIndex, Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.log_path import LogFile, commit_name
+from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.table_features import check_readable, lacks_column_mapping
 
 REMOVE_AND_ADD = (
@@ -56,14 +57,28 @@ class TableState:
                 f"The table's files are {self.metadata.format.provider!r}, and this release only"
                 " reads Delta tables of Parquet files."
             )
-        self.check_column_mapping()
+        self.check_columns()
 
-    def check_column_mapping(self) -> None:
-        """Reject a version whose columns cannot be found in its files.
+    def check_columns(self) -> None:
+        """Reject a version whose columns cannot be found in its files, or in its log.
 
         Raises:
-            UnsupportedFeatureError: The mode is unknown, or the protocol does not list the feature.
+            UnsupportedFeatureError: The mode of column mapping is unknown, or the protocol does not
+                list the feature.
+            CorruptLogError: A partition column is not in the schema, in this very spelling.
         """
+        self._check_column_mapping()
+        partitions = self.metadata.partition_columns
+        schema = parse_schema(self.metadata.schema_text) if partitions else None
+        for name in partitions:
+            if schema is not None and schema.named(name) is None:
+                raise CorruptLogError(
+                    f"Version {self.version} is partitioned by {name!r}, which is not a column of"
+                    " its schema in this spelling.",
+                    remedy="Its writer is broken: commit metadata in which both names agree.",
+                )
+
+    def _check_column_mapping(self) -> None:
         mode = self.column_mapping
         said = f"Version {self.version} has {properties.COLUMN_MAPPING_MODE} = {mode!r}"
         if mode not in COLUMN_MAPPING_MODES:

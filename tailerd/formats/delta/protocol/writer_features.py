@@ -77,7 +77,7 @@ def check_maintainable(state: TableState) -> None:
         UnsupportedFeatureError: The message names the writer version, or every unsupported feature.
     """
     state.check_log()
-    state.check_column_mapping()
+    state.check_columns()
     protocol = state.protocol
     if not 1 <= protocol.min_writer_version <= FEATURES_WRITER_VERSION:
         raise UnsupportedFeatureError(

@@ -37,7 +37,7 @@ def test_partition_values_come_as_they_stand_there(text: str, values: tuple[Any,
     assert partition_values_of(action(text)) == values
 
 
-@pytest.mark.parametrize("values", ["5", "[]", '"x"', '{"p":5}', '{"p":{"q":"r"}}'])
+@pytest.mark.parametrize("values", ["5", "[]", '"x"', '{"p":[5]}', '{"p":{"q":"r"}}'])
 def test_partition_values_that_are_no_texts_are_a_clear_error(values: str) -> None:
     with pytest.raises(CorruptLogError, match=r"partition values of 'a\.parquet'"):
         partition_values_of(action(f'{{"path":"a.parquet","partitionValues":{values}}}'))

@@ -252,7 +252,7 @@ def test_a_file_outside_the_table_is_refused(path: str) -> None:
 
 def test_partition_values_of_another_shape_are_one_clear_error() -> None:
     with pytest.raises(CorruptLogError, match="partition values of 'a'"):
-        changes(add("a", partitionValues={"p": 5}))
+        changes(add("a", partitionValues={"p": [5]}))
 
 
 def many_pairs(seed: int) -> list[Action]:

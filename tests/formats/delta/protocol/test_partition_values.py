@@ -73,8 +73,8 @@ def test_an_absent_value_is_null(kind: pa.DataType) -> None:
     assert parse_partition_value(None, kind, "p") == pa.scalar(None, kind)
 
 
-@pytest.mark.parametrize("kind", ALL_TYPES, ids=str)
-def test_an_empty_text_is_null_for_every_type_but_string(kind: pa.DataType) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in ALL_TYPES if kind != pa.binary()], ids=str)
+def test_an_empty_text_is_null_for_every_type_but_string_and_binary(kind: pa.DataType) -> None:
     assert parse_partition_value("", kind, "p") == pa.scalar(None, kind)
 
 
@@ -128,8 +128,8 @@ def test_every_date_and_time_a_writer_prints_comes_back(value: datetime.datetime
         ("1.5", pa.int64()),
         ("99999999999999999999", pa.int64()),
         ("x", pa.float64()),
-        ("yes", pa.bool_()),
-        ("1", pa.bool_()),
+        ("maybe", pa.bool_()),
+        ("2", pa.bool_()),
         ("x", pa.decimal128(5, 2)),
         ("NaN", pa.decimal128(5, 2)),
         ("Infinity", pa.decimal128(5, 2)),
