@@ -71,7 +71,9 @@ class HttpConfig(BaseModel):
     read: Literal["open", "token"] = Field(
         default="open",
         description="Who may read: everyone who reaches the listener (`open`), or who has the"
-        " token or a client certificate (`token`). /healthz and /readyz answer everyone.",
+        " token or a client certificate (`token`). /healthz and /readyz answer everyone. A"
+        " listener outside loopback without a token or client_ca shows only these and /metrics,"
+        " unless `read: open` is written here.",
         examples=["open"],
     )
     hosts: list[Annotated[str, AfterValidator(_check_host)]] = Field(

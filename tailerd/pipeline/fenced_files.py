@@ -2,8 +2,8 @@
 
 Each writer uses the name `<folder>/<token of its lease>.json`; the file with the greatest token is
 current. A daemon that takes the state over writes the current content under its own token when it
-reads it. A daemon that lost its lease may still write, but only under its own, lower token, where
-nobody reads it. Offsets need more (`bucket_offset_store.py`): their writer must also notice.
+reads it. A daemon that lost its lease may still write, but only under its own, lower token, which
+has no effect. Offsets need more (`bucket_offset_store.py`): their writer must also notice.
 """
 
 from __future__ import annotations

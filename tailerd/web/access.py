@@ -2,7 +2,8 @@
 
 Every client may read, unless `http.read` is `token`. Changes require the token or a client
 certificate; if neither is configured, every client of a loopback listener may make changes, and no
-client of any other.
+client of any other. Nor may clients of such a listener read more than probes and metrics, unless
+the configuration has `http.read: open`.
 
 Pages of other sites in a browser cannot make changes: they would need a custom header or a JSON
 body, which need a CORS preflight, and this listener never grants one.
@@ -30,6 +31,7 @@ KNOWN_CALLER = web.RequestKey("known_caller", bool)
 """On a request: whether its caller may see everything."""
 
 PROBES = frozenset({"/healthz", "/readyz"})
+_METRICS = "/metrics"
 _PAGE = "/"
 _PUBLIC = ("/static/", "/docs")
 """Path prefixes of files that come with the program and show nothing of its tables."""
@@ -50,12 +52,14 @@ class Access:
         read: Whether reading needs it too.
         hosts: Further names of this listener.
         takes_certificates: Whether a verified client certificate counts like the token.
+        is_open_by_choice: Whether the configuration has `read: open`, not only its default.
     """
 
     token: SecretStr | None = None
     read: Literal["open", "token"] = "open"
     hosts: frozenset[str] = frozenset()
     takes_certificates: bool = False
+    is_open_by_choice: bool = False
 
     @classmethod
     def of(cls, config: HttpConfig) -> Access:
@@ -65,6 +69,7 @@ class Access:
             read=config.read,
             hosts=frozenset(config.hosts),
             takes_certificates=config.tls is not None and config.tls.client_ca is not None,
+            is_open_by_choice=config.read == "open" and "read" in config.model_fields_set,
         )
 
 
@@ -111,6 +116,8 @@ class Guard:
         return self._unchanged(request)
 
     def _unread(self, request: web.Request) -> web.Response | None:
+        if self._is_closed and request.path not in {*PROBES, _METRICS}:
+            return self._closed("read_closed", "only probes and metrics can be read from it")
         if self._access.read == "open":
             request[KNOWN_CALLER] = True
         # The page itself holds no data: it prompts for the token, then requests the data with it.
@@ -123,13 +130,7 @@ class Guard:
             if not request[KNOWN_CALLER]:
                 return self._unknown_caller()
         elif not self._address.is_loopback:
-            return refusal(
-                403,
-                "control_closed",
-                f"This listener is reachable from other machines ({self._address}) and http.token"
-                " is not set, so nothing can be changed through it. Set http.token, or"
-                " TAILERD__HTTP__TOKEN, or http.tls.client_ca, or listen on 127.0.0.1.",
-            )
+            return self._closed("control_closed", "nothing can be changed through it")
         if CONTROL_HEADER not in request.headers and request.content_type != "application/json":
             return refusal(
                 403,
@@ -138,6 +139,21 @@ class Guard:
                 " a foreign page in a browser cannot.",
             )
         return None
+
+    @property
+    def _is_closed(self) -> bool:
+        access = self._access
+        has_secret = access.token is not None or access.takes_certificates
+        return not (has_secret or self._address.is_loopback or access.is_open_by_choice)
+
+    def _closed(self, code: str, consequence: str) -> web.Response:
+        return refusal(
+            403,
+            code,
+            f"This listener is reachable from other machines ({self._address}) and http.token is"
+            f" not set, so {consequence}. Set http.token, or TAILERD__HTTP__TOKEN, or"
+            " http.tls.client_ca, or listen on 127.0.0.1.",
+        )
 
     def _unknown_caller(self) -> web.Response:
         known = "the token of `http.token`" if self._access.token else "a client certificate"

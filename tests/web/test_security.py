@@ -374,6 +374,28 @@ async def test_only_who_knows_a_name_is_answered(
     assert found.startswith(wanted)
 
 
+READ = ["/", "/status", "/tables/orders", "/events", "/docs/kafka", "/static/page.css"]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("address", [LOOPBACK, EVERYWHERE], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"read": "open"}, {"token": TOKEN}], ids=str)
+async def test_a_listener_outside_loopback_shows_pages_only_with_a_token_or_by_choice(
+    address: Address, fields: dict[str, str]
+) -> None:
+    access = Access.of(HttpConfig.model_validate({"listen": str(address), **fields}))
+    is_closed = not fields and not address.is_loopback
+    async with server(address=address, access=access) as listener:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await ask(listener, path)).status in (200, 503)
+        for path in READ:
+            answer = await ask(listener, path)
+            # Only some of these routes are part of this listener.
+            assert answer.status == 404 or (answer.status == 403) == is_closed
+            assert answer.status != 403 or "http.token is not set" in answer.text
+        assert (await ask(listener, "/status")).status == (403 if is_closed else 200)
+
+
 @pytest.mark.parametrize(
     "request_text",
     [
