@@ -241,6 +241,48 @@ async def test_char_columns_are_padded_by_the_reader(tmp_path: Path, text: str |
     assert row["s"] == {"c": expected}
 
 
+@pytest.mark.attack
+async def test_char_types_inside_structs_arrays_and_maps_are_padded(tmp_path: Path) -> None:
+    def declared(kind: str) -> dict[str, Any]:
+        return {"__CHAR_VARCHAR_TYPE_STRING": kind}
+
+    inner = delta_schema.struct(
+        field("a b", "string"),
+        field("v", "string"),
+        field("l", delta_schema.array("string")),
+        field("added later", "long"),
+    )
+    fields = [
+        field(
+            "s",
+            inner,
+            **declared("struct<`a b`:char(3),v:varchar(9),l:array<char(2)>,gone:decimal(3,1)>"),
+        ),
+        field(
+            "l",
+            delta_schema.array(delta_schema.struct(field("c", "string"))),
+            **declared("array<struct<c:char(4)>>"),
+        ),
+        field("m", delta_schema.map_of("string", "string"), **declared("map<char(2),char(3)>")),
+        field("bad", "string", **declared("struct<c:char(5>")),
+        field("number", "long", **declared("char(5)")),
+    ]
+    table = TableBuilder(tmp_path, fields=fields)
+    row = {
+        "s": {"a b": "x", "v": "v", "l": ["y", None], "added later": 1},
+        "l": [{"c": "c"}, {"c": None}],
+        "m": [("k", "v")],
+        "bad": "b",
+        "number": 7,
+    }
+    table.append([row])
+    [found] = await changes(tmp_path)
+    assert found["s"] == {"a b": "x  ", "v": "v", "l": ["y ", None], "added later": 1}
+    assert found["l"] == [{"c": "c   "}, {"c": None}]
+    assert found["m"] == [("k ", "v  ")]
+    assert (found["bad"], found["number"]) == ("b", 7)
+
+
 async def test_varchar_columns_are_not_padded(tmp_path: Path) -> None:
     varchar: dict[str, Any] = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}
     table = TableBuilder(tmp_path, fields=[field("c", "string", **varchar)])

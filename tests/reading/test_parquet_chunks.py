@@ -16,7 +16,12 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.errors import TailerdError, TooLargeError, UnsupportedFeatureError
+from tailerd.errors import (
+    TailerdError,
+    TooLargeError,
+    UnreadableDataFileError,
+    UnsupportedFeatureError,
+)
 from tailerd.formats.plain_schema import file_column
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.parquet import read_file
@@ -194,6 +199,30 @@ def test_an_encrypted_file_is_refused_by_name(encrypted: bytes) -> None:
 @pytest.mark.parametrize("encrypted", [True], indirect=True)
 def test_plain_columns_next_to_an_encrypted_one_are_read(encrypted: bytes) -> None:
     assert read(encrypted, pa.schema([ROWS.schema.field("id")])) == ROWS.select(["id"])
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_a_page_with_a_wrong_checksum_is_refused(version: str, has_checksum: bool) -> None:
+    number = 1_111_111_111_111
+    body = written(
+        pa.table({"id": [number, 2]}),
+        write_page_checksum=has_checksum,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        data_page_version=version,
+    )
+    place = body.find(struct.pack("<q", number))
+    damaged = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+    schema = pa.schema([("id", pa.int64())])
+    assert read(body, schema)["id"].to_pylist() == [number, 2]
+    if has_checksum:
+        with pytest.raises(UnreadableDataFileError, match="checksum"):
+            read(damaged, schema)
+    else:
+        assert read(damaged, schema)["id"].to_pylist() == [number ^ 1, 2]
 
 
 @pytest.mark.attack

@@ -84,7 +84,10 @@ class DatasetWriter:
             for column, value in row.items():
                 equal = pc.equal(whole[column], pa.scalar(value, whole[column].type))
                 mask = equal if mask is None else pc.and_(mask, equal)
-            pieces = (f"{quote(c)}={quote(_text(v))}/" for c, v in row.items())
+            pieces = (
+                f"{quote(c)}={quote(v if isinstance(v, bytes) else str(v))}/"
+                for c, v in row.items()
+            )
             yield "".join(pieces), whole.filter(mask).drop_columns(list(self.partition_on))
 
     def commit(self, rows: Rows | None = None, *, without: Fate | None = None) -> list[str]:
@@ -144,10 +147,6 @@ class DatasetWriter:
                 path.unlink()
         self.partitions = {}
         self.creation_time = _now()
-
-
-def _text(value: object) -> str:
-    return str(value)
 
 
 def _now() -> str:

@@ -15,7 +15,7 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
 from tailerd.formats.kartothek.file_rows import MOST_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
-from tailerd.formats.kartothek.table_schema import folder_of, path_pieces
+from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, printable
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.plain_schema import decode_schema
@@ -135,7 +135,10 @@ class KartothekInspection:
                 FileDescription(
                     path=key,
                     size_bytes=sizes[key],
-                    partition_values=dict(path_pieces(folder_of(key))),
+                    partition_values={
+                        printable(name): printable(value)
+                        for name, value in path_pieces(folder_of(key))
+                    },
                     modification_time_ms=None,
                     num_rows=None if rows is None else rows[number],
                 )
@@ -174,4 +177,5 @@ def _known(size_bytes: int) -> int | None:
 
 def _partition_columns(state: ObservedState) -> list[str]:
     """Return the partition columns in the path of the first file; all files have the same."""
-    return [name for name, _ in path_pieces(folder_of(state.keys[0]))] if state.keys else []
+    pieces = path_pieces(folder_of(state.keys[0])) if state.keys else ()
+    return [printable(name) for name, _ in pieces]

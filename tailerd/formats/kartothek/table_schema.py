@@ -18,6 +18,8 @@ from tailerd.reading.file_scan import FieldScan
 
 COMMON_METADATA = "_common_metadata"
 
+_AS_SURROGATES = "surrogateescape"
+
 
 def read_schema(content: bytes, path: str) -> pa.Schema:
     """Return the schema of rows from a `_common_metadata` file.
@@ -46,10 +48,19 @@ def path_pieces(folder: str) -> tuple[tuple[str, str], ...]:
         folder: The part between the table's name and the file's, not decoded.
 
     A folder without exactly one `=` is ignored: writers do not escape slashes in values, and
-    Kartothek reads them in the same way.
+    Kartothek reads them in the same way. Bytes that are not UTF-8 become lone surrogates.
     """
     pieces = (piece.split("=") for piece in folder.split("/"))
-    return tuple((unquote(each[0]), unquote(each[1])) for each in pieces if len(each) == 2)
+    return tuple(
+        (unquote(each[0], errors=_AS_SURROGATES), unquote(each[1], errors=_AS_SURROGATES))
+        for each in pieces
+        if len(each) == 2
+    )
+
+
+def printable(text: str) -> str:
+    """Return a part of a path with escapes in the place of bytes that are not UTF-8."""
+    return text.encode(errors=_AS_SURROGATES).decode(errors="backslashreplace")
 
 
 def folder_of(key: str) -> str:
@@ -65,6 +76,8 @@ def path_value(text: str, field: pa.Field, key: str) -> pa.Scalar:
         CorruptLogError: It is not a value of the column's type.
     """
     try:
+        if pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+            return pa.scalar(text.encode(errors=_AS_SURROGATES), field.type)
         if pa.types.is_date(field.type):
             # Its writer may have written it as a timestamp.
             moment = pa.scalar(text, pa.string()).cast(pa.timestamp("us"))

@@ -226,11 +226,7 @@ def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
         flat = data.view(column.dtype)
         if column.is_enumerated:
             return _decoded(flat, gone, column, array)
-        if column.dtype.kind == "M":
-            return _times(flat, gone, kind)
-        if column.dtype.kind == "m":
-            flat = flat.astype(np.int64)
-        return pa.array(flat, kind, mask=gone)
+        return _fixed_column(flat, gone, kind)
     except (pa.ArrowException, UnicodeError) as error:
         raise UnreadableDataFileError(
             f"The column {column.field.name!r} has a value that is not a valid {kind}: {error}.",
@@ -248,7 +244,7 @@ def _var_column(data: Any, offsets: Any, gone: Any, column: Column) -> pa.Array:
         buffers = [valid, pa.py_buffer(starts), content]
         large = pa.Array.from_buffers(pa.large_binary(), count, buffers)
         return _without_fill(large.cast(pa.binary()), starts, data).cast(kind)
-    values = pa.array(data.view(column.dtype), kind.value_type)
+    values = _fixed_column(data.view(column.dtype), None, kind.value_type)
     lists = pa.Array.from_buffers(
         pa.large_list(kind.value_type),
         count,
@@ -268,13 +264,34 @@ def _without_fill(texts: pa.Array, starts: Any, data: Any) -> pa.Array:
     return pc.if_else(pa.array(is_fill), pa.scalar(b""), texts)
 
 
-def _times(values: Any, mask: Any, kind: pa.DataType) -> pa.Array:
+def _fixed_column(values: Any, mask: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_date32(kind):
-        return pa.array(values.astype("datetime64[D]"), kind, mask=mask)
+        days = _times(values, mask, "datetime64[D]")
+        return (
+            pa.array(days.astype(np.int64), pa.int64(), mask=np.isnat(days))
+            .cast(pa.int32())
+            .view(kind)
+        )
     if pa.types.is_timestamp(kind):
-        # NumPy floors nanoseconds, also before 1970.
-        return pa.array(values.astype("datetime64[us]"), kind, mask=mask)
-    return pa.array(values.astype(np.int64), kind, mask=mask)
+        return pa.array(_times(values, mask, "datetime64[us]"), kind)
+    if values.dtype.kind in "mM":
+        values = values.astype(np.int64)
+    return pa.array(values, kind, mask=mask)
+
+
+def _times(values: Any, mask: Any, unit: str) -> Any:
+    """Return times in another unit, without those of the mask; NumPy floors finer units.
+
+    Raises:
+        pyarrow.ArrowInvalid: A time is out of the unit's range: NumPy would wrap it around.
+    """
+    if mask is not None:
+        values = np.where(mask, np.datetime64("NaT"), values)
+    found = values.astype(unit)
+    is_finer = np.can_cast(unit, values.dtype)
+    if not is_finer and not np.array_equal(found.astype(values.dtype), values, equal_nan=True):
+        raise pa.ArrowInvalid("a time is out of range")
+    return found
 
 
 def _decoded(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:

@@ -14,6 +14,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import (
     ConfigError,
+    CorruptLogError,
     MissingDataFileError,
     MissingVersionError,
     TableRecreatedError,
@@ -68,6 +69,32 @@ async def test_deletes_of_a_commit_come_before_its_inserts(tmp_path: Path) -> No
         ChangeSourceKind.FILES,
         ChangeSourceKind.FILES,
     ]
+
+
+@pytest.mark.attack
+async def test_binary_partition_values_keep_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("p", pa.binary())])
+    writer = DatasetWriter(tmp_path, schema=schema, partition_on=["p"])
+    values = [b"a", b"", b"\xff", b"\xfe", b"\xef\xbf\xbd"]
+    wanted: Rows = [{"id": number, "p": value} for number, value in enumerate(values)]
+    writer.commit(wanted)
+    follower = await Follower.open(writer.place, "snapshot")
+    assert inserted(await follower.rest()) == counted(wanted)
+
+
+@pytest.mark.attack
+async def test_a_text_in_a_path_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    writer = DatasetWriter(tmp_path, partition_on=["name"])
+    writer.commit(rows(1))
+    [(label, files)] = writer.partitions.items()
+    key = files["table"].replace("name=n1", "name=%FF")
+    writer.path(key).parent.mkdir()
+    writer.path(files["table"]).rename(writer.path(key))
+    writer.partitions = {label: {"table": key}}
+    writer.store_metadata()
+    follower = await Follower.open(writer.place, "snapshot")
+    with pytest.raises(CorruptLogError, match="not a valid string"):
+        await follower.rest()
 
 
 async def test_an_overwrite_takes_the_old_rows_away(tmp_path: Path) -> None:

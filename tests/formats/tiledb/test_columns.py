@@ -13,7 +13,12 @@ import tiledb
 
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Phase
-from tailerd.errors import NotATableError, TableError, UnsupportedFeatureError
+from tailerd.errors import (
+    NotATableError,
+    TableError,
+    UnreadableDataFileError,
+    UnsupportedFeatureError,
+)
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, changes, opened
 
@@ -152,3 +157,37 @@ async def test_an_array_without_commits_has_no_rows_yet(tmp_path: Path) -> None:
     arrays.write_named(tmp_path / "a", 1000, [1])
     end = await source.latest_offset(start, EVERYTHING)
     assert await changes(source, start, end) == [("insert", (1, "n1"))]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("is_var", [False, True])
+@pytest.mark.parametrize(
+    ("unit", "number"),
+    [("h", 2**62), ("m", -(2**58)), ("s", 2**45), ("ms", -(2**60)), ("D", 2**40), ("Y", 2**33)],
+)
+async def test_times_beyond_the_range_of_arrow_are_refused(
+    tmp_path: Path, unit: str, number: int, is_var: bool
+) -> None:
+    kind = f"datetime64[{unit}]"
+    created(tmp_path / "a", tiledb.Attr("a", dtype=kind, var=is_var))
+    cells: Any = np.array([number, 5], "int64").view(kind)
+    if is_var:
+        parts = np.empty(2, "O")
+        parts[:] = [cells[:1], cells]
+        cells = parts
+    with tiledb.open(str(tmp_path / "a"), "w") as array:
+        array[np.array([1, 2])] = cells
+    with pytest.raises(UnreadableDataFileError, match=r"'a' has a value that is not a valid"):
+        await rows(tmp_path / "a")
+
+
+@pytest.mark.attack
+async def test_lists_of_times_are_read_in_every_unit(tmp_path: Path) -> None:
+    created(tmp_path / "a", tiledb.Attr("a", dtype="datetime64[h]", var=True))
+    parts = np.empty(1, "O")
+    parts[:] = [np.array([1, -1], "datetime64[h]")]
+    with tiledb.open(str(tmp_path / "a"), "w") as array:
+        array[np.array([1])] = parts
+    [row] = await rows(tmp_path / "a")
+    hour = datetime.timedelta(hours=1)
+    assert row["a"] == [datetime.datetime(1970, 1, 1) + hour, datetime.datetime(1970, 1, 1) - hour]

@@ -26,6 +26,7 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.formats.delta.changes.deleted_rows import OpenFile, missing_data_file, select_rows
+from tailerd.formats.delta.protocol.char_types import CharLengths
 from tailerd.formats.delta.protocol.data_file import ALL_ROWS, DataFile, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.schema import (
@@ -207,28 +208,30 @@ def _names_in_files(schema: TableSchema) -> frozenset[str]:
     return frozenset(field.physical_name(schema.column_mapping) for field in fields)
 
 
-def _field(field: StructField, mapping: str) -> FieldScan:
+def _field(field: StructField, mapping: str, lengths: CharLengths = ()) -> FieldScan:
+    """Return how to read a field; `lengths` are those of the CHAR types around it."""
+    lengths = lengths or field.char_lengths
     return FieldScan(
         target=arrow_field(field),
         name=field.physical_name(mapping),
         field_id=field.column_id if mapping == "id" else None,
-        children=_children(field.type, arrow_field(field), mapping),
-        pad_to=field.char_length,
+        children=_children(field.type, arrow_field(field), mapping, lengths),
+        pad_to=_padded_length(arrow_field(field).type, lengths),
     )
 
 
-def _children(kind: DataType, target: pa.Field, mapping: str) -> tuple[FieldScan, ...]:
+def _children(
+    kind: DataType, target: pa.Field, mapping: str, lengths: CharLengths
+) -> tuple[FieldScan, ...]:
     match kind:
         case StructType(fields):
-            return tuple(_field(item, mapping) for item in fields)
+            return tuple(_field(item, mapping, _within(lengths, item.name)) for item in fields)
         case ArrayType(element, _):
-            item = target.type.value_field
-            return (FieldScan(target=item, children=_children(element, item, mapping)),)
+            return (_part(element, target.type.value_field, mapping, _within(lengths, "element")),)
         case MapType(key, value, _):
-            key_field, item_field = target.type.key_field, target.type.item_field
             return (
-                FieldScan(target=key_field, children=_children(key, key_field, mapping)),
-                FieldScan(target=item_field, children=_children(value, item_field, mapping)),
+                _part(key, target.type.key_field, mapping, _within(lengths, "key")),
+                _part(value, target.type.item_field, mapping, _within(lengths, "value")),
             )
         case _ if (target.metadata or {}).items() >= VARIANT_FIELD.items():
             return tuple(
@@ -237,6 +240,22 @@ def _children(kind: DataType, target: pa.Field, mapping: str) -> tuple[FieldScan
             )
         case _:
             return ()
+
+
+def _part(kind: DataType, target: pa.Field, mapping: str, lengths: CharLengths) -> FieldScan:
+    return FieldScan(
+        target=target,
+        children=_children(kind, target, mapping, lengths),
+        pad_to=_padded_length(target.type, lengths),
+    )
+
+
+def _padded_length(kind: pa.DataType, lengths: CharLengths) -> int | None:
+    return dict(lengths).get(()) if pa.types.is_string(kind) else None
+
+
+def _within(lengths: CharLengths, name: str) -> CharLengths:
+    return tuple((path[1:], length) for path, length in lengths if path[:1] == (name,))
 
 
 def rows_schema(schema: TableSchema, columns: tuple[str, ...] | None = None) -> pa.Schema:

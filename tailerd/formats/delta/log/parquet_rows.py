@@ -72,6 +72,7 @@ class CheckpointFile:
             "buffer_size": 0 if is_remote else BUFFER_BYTES,
             # For Spark's statistics; nanoseconds would overflow outside the years 1677 to 2262.
             "coerce_int96_timestamp_unit": "us",
+            "page_checksum_verification": True,
         }
 
     def _reopen(self, source: BinaryIO, **options: Any) -> pq.ParquetFile:

@@ -267,5 +267,5 @@ def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> 
 
 
 def _is_same_column(old: StructField, new: StructField, old_mapping: str, new_mapping: str) -> bool:
-    is_padded_alike = old.char_length == new.char_length
+    is_padded_alike = old.char_lengths == new.char_lengths
     return is_padded_alike and old.physical_name(old_mapping) == new.physical_name(new_mapping)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import COMMENT, FIELD_ID, VARIANT_FIELD
 from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
+from tailerd.formats.delta.protocol.char_types import CharLengths, char_lengths
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
@@ -46,7 +47,6 @@ _ARROW = {
     "void": pa.null(),
 }
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
-_CHAR = re.compile(r"char\((\d{1,9})\)")
 
 MAX_DEPTH = 60
 """Limit of Arrow streams, which are also used for Spark; a map counts as two levels."""
@@ -109,10 +109,14 @@ class StructField:
         return value if isinstance(value, int) else None
 
     @property
+    def char_lengths(self) -> CharLengths:
+        """Lengths of its CHAR(n) types, at any depth, which readers pad."""
+        return char_lengths(str(self.metadata.get(CHAR_TYPE, "")))
+
+    @property
     def char_length(self) -> int | None:
         """Length of a CHAR(n) column, which readers pad; None for everything else."""
-        match = _CHAR.fullmatch(str(self.metadata.get(CHAR_TYPE, "")))
-        return int(match[1]) if match else None
+        return dict(self.char_lengths).get(())
 
 
 DataType = PrimitiveType | ArrayType | MapType | StructType
