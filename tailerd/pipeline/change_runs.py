@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -45,8 +45,9 @@ class Run:
 class RunPlanner:
     """Cuts the tasks between two offsets into runs.
 
-    With a key, a commit's change files are in one run if they are few and small. Otherwise they are
-    all read twice, in runs of the usual size: first for rows that only remove, then for the rest.
+    A commit's change files are in one run if they are few and small. Otherwise they are all read
+    twice, in runs of the usual size: first for rows that only remove, then for the rest. A single
+    file without a key is read once: its images are together.
 
     Args:
         source: Plans the tasks.
@@ -75,7 +76,7 @@ class RunPlanner:
             self._on_group(group)
             # A commit with change files stays whole: groups before its last end where they start.
             is_last = group.end != group.start
-            if not self._is_keyed or group.change_source is not ChangeSourceKind.CDC:
+            if not is_large and not self._is_ordered(group, is_last=is_last):
                 runs = self._added(group.tasks)
             elif is_last and not is_large and self._is_small(group.tasks):
                 runs = self._added_whole(group.tasks)
@@ -102,6 +103,11 @@ class RunPlanner:
                 yield run
         for run in self._begun(KeyPass.WHOLE):
             yield run
+
+    def _is_ordered(self, group: TaskGroup, *, is_last: bool) -> bool:
+        """Return whether rows of the group's commit may have to change their order."""
+        is_single = is_last and len(group.tasks) < 2
+        return group.change_source is ChangeSourceKind.CDC and (self._is_keyed or not is_single)
 
     def _is_small(self, tasks: Sequence[ChangeTask]) -> bool:
         """Return whether the tasks fit one run; a single one always does."""
@@ -147,7 +153,8 @@ class RunReader:
 
     Args:
         read_tasks: Reads the tasks of a run, as `ChangeSource.read_run`.
-        key: Columns that identify a row; without a key, rows keep their order in the files.
+        key: Columns that identify a row; without a key, the rows of a single change file keep
+            their order.
     """
 
     def __init__(self, read_tasks: ReadTasks, key: Sequence[str]) -> None:
@@ -164,14 +171,21 @@ class RunReader:
             ConfigError: A key column is not in the table.
         """
         batches = self._read_tasks(run.tasks, limit)
-        if not self._key:
-            return batches
         if run.key_pass is KeyPass.WHOLE:
+            versions = self._to_order(run.tasks)
+            if not versions:
+                return batches
 
             def reread(version: Version) -> Iterator[ChangeBatch]:
                 tasks = [task for task in run.tasks if task.version == version]
                 return self._read_tasks(tasks, limit)
 
-            return commits_in_key_order(batches, reread, self._key, limit.max_bytes // 2)
+            half = limit.max_bytes // 2
+            return commits_in_key_order(batches, versions, reread, self._key, half)
         parts = (rows_of_pass(batch, self._key, run.key_pass) for batch in batches)
         return (part for part in parts if part is not None)
+
+    def _to_order(self, tasks: Sequence[ChangeTask]) -> frozenset[Version]:
+        """Return the versions of commits whose change files are read in order of their rows."""
+        files = Counter(t.version for t in tasks if t.change_source is ChangeSourceKind.CDC)
+        return frozenset(version for version, count in files.items() if count > 1 or self._key)

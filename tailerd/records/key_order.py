@@ -1,10 +1,11 @@
-"""Order the rows of one commit for consumers that apply records by key.
+"""Order the rows of one commit for consumers that apply records one after another.
 
 In a batch, pure deletes come first (`update_pairs`). A commit may have several change files, each
 of several batches: an update that moves a row to another partition has its new image in one file
 and its old image in another, in any order. So a commit of several batches is read in two passes:
 the first yields the pure deletes of each batch, the second all other rows. The last record of a key
-then matches the table.
+then matches the table. Without a key, images are paired by their places in a batch, so every old
+image still comes before its new one.
 
 Each row is in one part. Which one depends on its batch, so both passes must have the same batches:
 the same files, read with the same limit. Pure.
@@ -13,15 +14,15 @@ the same files, read with the same limit. Pure.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from itertools import chain, groupby
 
 import numpy as np
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
+from tailerd.errors import UnsupportedFeatureError
 from tailerd.records.update_pairs import NO_ROW, pair_rows
 
 
@@ -40,11 +41,17 @@ def rows_of_pass(batch: ChangeBatch, key: Sequence[str], key_pass: KeyPass) -> C
 
     Raises:
         ConfigError: A key column is not in the batch.
-        UnsupportedFeatureError: A change type is not defined by the protocol.
+        UnsupportedFeatureError: There is a key, and a change type is not defined by the protocol.
     """
     if key_pass is KeyPass.WHOLE:
         return batch
-    changes = pair_rows(batch, key)
+    try:
+        changes = pair_rows(batch, key)
+    except UnsupportedFeatureError:
+        if key:
+            raise
+        # Without a key, changes of unknown kinds are passed on.
+        return batch if key_pass is KeyPass.UPSERTS else None
     is_removal = changes.after == NO_ROW
     wanted = is_removal if key_pass is KeyPass.DELETES else ~is_removal
     rows = np.concatenate((changes.before[wanted], changes.after[wanted]))
@@ -98,21 +105,21 @@ def in_key_order(
 
 def commits_in_key_order(
     batches: Iterator[ChangeBatch],
+    versions: Set[Version],
     reread: Callable[[Version], Iterator[ChangeBatch]],
     key: Sequence[str],
     buffer_bytes: int,
 ) -> Iterator[ChangeBatch]:
-    """Yield batches of whole commits, those of change files in the order of `in_key_order`.
-
-    Other batches are yielded unchanged: the plan has removed files before added ones.
+    """Yield batches of whole commits, some of them in the order of `in_key_order`.
 
     Args:
         batches: Batches in the order of the commits.
+        versions: The commits to order; batches of others are yielded unchanged.
         reread: Returns the batches of a version again.
         key, buffer_bytes: As for `in_key_order`.
     """
-    for (version, kind), found in groupby(batches, lambda each: (each.version, each.change_source)):
-        if kind is ChangeSourceKind.CDC:
+    for version, found in groupby(batches, lambda each: each.version):
+        if version in versions:
             yield from in_key_order(found, partial(reread, version), key, buffer_bytes)
         else:
             yield from found

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError
 from tailerd.formats.detect import read_tasks, reader_of
+from tailerd.pipeline.change_runs import Run, RunReader
+from tailerd.records.key_order import KeyPass
 from tailerd.spark.arrow_schema import conform
 from tailerd.storage.stores import Stores
 
@@ -31,18 +35,44 @@ SPLIT_BYTES = 64 * 1024 * 1024
 class ChangePartition(InputPartition):
     """The consecutive change tasks, or parts of some, that one Spark task reads. Picklable."""
 
-    def __init__(self, tasks: tuple[ChangeTask, ...]) -> None:
+    def __init__(self, tasks: tuple[ChangeTask, ...], key_pass: KeyPass = KeyPass.WHOLE) -> None:
         super().__init__(None)
         self.tasks = tasks
+        self.key_pass = key_pass
 
 
 def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[ChangePartition]:
     """Cut `tasks` into runs of about equal cost, none much above `target_bytes`; keep the order.
 
-    A larger file is a partition of its own, or several. No tasks make no partitions.
+    A larger file is a partition of its own, or several. Several change files of a commit are in one
+    partition; if they are too large for that, they are read twice, first for rows that only remove.
+    No tasks make no partitions.
     """
-    shares = [each for task in tasks for each in reader_of(task).split(task, SPLIT_BYTES)]
-    costs = [each.size_bytes + OPEN_COST_BYTES for each in shares]
+    partitions: list[ChangePartition] = []
+    units: list[list[ChangeTask]] = []
+    for (_, kind), found in groupby(tasks, lambda task: (task.version, task.change_source)):
+        commit = list(found)
+        shares = [each for task in commit for each in reader_of(task).split(task, SPLIT_BYTES)]
+        if kind is not ChangeSourceKind.CDC or len(commit) < 2:
+            units += [[each] for each in shares]
+        elif _cost(commit) <= target_bytes:
+            units.append(commit)
+        else:
+            partitions += _packed(units, target_bytes, KeyPass.WHOLE)
+            units = []
+            for key_pass in (KeyPass.DELETES, KeyPass.UPSERTS):
+                partitions += _packed([[each] for each in shares], target_bytes, key_pass)
+    return partitions + _packed(units, target_bytes, KeyPass.WHOLE)
+
+
+def _cost(tasks: Sequence[ChangeTask]) -> int:
+    return sum(each.size_bytes + OPEN_COST_BYTES for each in tasks)
+
+
+def _packed(
+    units: Sequence[Sequence[ChangeTask]], target_bytes: int, key_pass: KeyPass
+) -> list[ChangePartition]:
+    costs = [_cost(unit) for unit in units]
     total = sum(costs)
     if not total:
         return []
@@ -51,15 +81,15 @@ def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[
     partitions: list[ChangePartition] = []
     run: list[ChangeTask] = []
     run_cost = 0
-    for each, cost in zip(shares, costs, strict=True):
+    for unit, cost in zip(units, costs, strict=True):
         # A task belongs to the run that contains its middle, so that no run is more than half a
         # file off.
         if run and run_cost + cost / 2 > share:
-            partitions.append(ChangePartition(tuple(run)))
+            partitions.append(ChangePartition(tuple(run), key_pass))
             run, run_cost = [], 0
-        run.append(each)
+        run += unit
         run_cost += cost
-    partitions.append(ChangePartition(tuple(run)))
+    partitions.append(ChangePartition(tuple(run), key_pass))
     return partitions
 
 
@@ -74,9 +104,12 @@ def read_partition(
     """
     freeze_gc()
     # Spark requests one empty partition if planning returned none.
-    tasks = partition.tasks if isinstance(partition, ChangePartition) else ()
+    run = Run([])
+    if isinstance(partition, ChangePartition):
+        run = Run(list(partition.tasks), partition.key_pass)
     columns = target.names if may_drop else None
-    for batch in read_tasks(tasks, DEFAULT_BATCH_LIMIT, columns, stores=stores):
+    reader = RunReader(partial(read_tasks, columns=columns, stores=stores), ())
+    for batch in reader.read(run, DEFAULT_BATCH_LIMIT):
         if batch.num_rows == 0:
             continue
         try:

@@ -299,21 +299,20 @@ def moved_keys(folder: Path) -> Path:
 
 @pytest.mark.parametrize("max_rows", [1, 3, 1000])
 @pytest.mark.parametrize("run_files", [1, 16], ids=["read twice", "read once"])
-async def test_with_a_key_a_commit_of_several_change_files_has_the_order_it_has_here(
+async def test_a_commit_of_several_change_files_has_the_order_it_has_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_files: int, max_rows: int
 ) -> None:
     monkeypatch.setattr(change_runs, "RUN_FILES", run_files)
     folder = moved_keys(tmp_path / "orders")
     found: list[list[Change]] = []
-    for key, place in ((("id",), None), (("id",), PickledPlace()), ((), PickledPlace())):
+    for key, place in ((("id",), None), (("id",), PickledPlace()), ((), None)):
         sink = ChangesSink(key)
         limit = BatchLimit(max_rows=max_rows)
         assert await Delivered(folder, sink, place=place, batch_limit=limit).run() is None
         found.append(sink.changes)
     here, there, plain = found
     assert there == here
-    assert there != plain
-    assert sorted(there) == sorted(plain)
+    assert plain == here
     assert {key: kind for kind, key, _ in there} == {
         **dict.fromkeys(range(4), "update_postimage"),
         **dict.fromkeys(range(10, 14), "insert"),
