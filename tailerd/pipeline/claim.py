@@ -72,20 +72,28 @@ class PipelineClaim:
         return known
 
     async def note(
-        self, identity: PipelineIdentity, topics: Mapping[str, str], *, has_offset: bool = True
+        self,
+        identity: PipelineIdentity,
+        topics: Mapping[str, str],
+        schemas: Mapping[str, str] | None = None,
+        *,
+        has_offset: bool = True,
     ) -> None:
         """Record a pipeline.
 
         Args:
             identity: The one passed to `check`.
             topics: Its topics, with their ids.
+            schemas: Its registered schemas.
             has_offset: Whether it has an offset, so that its recorded start no longer applies.
 
         Raises:
             StorageError: The state cannot be written.
         """
         start = "" if self._known is None or has_offset else self._known.start
-        record = PipelineRecord(identity=identity, topics=dict(topics), start=start)
+        record = PipelineRecord(
+            identity=identity, topics=dict(topics), start=start, schemas=dict(schemas or {})
+        )
         if record != self._known:
             await self._records.save(self._table, record)
             self._known = record

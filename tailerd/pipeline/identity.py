@@ -14,7 +14,7 @@ from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.records.record_keys import check_key_types, key_types
-from tailerd.sinks.base import HasTopics, Keyed, RecordsDeliveries, Sink
+from tailerd.sinks.base import HasSchemas, HasTopics, Keyed, RecordsDeliveries, Sink
 
 
 class OffsetKeeper:
@@ -55,6 +55,7 @@ class OffsetKeeper:
             self._topics = sink
         self._claim = claim
         self._has_begun = False
+        self._noted_schemas: Mapping[str, str] = {}
         self._last: Offset | None = None
         self._beginning: Beginning | None = None
         self._key: Sequence[str] = ()
@@ -89,6 +90,8 @@ class OffsetKeeper:
         known = None if self._claim is None else await self._claim.check(identity)
         if known is not None and self._topics is not None:
             self._topics.expect(known.topics)
+        if known is not None and isinstance(self._sink, HasSchemas):
+            self._sink.learn_schemas(known.schemas)
         return known is not None
 
     async def resumed(self, *, is_known: bool, source: ChangeSource) -> SavedOffset | None:
@@ -122,9 +125,15 @@ class OffsetKeeper:
         return saved
 
     async def note(self) -> None:
-        """Record the pipeline, which has an offset, and its topics in the state."""
+        """Record the pipeline, which has an offset, its topics and its schemas in the state."""
         if self._claim is not None:
-            await self._claim.note(self._identity, self._known_topics)
+            self._noted_schemas = self._known_schemas
+            await self._claim.note(self._identity, self._known_topics, self._noted_schemas)
+
+    async def note_schemas(self) -> None:
+        """Record new schemas of a sink with a registry."""
+        if self._known_schemas != self._noted_schemas:
+            await self.note()
 
     async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
         """Return an offset with the identities to save with it.
@@ -238,6 +247,12 @@ class OffsetKeeper:
     @property
     def _known_topics(self) -> Mapping[str, str]:
         return {} if self._topics is None else dict(self._topics.topics)
+
+    @property
+    def _known_schemas(self) -> Mapping[str, str]:
+        if isinstance(self._sink, HasSchemas):
+            return self._sink.schemas
+        return {}
 
     def _lost(self) -> TopicRecreatedError:
         return TopicRecreatedError(

@@ -32,11 +32,13 @@ class PipelineRecord:
         identity: As of its last start, reset or rebinding.
         topics: Kafka's ids of its topics, including the offsets topic; as of its last start.
         start: Where it begins if it has no offset; empty: as the configuration says.
+        schemas: The registered schemas that its sink knows, by subject.
     """
 
     identity: PipelineIdentity
     topics: Mapping[str, str] = field(default_factory=dict)
     start: str = ""
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""
@@ -57,6 +59,7 @@ class PipelineRecord:
                 identity=PipelineIdentity(**texts_of(fields["identity"])),
                 topics=texts_of(fields["topics"]),
                 start=str(fields["start"]),
+                schemas=texts_of(fields["schemas"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OffsetError(

@@ -191,6 +191,20 @@ class HasTopics(Protocol):
 
 
 @runtime_checkable
+class HasSchemas(Protocol):
+    """A sink whose records have schemas in a registry. Optional."""
+
+    def learn_schemas(self, schemas: Mapping[str, str]) -> None:
+        """Use these schemas, which an earlier process knew, while the registry fails."""
+        ...
+
+    @property
+    def schemas(self) -> Mapping[str, str]:
+        """The known schemas by subject, as opaque text."""
+        ...
+
+
+@runtime_checkable
 class Keyed(Protocol):
     """A sink whose readers may keep only the last record of each key. Optional."""
 

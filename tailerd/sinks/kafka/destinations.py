@@ -22,6 +22,7 @@ from tailerd.records.base import (
 from tailerd.records.schemas.record_shape import topic_name
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import TOPIC, Destination, format_options
+from tailerd.sinks.kafka.schema_registry.known_schemas import KnowingRegistry, KnownSchemas
 from tailerd.sinks.kafka.schema_registry.subjects import Registry, TopicSubjects
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.topics.templates import TopicTemplate
@@ -176,11 +177,15 @@ class TableSchemas:
     """A sink's cache of its table's schemas; outlives producers.
 
     The registry's client is imported and created with the first rows.
+
+    Attributes:
+        known: The schemas that the registry has confirmed.
     """
 
     def __init__(self, config: KafkaSinkConfig, table: str) -> None:
         self._config, self._table = config, table
         self._registry: RegistryClient | None = None
+        self.known = KnownSchemas()
         self._table_id: str | None = None
         self._destinations: TableDestinations | None = None
 
@@ -192,9 +197,9 @@ class TableSchemas:
         """
         if self._destinations is None or table_id != self._table_id:
             options = format_options(self._config, self._table, table_id)
-            self._destinations = TableDestinations(
-                self._config, self._table, options, self._client()
-            )
+            client = self._client()
+            registry = None if client is None else KnowingRegistry(client, self.known)
+            self._destinations = TableDestinations(self._config, self._table, options, registry)
             self._table_id = table_id
         return self._destinations
 
@@ -238,7 +243,7 @@ class TableSchemas:
                 from tailerd.sinks.kafka.schema_registry.client import RegistryClient
             except ImportError as error:
                 raise _not_installed(error) from error
-            self._registry = RegistryClient(section)
+            self._registry = RegistryClient(section, has_answered=not self.known.is_empty)
         return self._registry
 
 

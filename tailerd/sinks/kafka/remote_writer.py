@@ -9,8 +9,8 @@ from __future__ import annotations
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
@@ -38,7 +38,8 @@ class RecordsWriter:
         facts: The daemon's topic metadata.
         window: Limit of what is in flight.
         transaction: The daemon's producer and transaction; None to use one of this process, whose
-            late records nobody rejects.
+            late records no broker rejects.
+        schemas: The schemas that the daemon knows, by subject.
     """
 
     config: KafkaSinkConfig
@@ -48,6 +49,7 @@ class RecordsWriter:
     facts: tuple[TopicFacts, ...]
     window: SendWindow
     transaction: SharedTransaction | None
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[ChangeBatch]) -> WrittenRecords:
         """Write all rows; returns when they are acknowledged.
@@ -69,6 +71,8 @@ class RecordsWriter:
         began = time.monotonic()
         if self.transaction is not None:
             join(opened.client, self.transaction)
+        schemas = _schemas_of(self.config, self.pipeline.table)
+        schemas.known.learn(self.schemas, is_confirmed=True)
         topics = Topics(opened.connection)
         topics.learn(self.facts)
         session = Session(
@@ -76,7 +80,7 @@ class RecordsWriter:
             self.pipeline,
             connection=opened.connection,
             topics=topics,
-            schemas=_schemas_of(self.config, self.pipeline.table),
+            schemas=schemas,
             client=opened.client,
             window=self.window,
         )

@@ -316,6 +316,7 @@ class Session:
         All of them must be acknowledged.
         """
         self._topics.learn(written.facts)
+        self._schemas.known.learn(written.schemas, is_confirmed=True)
         self._used.update(each.name for each in written.facts)
         self._set_aside.update(written.set_aside)
         self._is_shared = False
@@ -341,6 +342,7 @@ class Session:
             seconds=seconds,
             window=self._window,
             facts=self._topics.asked,
+            schemas=self._schemas.known.to_texts(),
             set_aside=dict(self._set_aside),
             sequences=known_sequences(self._client),
         )
@@ -526,6 +528,7 @@ class WrittenRecords:
 
     Attributes:
         facts: Topic facts that the process fetched from the brokers.
+        schemas: The schemas that the process knows, by subject.
         set_aside: Topic and reason -> number of dead letters.
         sequences: The next sequence number of each partition.
         seconds: Duration of the writes.
@@ -535,6 +538,7 @@ class WrittenRecords:
     seconds: float
     window: SendWindow
     facts: tuple[TopicFacts, ...]
+    schemas: Mapping[str, str]
     set_aside: Mapping[tuple[str, str], int]
     sequences: Mapping[tuple[str, int], int]
 

@@ -120,6 +120,15 @@ class KafkaSink:
         """The expected topic ids."""
         return self._topics.ids
 
+    def learn_schemas(self, schemas: Mapping[str, str]) -> None:
+        """Use the ids of these schemas while the registry cannot be reached."""
+        self._schemas.known.learn(schemas, is_confirmed=False)
+
+    @property
+    def schemas(self) -> Mapping[str, str]:
+        """The known schemas by subject."""
+        return self._schemas.known.to_texts()
+
     async def watch(self) -> None:
         """Check the topics' ids every few seconds, also when there is nothing to deliver.
 
@@ -336,6 +345,7 @@ class KafkaSink:
             start=delivery.start,
             end=delivery.end,
             facts=self._topics.known,
+            schemas=self._schemas.known.to_texts(),
             window=self._window,
             transaction=transaction,
         )

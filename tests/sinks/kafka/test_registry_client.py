@@ -6,7 +6,7 @@ import json
 import ssl
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -138,10 +138,40 @@ def test_what_is_not_found_is_no_error_but_in_a_check() -> None:
             asking.check("s")
 
 
-def test_another_kind_of_server_is_named_as_that() -> None:
-    no_registry = pytest.raises(SinkRefusedError, match="the server is not a schema registry")
-    with Scripted(body=b"<html>").serving() as server, no_registry:
-        client(server.url).check("s")
+NO_REGISTRY = [
+    (200, b"<html>Log in geheim</html>"),
+    (200, b"[]"),
+    (200, b"7"),
+    (404, b"<html>Log in geheim</html>"),
+]
+CALLS: dict[str, Callable[[RegistryClient], object]] = {
+    "check": lambda asking: asking.check("s"),
+    "registered_id": lambda asking: asking.registered_id("s", SCHEMA),
+    "register": lambda asking: asking.register("s", SCHEMA),
+    "latest_text": lambda asking: asking.latest_text("s"),
+    "text_of": lambda asking: asking.text_of(7),
+}
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("status", "body"), NO_REGISTRY)
+@pytest.mark.parametrize("call", CALLS)
+def test_another_server_is_an_outage_only_where_a_registry_answered_before(
+    call: str, status: int, body: bytes
+) -> None:
+    with Scripted().serving() as server:
+        asking = client(server.url, bearer_token="geheim")
+        asking.check("s")
+        server.status, server.body = status, body
+        with pytest.raises(SinkError, match="answers with something else") as raised:
+            CALLS[call](asking)
+        assert raised.value.retryable
+        assert "geheim" not in str(raised.value)
+        if b"html" in body:
+            assert "<html>Log in" in str(raised.value)
+        stranger = client(server.url)
+        with pytest.raises(SinkRefusedError, match=r"Correct `schema_registry.urls`"):
+            CALLS[call](stranger)
 
 
 def test_a_request_is_tried_as_often_as_configured_at_each_url() -> None:

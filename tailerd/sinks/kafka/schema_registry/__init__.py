@@ -3,7 +3,8 @@
 Registration. The value's schema and, if records have keys, the key's schema are registered under
 the subjects of `subject_strategy`, before the first record that contains their ids. A change of the
 table's schema registers a new version in the same way, between the records of two deliveries. The
-process caches ids: it queries the registry once for each schema.
+daemon queries the registry once for each schema, and sends the ids to processes of the Spark
+engine. The state keeps them.
 
 Compatibility. Before a schema is registered, the registry checks it against the subject's
 compatibility rule, which is configured in the registry. Rows with a schema that the rule forbids
@@ -18,5 +19,6 @@ are handled by `on_incompatible_schema`:
 
 Outages. A request is tried `retries` times at each of `urls`; then the delivery waits and is
 retried as when brokers are down. No data is lost, and `/status` shows the reason. Cached schemas
-need no registry.
+need no registry; after a restart their saved ids are used if the registry
+fails.
 """

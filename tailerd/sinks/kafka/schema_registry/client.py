@@ -12,6 +12,7 @@ from tailerd.records.base import RecordSchema
 from tailerd.sinks.kafka.schema_registry.config import SchemaRegistryConfig
 from tailerd.sinks.kafka.schema_registry.errors import (
     NOT_FOUND,
+    NoRegistryError,
     RegistryAnswerError,
     registry_calls,
 )
@@ -19,8 +20,10 @@ from tailerd.sinks.kafka.schema_registry.errors import (
 _FIRST_WAIT_MS = 200
 _LONGEST_WAIT_MS = 2000
 _KEPT_SCHEMAS = 100
-_NO_SCHEMA = (40401, 40402)
-"""Error codes of registries for a subject or a version that does not exist."""
+_NO_SCHEMA = (40401, 40402, 40403)
+"""Error codes of registries for a subject, a version or a schema that does not exist."""
+_REGISTRY_CODES = range(40400, 40500)
+"""Error codes of a registry that answers with the status 404."""
 _HIDDEN = "(secret)"
 
 
@@ -30,14 +33,20 @@ class RegistryClient:
     The time of every request is bounded by `timeout`, `retries` and the number of `urls`.
     """
 
-    def __init__(self, config: SchemaRegistryConfig) -> None:
+    def __init__(self, config: SchemaRegistryConfig, *, has_answered: bool = False) -> None:
         """Initialize; no request is sent yet.
+
+        Args:
+            config: The registry's section.
+            has_answered: Whether a registry has answered at this address before, so that another
+                server there is an outage.
 
         Raises:
             ConfigError: Certificates cannot be read.
         """
         self._address = config.address
         self._secrets = _secrets(config)
+        self._has_answered = has_answered
         with registry_calls("it is not asked", self._address):
             self._client = SchemaRegistryClient(_options(config))
 
@@ -55,8 +64,7 @@ class RegistryClient:
             try:
                 self._client.get_latest_version(subject)
             except SchemaRegistryError as error:
-                # A different server or a wrong path also returns 404, but not these codes.
-                if error.error_code not in _NO_SCHEMA:
+                if not _is_absent(error):
                     raise
 
     def registered_id(self, subject: str, schema: RecordSchema) -> int | None:
@@ -69,7 +77,7 @@ class RegistryClient:
             try:
                 found = self._client.lookup_schema(subject, _schema(schema))
             except SchemaRegistryError as error:
-                if error.http_status_code == NOT_FOUND:
+                if _is_absent(error):
                     return None
                 raise
             return None if found.schema_id is None else int(found.schema_id)
@@ -84,7 +92,7 @@ class RegistryClient:
             try:
                 return bool(self._client.test_compatibility(subject, _schema(schema)))
             except SchemaRegistryError as error:
-                if error.http_status_code == NOT_FOUND:
+                if _is_absent(error):
                     # The subject does not exist yet.
                     return True
                 raise
@@ -109,7 +117,7 @@ class RegistryClient:
             try:
                 return self._client.get_latest_version(subject).schema.schema_str or ""
             except SchemaRegistryError as error:
-                if error.http_status_code == NOT_FOUND:
+                if _is_absent(error):
                     return ""
                 raise
 
@@ -136,16 +144,27 @@ class RegistryClient:
         with registry_calls(doing, self._address):
             try:
                 yield
+                self._has_answered = True
             except SchemaRegistryError as error:
-                reason = str(error.error_message)
-                for secret in self._secrets:
-                    reason = reason.replace(secret, _HIDDEN)
-                raise RegistryAnswerError(error.http_status_code, reason) from error
-            except ValueError as error:
-                # The response is not JSON: it is from a different server.
-                raise RegistryAnswerError(
-                    NOT_FOUND, "the server is not a schema registry"
-                ) from error
+                status = error.http_status_code
+                reason = self._without_secrets(str(error.error_message or f"HTTP {status}"))
+                if status == NOT_FOUND and error.error_code not in _REGISTRY_CODES:
+                    raise NoRegistryError(reason, self._has_answered) from error
+                raise RegistryAnswerError(status, reason) from error
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                # The answer is not JSON, or another JSON: it is from a different server.
+                answer = self._without_secrets(str(getattr(error, "doc", error)))
+                raise NoRegistryError(answer, self._has_answered) from error
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+def _is_absent(error: SchemaRegistryError) -> bool:
+    # A different server or a wrong path also returns 404, but not these codes.
+    return error.error_code in _NO_SCHEMA
 
 
 def _schema(schema: RecordSchema) -> Schema:

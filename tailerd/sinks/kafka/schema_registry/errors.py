@@ -16,6 +16,7 @@ _CONFLICT = 409
 _NOT_ALLOWED = (401, 403)
 _PASSING = (408, 429)
 _MOST_CHARACTERS = 500
+_MAX_EXCERPT = 120
 
 
 class RegistryAnswerError(Exception):
@@ -30,6 +31,20 @@ class RegistryAnswerError(Exception):
         self.status = status
         self.reason = reason
         super().__init__(status, reason)
+
+
+class NoRegistryError(Exception):
+    """Something other than a registry answered; never leaves this package.
+
+    Attributes:
+        answer: The answer, without secrets.
+        has_answered: Whether a registry answered at that address before.
+    """
+
+    def __init__(self, answer: str, has_answered: bool) -> None:
+        self.answer = answer
+        self.has_answered = has_answered
+        super().__init__(answer, has_answered)
 
 
 @contextmanager
@@ -50,6 +65,15 @@ def registry_calls(doing: str, address: str) -> Iterator[None]:
         yield
     except RegistryAnswerError as error:
         raise _of_answer(error, doing, address) from error
+    except NoRegistryError as error:
+        message = (
+            f"The address of the schema registry, {address}, answers with something else, so"
+            f" {doing}: {_short(error.answer, _MAX_EXCERPT)!r}."
+        )
+        if error.has_answered:
+            remedy = "Check the proxy or server at that address; deliveries wait for the registry."
+            raise SinkError(message, remedy=remedy) from error
+        raise SinkRefusedError(message, remedy="Correct `schema_registry.urls`.") from error
     except httpx.TransportError as error:
         raise SinkError(
             f"The schema registry at {address} cannot be reached, so {doing}:"
@@ -77,6 +101,6 @@ def _of_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkErro
     return SinkRefusedError(message, remedy="Check `urls`, and what the registry says.")
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = _MOST_CHARACTERS) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
