@@ -135,7 +135,7 @@ def test_what_is_not_found_is_no_error_but_in_a_check() -> None:
         asking.check("s")
         server.body = refusal(404, "no such path")
         with pytest.raises(SinkRefusedError, match="no such path"):
-            asking.check("s")
+            client(server.url).check("s")
 
 
 NO_REGISTRY = [
