@@ -36,13 +36,11 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> TableBuilder:
         tmp_path / "t", fields=[("id", "long"), ("p", "string")], partition_by=["p"], properties=CDF
     )
     added = table.create(*table.data_files([OLD, {"id": 7, "p": "z"}])).adds
-    others = [
-        table.cdc_file([{"id": 100 + n, "p": f"m{n}", "_change_type": "insert"}])
-        for n in range(request.param)
-    ]
+    rows = [{"id": 100 + n, "p": f"m{n}"} for n in range(request.param)]
+    others = [table.cdc_file([{**row, "_change_type": "insert"}]) for row in rows]
     table.commit(
         *map(table.remove, added),
-        *table.data_files([NEW, {"id": 8, "p": "a"}]),
+        *table.data_files([NEW, {"id": 8, "p": "a"}, *rows]),
         table.cdc_file(
             [
                 {**NEW, "_change_type": "update_postimage"},

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import (
     CommitChangedError,
@@ -14,11 +16,12 @@ from tailerd.errors import (
     TableError,
     TornCommitError,
 )
+from tailerd.formats.delta.changes.feed_check import Feed, FeedCheck
 from tailerd.formats.delta.changes.live_before import LiveBefore
 from tailerd.formats.delta.changes.table_state_history import TableStateHistory
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, plan_commit, reads_files
-from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.commit_file import Commit, FileTally
 from tailerd.formats.delta.protocol.commit_timestamp import (
     LOOK_BACK_VERSIONS,
     commit_time_ms,
@@ -54,6 +57,7 @@ class CommitCache:
         mode: Which changes are requested.
         compares_files: Whether file actions are compared with the live files, so that those without
             an effect give no rows; to describe commits this is not needed.
+        feed_check: Notices wrong change files; None takes them as they are.
 
     Attributes:
         newest: File of the newest commit seen, as first seen.
@@ -61,12 +65,20 @@ class CommitCache:
             `forget_absence`.
     """
 
-    def __init__(self, reader: LogReader, mode: ChangeMode, *, compares_files: bool = True) -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        mode: ChangeMode,
+        *,
+        compares_files: bool = True,
+        feed_check: FeedCheck | None = None,
+    ) -> None:
         self.reader = reader
         self.mode = mode
         self.timeline = TableStateHistory()
         self._live = LiveBefore(reader)
         self._compares_files = compares_files
+        self._feed_check = feed_check
         self._found: OrderedDict[int, CommitBody] = OrderedDict()
         self._plans: dict[int, CommitPlan] = {}
         self._bytes = 0
@@ -215,6 +227,8 @@ class CommitCache:
             self._plans.pop(old, None)
         self.timeline.forget_before(version - 1)
         self._live.forget_before(version)
+        if self._feed_check is not None:
+            self._feed_check.forget_before(version)
         for table in (self._file_times, self._read):
             for old in [known for known in table if known < version - LOOK_BACK_VERSIONS]:
                 del table[old]
@@ -233,14 +247,25 @@ class CommitCache:
             before, after = await self.states(found.commit)
             after.check_rows()
             time = await self.time_ms(found, after)
-            no_effect = ALL_EFFECTIVE
-            if self._compares_files:
-                is_needed = reads_files(found.commit, self.mode)
-                no_effect = await self._live.find(found, is_needed=is_needed)
-            commit = await self._live.reduced(found, no_effect)
-            plan = plan_commit(commit, before, after, time, self.mode)
-            plan = self._plans[version] = replace(plan, no_effect=no_effect)
+            plan = self._plans[version] = await self._planned(found, before, after, time)
         return plan
+
+    async def _planned(
+        self, found: CommitBody, before: TableState, after: TableState, time_ms: int
+    ) -> CommitPlan:
+        is_needed, feed = reads_files(found.commit, self.mode), Feed.CONSISTENT
+        if self.mode is ChangeMode.AUTO and not is_needed and found.commit.change_files.files:
+            if self._feed_check is not None:
+                feed = await self._feed_check.check(found)
+            is_needed = feed is not Feed.CONSISTENT
+        no_effect = ALL_EFFECTIVE
+        if self._compares_files:
+            no_effect = await self._live.find(found, is_needed=is_needed)
+        commit = await self._live.reduced(found, no_effect)
+        if feed is not Feed.CONSISTENT:
+            commit = msgspec.structs.replace(commit, change_files=FileTally())
+        plan = plan_commit(commit, before, after, time_ms, self.mode)
+        return replace(plan, no_effect=no_effect, are_updates=feed is Feed.WRONG_UPDATES)
 
     async def states(self, commit: Commit) -> tuple[TableState, TableState]:
         """Return protocol and metadata before and after a commit.

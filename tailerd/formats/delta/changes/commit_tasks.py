@@ -22,7 +22,7 @@ from tailerd.formats.delta.log.log_reader import CommitBody
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner
 from tailerd.formats.delta.protocol.data_file import VERSIONS, TableSchema, data_file
 from tailerd.formats.delta.protocol.data_path import DataPaths
-from tailerd.formats.delta.protocol.rewritten_files import exact_task
+from tailerd.formats.delta.protocol.rewritten_files import exact_task, rewritten_files
 from tailerd.rows.groups import FileBounds
 
 GROUP_TASKS = 10_000
@@ -256,7 +256,10 @@ def compared(
         return tasks
     known = [each for each in bounds if each is not None]
     whole = known if len(known) == len(tasks) else []
-    return [exact_task(tasks, whole, before=plan.before, after=plan.after, key=key)]
+    task = exact_task(tasks, whole, before=plan.before, after=plan.after, key=key)
+    if plan.are_updates:
+        task = replace(task, payload=replace(rewritten_files(task), are_updates=True))
+    return [task]
 
 
 def _offset_after(at: Offset, plan: CommitPlan) -> Offset:

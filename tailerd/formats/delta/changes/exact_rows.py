@@ -10,7 +10,7 @@ from itertools import chain
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import BugError, MissingDataFileError
 from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
@@ -153,4 +153,22 @@ def read_exact(
     if not parse_schema(payload.schema.text).fields:
         raise no_columns(task.version, next(chain(payload.removed, payload.added)).url)
     commit = ExactCommit(task, limit.memory_bytes, files)
-    return read_compared(task, commit, limit, columns, files)
+    batches = read_compared(task, commit, limit, columns, files)
+    return map(_as_updates, batches) if payload.are_updates else batches
+
+
+_IMAGES = {
+    ChangeType.DELETE.value: ChangeType.UPDATE_PREIMAGE,
+    ChangeType.INSERT.value: ChangeType.UPDATE_POSTIMAGE,
+}
+
+
+def _as_updates(batch: ChangeBatch) -> ChangeBatch:
+    kinds = batch.change_type
+    if isinstance(kinds, ChangeType):
+        return replace(batch, change_type=_IMAGES.get(kinds.value, kinds))
+    codes = kinds if pa.types.is_dictionary(kinds.type) else kinds.dictionary_encode()
+    words = pa.array([str(_IMAGES.get(word, word)) for word in codes.dictionary.to_pylist()])
+    # Encoded again, because two words may have become one.
+    named = pa.DictionaryArray.from_arrays(codes.indices, words).cast(pa.string())
+    return replace(batch, change_type=named.dictionary_encode())

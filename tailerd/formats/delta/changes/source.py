@@ -25,6 +25,7 @@ from tailerd.errors import (
 from tailerd.formats.base import Backlog, OpenRequest, SchemaStep, TableIdentity
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, TableSchemaStep
+from tailerd.formats.delta.changes.feed_check import FeedCheck
 from tailerd.formats.delta.changes.linked_files import LinkedFiles
 from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
@@ -83,7 +84,11 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         self._paths = DataPaths(reader.url, places)
         self._links = LinkedFiles(reader.url, places)
         is_net = request.changes is ChangeMode.NET
-        self._window = CommitCache(reader, ChangeMode.AUTO if is_net else request.changes)
+        self._window = CommitCache(
+            reader,
+            ChangeMode.AUTO if is_net else request.changes,
+            feed_check=FeedCheck(reader, self._paths, request.stores),
+        )
         self._commits = CommitTasks(self._window, self._paths, request.identity)
         plan_file = NetPlanFile(spool, self._paths)
         self._differences = NetChanges(reader, self._paths, request.identity, plan_file)

@@ -1,6 +1,7 @@
 """Plans the tasks that read a commit's row changes. Pure and deterministic.
 
-Case A: the commit has `cdc` actions and the feed may be used: only the change files.
+Case A: the commit has `cdc` actions and the feed may be used: only the change files. Those that
+    contradict the file actions were left out before (`changes.feed_check`).
 Case B: add: its rows except those in its vector are inserted.
 Case C: remove: its rows except those in its vector are deleted.
 Case D: remove and add of one path, vectors V1 and V2, one of which may be absent:
@@ -90,6 +91,7 @@ class CommitPlan:
         is_compared: Whether the rows of both sides are compared (case G).
         row_columns: Columns with row ids that show which rows changed; None if there are none.
         no_effect: File actions that are left out.
+        are_updates: Whether all rows of an exact commit are images of updates.
     """
 
     version: Version
@@ -109,6 +111,7 @@ class CommitPlan:
     is_compared: bool = False
     row_columns: RowColumns | None = None
     no_effect: NoEffect = ALL_EFFECTIVE
+    are_updates: bool = False
 
     @property
     def pair_passes(self) -> int:

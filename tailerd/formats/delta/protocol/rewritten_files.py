@@ -49,6 +49,7 @@ class RewrittenFiles:
         removed_tasks, added_tasks: The position of the task that each file would have alone.
         key: Key columns by which a delete and an insert are paired to an update; empty: no pairing.
         prefix: Of the rows' places (`RowPlaces`).
+        are_updates: Whether deleted and inserted rows are the images of updates.
     """
 
     schema: TableSchema
@@ -59,6 +60,7 @@ class RewrittenFiles:
     added_tasks: tuple[int, ...]
     key: tuple[str, ...] = ()
     prefix: str = ""
+    are_updates: bool = False
 
 
 def rewritten_files(task: ChangeTask) -> RewrittenFiles:
