@@ -15,9 +15,9 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import BugError, MissingDataFileError
 from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
 from tailerd.formats.delta.changes.read import column_scans, no_columns, scan_of
-from tailerd.formats.delta.protocol.data_file import DataFile, RowIds
-from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
-from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.formats.delta.protocol.data_file import DataFile, RowIds, TableSchema
+from tailerd.formats.delta.protocol.rewritten_files import RewrittenFiles, rewritten_files
+from tailerd.formats.delta.protocol.schema import comparable_text, parse_schema
 from tailerd.reading.compared_files import Columns
 from tailerd.reading.compared_rows import read_compared
 from tailerd.reading.file_scan import FieldScan, FileScan
@@ -40,7 +40,7 @@ class ExactCommit:
     """
 
     def __init__(self, task: ChangeTask, memory_bytes: int, files: FilesAhead) -> None:
-        self._payload = rewritten_files(task)
+        self._payload = _comparable(rewritten_files(task))
         self._version = task.version
         self._memory_bytes = memory_bytes
         self._files = files
@@ -152,9 +152,24 @@ def read_exact(
     payload = rewritten_files(task)
     if not parse_schema(payload.schema.text).fields:
         raise no_columns(task.version, next(chain(payload.removed, payload.added)).url)
+    # Columns that are compared, but cannot be delivered, must not be wanted.
+    column_scans(payload.schema, None if columns is None else tuple(columns))
     commit = ExactCommit(task, limit.memory_bytes, files)
     batches = read_compared(task, commit, limit, columns, files)
     return map(_as_updates, batches) if payload.are_updates else batches
+
+
+def _comparable(payload: RewrittenFiles) -> RewrittenFiles:
+    def change(schema: TableSchema) -> TableSchema:
+        text = comparable_text(schema.text)
+        return schema if text is schema.text else replace(schema, text=text)
+
+    return replace(
+        payload,
+        schema=change(payload.schema),
+        removed=tuple(replace(file, schema=change(file.schema)) for file in payload.removed),
+        added=tuple(replace(file, schema=change(file.schema)) for file in payload.added),
+    )
 
 
 _IMAGES = {

@@ -113,7 +113,7 @@ class CheckpointFile:
     def column_type(self, name: str) -> pa.DataType | None:
         """Return the type of a top-level column; None if it does not exist."""
         schema = self._file.schema_arrow
-        return schema.field(name).type if name in schema.names else None
+        return stored_type(schema.field(name).type) if name in schema.names else None
 
     def count_of(self, leaf: str) -> int | None:
         """Return how many rows have a value in a leaf; None if statistics are missing."""
@@ -203,7 +203,7 @@ class CheckpointFile:
     ) -> Generator[pa.RecordBatch, None, None]:
         numbers = list(range(self.num_groups)) if groups is None else groups
         leaves = [self._leaves.index(leaf) for leaf in present]
-        found = self._decoded(numbers, leaves, batch_rows)
+        found = map(_as_stored, self._decoded(numbers, leaves, batch_rows))
         if (calendar := self.calendar) is None:
             yield from found
             return
@@ -252,3 +252,33 @@ class CheckpointFile:
                 f"The checkpoint file {self.name} cannot be read: {error}.",
                 remedy=KEEP_CHECKPOINT,
             ) from error
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return an Arrow type without views and dictionaries.
+
+    Writers on Arrow store their own types in a file. They say nothing about its Parquet types.
+    """
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return stored_type(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([item.with_type(stored_type(item.type)) for item in kind])
+    if types.is_map(kind):
+        key, value = (
+            item.with_type(stored_type(item.type)) for item in (kind.key_field, kind.item_field)
+        )
+        return pa.map_(key, value)
+    if types.is_list(kind) or types.is_list_view(kind):
+        return pa.list_(kind.value_field.with_type(stored_type(kind.value_type)))
+    return kind
+
+
+def _as_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
+    fields = [item.with_type(stored_type(item.type)) for item in batch.schema]
+    schema = pa.schema(fields, batch.schema.metadata)
+    return batch if schema.types == batch.schema.types else batch.cast(schema)

@@ -27,6 +27,7 @@ from tailerd.formats.delta.protocol.schema import (
     StructType,
     arrow_field,
     arrow_schema,
+    comparable_text,
     parse_schema,
 )
 from tailerd.rows.groups import FileBounds, FilesToCompare, group_files, likely_rewrites
@@ -224,7 +225,7 @@ def can_compare(before: TableSchema, after: TableSchema) -> bool:
     if after.column_mapping == "id" != before.column_mapping:
         # Earlier files have no ids by which to find columns.
         return False
-    old, new = parse_schema(before.text), parse_schema(after.text)
+    old, new = (parse_schema(comparable_text(each.text)) for each in (before, after))
     if not old.fields or not new.fields:
         return False
     if not _keeps(old, new, before.column_mapping, after.column_mapping):
@@ -241,7 +242,7 @@ def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
         return True
     if after.column_mapping == "id" != before.column_mapping:
         return False
-    old, new = arrow_schema(parse_schema(before.text)), arrow_schema(parse_schema(after.text))
+    old, new = (arrow_schema(parse_schema(comparable_text(each.text))) for each in (before, after))
     is_mapped = after.column_mapping != "none"
     match = MatchColumns.BY_FIELD_ID if is_mapped else MatchColumns.BY_NAME
     return len(new) > 0 and schema_cast(old, new, match) is not None

@@ -48,6 +48,9 @@ _ARROW = {
 }
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
 
+_INTERVAL = "interval "
+_TYPE_KEYS = frozenset({"type", "elementType", "keyType", "valueType"})
+
 MAX_DEPTH = 60
 """Limit of Arrow streams, which are also used for Spark; a map counts as two levels."""
 
@@ -158,6 +161,31 @@ def parse_schema(text: str) -> StructType:
             "The table's schemaString is not a struct, as a table's schema must be."
         )
     return parsed
+
+
+@functools.lru_cache(maxsize=256)
+def comparable_text(text: str) -> str:
+    """Return `schemaString` with intervals as the integers that files have for them.
+
+    Rows of a table are compared in all columns, also in those that cannot be delivered.
+    """
+    return json.dumps(_comparable(schema_json(text))) if _INTERVAL in text else text
+
+
+def _comparable(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _comparable_type(item) if key in _TYPE_KEYS else _comparable(item)
+            for key, item in node.items()
+        }
+    return [_comparable(item) for item in node] if isinstance(node, list) else node
+
+
+def _comparable_type(node: Any) -> Any:
+    if not isinstance(node, str) or not node.strip().lower().startswith(_INTERVAL):
+        return _comparable(node)
+    is_of_months = "year" in node.lower() or "month" in node.lower()
+    return "integer" if is_of_months else "long"
 
 
 def _no_schema(error: Exception) -> CorruptLogError:

@@ -108,7 +108,10 @@ class TableState:
     @property
     def has_change_data_feed(self) -> bool:
         """Whether writers record row changes at this version."""
-        return properties.is_enabled(self.metadata.configuration, properties.CHANGE_DATA_FEED)
+        configuration = self.metadata.configuration
+        is_old = properties.CHANGE_DATA_FEED not in configuration
+        name = properties.LEGACY_CHANGE_DATA_FEED if is_old else properties.CHANGE_DATA_FEED
+        return properties.is_enabled(configuration, name)
 
     @property
     def has_in_commit_timestamps(self) -> bool:

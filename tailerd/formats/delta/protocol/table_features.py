@@ -45,6 +45,7 @@ _FEATURES = (
     ReaderFeature("deletionVectors", "deleted rows are left out, differences become changes"),
     ReaderFeature("timestampNtz", "timestamps without zone"),
     ReaderFeature("timestampNtz-preview", "timestamps without zone"),
+    ReaderFeature("timestampWithoutTimezone", "an old name of timestampNtz"),
     ReaderFeature("typeWidening", "old files are cast to the commit's type"),
     ReaderFeature("typeWidening-preview", "old files are cast to the commit's type"),
     ReaderFeature("v2Checkpoint", "manifests and sidecars are read"),

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
+LEGACY_CHANGE_DATA_FEED = "delta.enableChangeDataCapture"
+"""The old name, which counts where the new one is not set, as in Delta Spark."""
 COLUMN_MAPPING_MODE = "delta.columnMapping.mode"
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 IN_COMMIT_TIMESTAMP_VERSION = "delta.inCommitTimestampEnablementVersion"

@@ -40,6 +40,7 @@ HONOURED = frozenset(
         "columnMapping",
         "timestampNtz",
         "timestampNtz-preview",
+        "timestampWithoutTimezone",
         "typeWidening",
         "typeWidening-preview",
         "variantShredding",
