@@ -61,7 +61,7 @@ async def run_request(engine: str, request: EngineRequest) -> bytes:
     """
     # The same modules as here, and none from the current folder of this process.
     path = os.pathsep.join(part or os.getcwd() for part in sys.path)  # noqa: PTH109
-    with tempfile.TemporaryFile() as said:
+    with _temporary_file() as said:
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", MAINTENANCE_PROGRAMS[engine]),
@@ -90,6 +90,16 @@ async def run_request(engine: str, request: EngineRequest) -> bytes:
                     process.kill()
                 await process.wait()
         return answer_in(line, _last_words(said)).taken()
+
+
+def _temporary_file() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise EngineError(
+            f"The program for maintenance jobs cannot be started: {error}.",
+            remedy="Free space in the temporary folder.",
+        ) from error
 
 
 def _last_words(said: IO[bytes]) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from tailerd.errors import ConfigError, EngineError, TailerdError
 from tailerd.spark.remote import temporary_folder
 
 _NOISE = re.compile(
@@ -23,6 +25,15 @@ _NOISE = re.compile(
     rb"|Setting default log level to "
     rb"|To adjust logging level use "
 )
+_REFUSAL = re.compile(rb"^(?:Error: |Unrecognized |Invalid |Exception in thread )", re.MULTILINE)
+"""Begins a line of Java or Spark about options that they do not accept."""
+_SHORTAGE = re.compile(
+    rb"reserve enough space|insufficient memory|OutOfMemory|Cannot allocate|No space left"
+    rb"|Too many open files|Resource temporarily unavailable"
+)
+_LAST_LINES = 20
+_LAST_LINES_SECONDS = 2.0
+_MAX_TEXT_CHARS = 500
 _STANDARD_ERROR = 2
 _PIECE_BYTES = 65_536
 
@@ -35,9 +46,11 @@ def start_java(settings: Mapping[str, str], *, has_own_workers: bool) -> None:
         has_own_workers: Python workers run on this machine, as children of Java.
 
     Raises:
-        PySparkRuntimeError: Java ended while it started; what it wrote is on standard error.
+        ConfigError: Java or Spark refuses a setting.
+        EngineError: Java ended while it started, for example because it was killed.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
@@ -46,14 +59,43 @@ def start_java(settings: Mapping[str, str], *, has_own_workers: bool) -> None:
     for key, value in settings.items():
         conf.set(key, value)
     reading, writing = os.pipe()
+    lines: deque[bytes] = deque(maxlen=_LAST_LINES)
+    copying = threading.Thread(
+        target=pass_on, args=(reading, _STANDARD_ERROR, lines), name="java-stderr", daemon=True
+    )
     try:
         # Before Java starts: it would wait once the pipe is full.
-        threading.Thread(target=pass_on, args=(reading,), name="java-stderr", daemon=True).start()
+        copying.start()
         with _own_home() if has_own_workers else nullcontext():
             gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
-    finally:
+    except PySparkRuntimeError as error:
         os.close(writing)
+        writing = -1
+        copying.join(_LAST_LINES_SECONDS)
+        raise explain_end(b"".join(lines)) from error
+    finally:
+        if writing >= 0:
+            os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def explain_end(written: bytes) -> TailerdError:
+    """Return the error for a Java process that ended while it started.
+
+    Args:
+        written: Its last lines on standard error.
+    """
+    text = " ".join(written.decode("utf-8", "replace").split())[:_MAX_TEXT_CHARS]
+    if _REFUSAL.search(written) and not _SHORTAGE.search(written):
+        return ConfigError(
+            f"Java refuses to start for Spark: {text}.",
+            remedy="Check `spark.conf`, JAVA_TOOL_OPTIONS and SPARK_SUBMIT_OPTS.",
+        )
+    return EngineError(
+        "Spark's Java process ended while it started, and another is started:"
+        f" {text or 'it printed nothing, as if it was killed'}.",
+        remedy="Check the machine's free memory and the space in its temporary folder.",
+    )
 
 
 def link_home(folder: Path) -> None:
@@ -85,13 +127,21 @@ def _own_home() -> Iterator[None]:
         del os.environ["SPARK_HOME"]
 
 
-def pass_on(reading: int, writing: int = _STANDARD_ERROR) -> None:
-    """Copy lines from one file descriptor to another without the noise; closes the first."""
+def pass_on(
+    reading: int, writing: int = _STANDARD_ERROR, lines: deque[bytes] | None = None
+) -> None:
+    """Copy lines from one file descriptor to another without the noise; closes the first.
+
+    The last lines are kept in `lines`, if that is given.
+    """
     rest = b""
     with os.fdopen(reading, "rb", buffering=0) as stream:
         while piece := stream.read(_PIECE_BYTES):
-            *lines, rest = (rest + piece).split(b"\n")
-            _write(writing, b"".join(line + b"\n" for line in lines if not _NOISE.match(line)))
+            *whole, rest = (rest + piece).split(b"\n")
+            said = [line + b"\n" for line in whole if not _NOISE.match(line)]
+            if lines is not None:
+                lines.extend(line[:_MAX_TEXT_CHARS] for line in said)
+            _write(writing, b"".join(said))
             if len(rest) > _PIECE_BYTES:
                 _write(writing, rest)
                 rest = b""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, EngineError
 from tailerd.spark.java_process import start_java
+from tailerd.spark.query_errors import error_of
 from tailerd.spark.remote import (
     PYTHON,
     is_local,
@@ -62,10 +63,12 @@ class JavaFound:
     Attributes:
         version: Major version of a usable Java; 0 if there is none.
         reason: Why it is not usable; empty if it is.
+        is_passing: Whether the reason may pass by itself: Java was killed, or took too long.
     """
 
     version: int
     reason: str = ""
+    is_passing: bool = False
 
     @property
     def is_usable(self) -> bool:
@@ -95,10 +98,14 @@ def java_home_or_version(environment: Mapping[str, str] | None = None) -> JavaFo
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return JavaFound(version=0, reason=f"{java} cannot be started ({error})")
+        is_passing = not isinstance(error, FileNotFoundError | PermissionError)
+        return JavaFound(
+            version=0, reason=f"{java} cannot be started ({error})", is_passing=is_passing
+        )
     match = _VERSION.search(answer.stderr) or _VERSION.search(answer.stdout)
     if match is None:
-        return JavaFound(version=0, reason=f"{java} does not print its version")
+        reason = f"{java} does not print its version"
+        return JavaFound(version=0, reason=reason, is_passing=answer.returncode < 0)
     # Java 8 calls itself 1.8.
     version = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if version < MIN_JAVA:
@@ -119,6 +126,7 @@ def local_session(
 
     Raises:
         ConfigError: There is no usable Java, or Spark refuses a setting.
+        EngineError: Java ended while it started.
     """
     settings = start_session_java(master, conf)
     from pyspark.sql import SparkSession
@@ -128,12 +136,12 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _as_config_error(master):
+    with _start_errors(master):
         spark = builder.getOrCreate()
-    if not is_local(master):
-        # Before the format is registered, so that its modules are on the executors by then.
-        ship_package(spark)
-    register(spark)
+        if not is_local(master):
+            # Before the format is registered, so that its modules are on the executors by then.
+            ship_package(spark)
+        register(spark)
     return spark
 
 
@@ -147,27 +155,44 @@ def start_session_java(master: str, conf: Mapping[str, str] | None = None) -> Ma
 
     Raises:
         ConfigError: There is no usable Java, or Spark refuses a setting.
+        EngineError: Java ended while it started.
     """
     found = java_home_or_version()
     if not found.is_usable:
-        raise ConfigError(
+        kind = EngineError if found.is_passing else ConfigError
+        raise kind(
             f"The Spark engine cannot start, because {found.reason}.",
             remedy="Install a Java runtime 17 or newer, or choose `engine: arrow`.",
         )
-    settings = {**_settings(master), **(conf or {})}
-    _prepare_environment(master, settings)
-    with _as_config_error(master):
+    with _start_errors(master):
+        settings = {**_settings(master), **(conf or {})}
+        _prepare_environment(master, settings)
         start_java(settings, has_own_workers=is_local(master))
     return settings
 
 
 @contextmanager
-def _as_config_error(master: str) -> Iterator[None]:
+def _start_errors(master: str) -> Iterator[None]:
+    """Map errors of a start: only refused settings are permanent."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (PySparkException, RuntimeError, OSError) as error:
+    except Py4JJavaError as error:
+        raise error_of(str(error)) from error
+    except (Py4JError, ConnectionError) as error:
+        forget_session()
+        raise EngineError(
+            f"Spark's Java process ended while it started, and another is started: {error}.",
+            remedy="Its messages on stderr may say why; no offset is lost.",
+        ) from error
+    except OSError as error:
+        raise EngineError(
+            f"Spark cannot start: {error}.",
+            remedy="Free space in the temporary folder, and check the machine's limits.",
+        ) from error
+    except (PySparkException, RuntimeError) as error:
         raise ConfigError(
             f"Spark cannot start on master {master!r}: {error}.",
             remedy="Check `spark.master` and `spark.conf`.",

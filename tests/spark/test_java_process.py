@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
-from tailerd.spark.java_process import pass_on
+from tailerd.errors import ConfigError, EngineError, TailerdError
+from tailerd.spark.java_process import explain_end, pass_on
+from tailerd.spark.session import java_home_or_version
 
 NOISE = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -51,6 +54,41 @@ def test_what_has_no_line_end_comes_too(last: bytes) -> None:
 def test_a_line_without_an_end_is_not_kept_in_memory() -> None:
     line = b"x" * 50_000
     assert passed(line, line, line, b"\n") == line * 3 + b"\n"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        (b"", EngineError),
+        (b"OpenJDK warning: something\n", EngineError),
+        (b"Error occurred during initialization of VM\nCould not reserve enough space\n"
+         b"Error: Could not create the Java Virtual Machine.\n", EngineError),
+        (b'Exception in thread "main" java.io.IOException: No space left on device\n', EngineError),
+        (b'Exception in thread "main" java.lang.OutOfMemoryError: native thread\n', EngineError),
+        (b"Invalid maximum heap size: -Xmx1q\nError: Could not create the JVM.\n", ConfigError),
+        (b"Unrecognized VM option 'Nothing'\n", ConfigError),
+        (b'Exception in thread "main" java.lang.IllegalArgumentException: x\n', ConfigError),
+    ],
+)  # fmt: skip
+def test_only_a_refused_option_is_a_configuration_error(
+    written: bytes, kind: type[TailerdError]
+) -> None:
+    error = explain_end(written)
+    assert type(error) is kind
+    assert error.retryable == (kind is EngineError)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("end", "is_passing"), [("kill -9 $$", True), ("exit 1", False)])
+def test_a_java_that_is_killed_as_it_tells_its_version_may_be_tried_again(
+    tmp_path: Path, end: str, is_passing: bool
+) -> None:
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\n{end}\n")
+    java.chmod(0o700)
+    found = java_home_or_version({"PATH": str(tmp_path)})
+    assert (found.is_usable, found.is_passing) == (False, is_passing)
 
 
 def test_when_nobody_reads_on_java_is_not_held_up() -> None:

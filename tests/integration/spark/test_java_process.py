@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
+
+from tests.tables.builder import TableBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
 
@@ -21,6 +26,42 @@ def place(batches):
 [row] = spark.range(0, 1, 1, 1).mapInArrow(place, "place string").collect()
 print(row.place, os.environ.get("SPARK_HOME"))
 """
+
+
+KILLED_ONCE = """#!/bin/sh
+if [ "$1" != "-version" ] && mkdir {folder}/killed 2>/dev/null; then kill -9 $$; fi
+exec {java} "$@"
+"""
+
+
+@pytest.mark.attack
+@pytest.mark.full
+def test_a_java_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    home = os.environ.get("JAVA_HOME")
+    found = f"{home}/bin/java" if home else shutil.which("java")
+    assert found is not None
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(KILLED_ONCE.format(folder=tmp_path, java=found))
+    java.chmod(0o700)
+    table = TableBuilder(tmp_path / "t")
+    table.append([{"id": 1, "name": "a"}])
+    config = tmp_path / "tailerd.yaml"
+    sink = {"kind": "file", "path": f"{tmp_path}/out"}
+    tables = {"t": {"path": str(table.folder), "from": 0, "sink": sink}}
+    fields = {"engine": "spark", "state": f"{tmp_path}/state", "http": {"listen": None}}
+    config.write_text(yaml.safe_dump({**fields, "tables": tables}))
+    done = subprocess.run(
+        [sys.executable, "-m", "tailerd", "run", "--once", "--config", str(config)],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, (tmp_path / "killed").exists()) == (0, True), done.stderr
+    assert "ended while it started, and another is started" in done.stderr
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 1
 
 
 @pytest.mark.full
