@@ -236,6 +236,7 @@ _CASTS: tuple[tuple[_Family, _Family], ...] = (
     (pa.types.is_float32, pa.types.is_float64),
     (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_date, pa.types.is_timestamp),
+    (pa.types.is_date64, pa.types.is_date32),
     (_is_text, _is_text),
 )
 
@@ -250,6 +251,9 @@ def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
         return _cast_timestamp(array, scan)
     if not any(is_from(source) and is_to(target) for is_from, is_to in _CASTS):
         raise _retyped(array, scan)
+    if pa.types.is_date64(source) and pa.types.is_date32(target):
+        # A time of day is not part of a date.
+        array = array.view(pa.timestamp("ms"))
     try:
         return array.cast(target)
     except pa.ArrowInvalid as error:

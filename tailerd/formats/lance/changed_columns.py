@@ -126,5 +126,6 @@ def _updates(
             table_id=task.table_id,
             files=np.where(is_new, numbers[1], numbers[0]),
             rows=np.repeat(at, 2),
+            prefix=payload.prefix,
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from tailerd.errors import (
 )
 from tailerd.formats.lance.library import OpenTables
 from tailerd.formats.lance.payload import FragmentRows, decode_offsets
-from tailerd.formats.lance.protocol.columns import ROW_ID
+from tailerd.formats.lance.protocol.columns import ROW_ID, ColumnSource
 from tailerd.formats.plain_schema import chosen, decode_schema, file_column
 from tailerd.reading.conform import conform
+from tailerd.reading.file_scan import FieldScan
 from tailerd.rows.hash_kernels import Rows
 from tailerd.storage.stores import Stores
 
@@ -151,9 +152,10 @@ class _Scan:
         self._has_ids = has_ids
         self._limit = limit
         schema = decode_schema(wanted.schema)
-        by_name = dict(zip(schema.names, wanted.names, strict=True))
-        self._sources = [by_name[name] for name in target.names]
-        self._scans = [file_column(field) for field in target]
+        by_name = dict(zip(schema.names, wanted.sources, strict=True))
+        sources = [by_name[field.name] for field in target]
+        self._sources = [None if each is None else each.name for each in sources]
+        self._scans = [_scan_of(*pair) for pair in zip(target, sources, strict=True)]
 
     def all_rows(self, share: tuple[int, int] | None) -> Iterator[OffsetRows]:
         """Yield all live rows, or a share of them."""
@@ -215,6 +217,17 @@ class _Scan:
             schema = schema.append(pa.field(ROW_ID, pa.uint64()))
         at = batch.column(_ADDRESS).to_numpy().astype(np.int64) & _OFFSET_MASK
         return at, rows_of_columns(arrays, schema, count)
+
+
+def _scan_of(field: pa.Field, source: ColumnSource | None) -> FieldScan:
+    """Return how to read a column whose nested fields may have other names in this version."""
+    scan = file_column(field)
+    if source is None:
+        # No field has this id.
+        return replace(scan, field_id=-1)
+    inner = zip(scan.children, source.parts, strict=False)
+    children = tuple(_scan_of(child.target, part) for child, part in inner)
+    return replace(scan, name=source.name, children=children or scan.children)
 
 
 def _mapped_error(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdError:

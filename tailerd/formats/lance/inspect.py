@@ -15,7 +15,7 @@ from tailerd.formats.inspection import CommitDescription, FileDescription, Table
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.protocol.columns import Column
 from tailerd.formats.lance.protocol.commit_plan import Difference, difference, is_only_rearranged
-from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
 from tailerd.formats.lance.version_log import VersionLog, staged_warning
@@ -76,7 +76,7 @@ class LanceInspection:
         """
         manifest = await self._manifest(version)
         columns = tuple(_shown(each) for each in self._log.columns(manifest))
-        totals = totals_of(map(parse_fragment, manifest.fragments))
+        totals = totals_of(map(manifest.parse, manifest.fragments))
         ledger = open_ledger(self._place.ledger, self._place.stores)
         origin = await TableOrigin.open(self._log, ledger)
         facts = {
@@ -121,7 +121,7 @@ class LanceInspection:
         """
         manifest = await self._manifest(version)
         for first in range(0, len(manifest.fragments), _FILES_AT_ONCE):
-            some = map(parse_fragment, manifest.fragments[first : first + _FILES_AT_ONCE])
+            some = map(manifest.parse, manifest.fragments[first : first + _FILES_AT_ONCE])
             yield [
                 FileDescription(
                     path=file.path,

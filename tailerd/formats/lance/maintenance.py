@@ -20,7 +20,7 @@ from tailerd.formats.lance.inspect import totals_of
 from tailerd.formats.lance.library import OpenTables, load_lance
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import FORMAT
-from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.version_names import FIRST
 from tailerd.formats.lance.version_log import VersionLog
@@ -109,7 +109,7 @@ class LanceMaintenance(OneProcessMaintenance):
         await self._log.look()
         head = await self._log.manifest(self._log.head, lambda: "which was the newest")
         table_id = await self._table_id()
-        fragments = [parse_fragment(each) for each in head.fragments]
+        fragments = [head.parse(each) for each in head.fragments]
         floor, expired = RetentionFloor(), _Expired(reason="Old versions were not checked.")
         if with_cleanup or self._jobs.tag:
             floor = await self._floor(table_id)
@@ -174,7 +174,7 @@ class LanceMaintenance(OneProcessMaintenance):
         limit = self._jobs.optimize_indices or (1 if is_asked else None)
         if limit is None:
             return Decision(job=INDICES, is_due=False, reason="It is not switched on.")
-        there = {parse_fragment(each).id for each in head.fragments}
+        there = {head.parse(each).id for each in head.fragments}
         outside = await self._call(lambda table: _outside_of_indices(table, there))
         if outside is None:
             return Decision(job=INDICES, is_due=False, reason="The table has no index.")

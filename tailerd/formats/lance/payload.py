@@ -10,6 +10,7 @@ import pyroaring
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import BugError
+from tailerd.formats.lance.protocol.columns import ColumnSource
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.rows.hash_kernels import Rows
 
@@ -42,7 +43,7 @@ class FragmentRows:
         live_rows: Number of live rows; None if not known.
         size_bytes: Of the files; 0 if not known.
         schema: The columns of the rows, as encoded by `plain_schema`.
-        names: The name of each column in this version; None for a column that it does not have.
+        sources: Where each column is in this version; None for a column that it does not have.
         has_blobs: Whether single values may be very large.
         offsets: Physical offsets of the wanted rows, as a Roaring bitmap; None for all.
         share: Half-open range among the live rows, in order; None for all.
@@ -55,7 +56,7 @@ class FragmentRows:
     live_rows: int | None
     size_bytes: int
     schema: bytes
-    names: tuple[str | None, ...]
+    sources: tuple[ColumnSource | None, ...]
     has_blobs: bool = False
     offsets: bytes | None = None
     share: tuple[int, int] | None = None
@@ -85,11 +86,13 @@ class ChangedColumns:
 
     Attributes:
         changed: Names of the columns.
+        prefix: As in `RowPlaces`.
     """
 
     before: FragmentRows
     after: FragmentRows
     changed: tuple[str, ...]
+    prefix: str = ""
 
     @property
     def schema(self) -> bytes:
@@ -102,6 +105,8 @@ class ComparedFragments:
     """Removed and added rows, of which equal ones cancel.
 
     Attributes:
+        updates: Fragments whose rows are read after the deletes and before the inserts: a key of
+            theirs may have been another row's before, and may be another's afterwards.
         key: Key columns by which a delete and an insert are paired to an update: names, or
             `ROW_ID`; empty for none.
         prefix: As in `RowPlaces`.
@@ -110,6 +115,7 @@ class ComparedFragments:
     removed: tuple[FragmentRows, ...]
     added: tuple[FragmentRows, ...]
     schema: bytes
+    updates: tuple[ChangedColumns, ...] = ()
     key: tuple[str, ...] = ()
     prefix: str = ""
 

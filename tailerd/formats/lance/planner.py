@@ -18,14 +18,14 @@ from tailerd.formats.lance.payload import (
     TableVersion,
     encode_offsets,
 )
-from tailerd.formats.lance.protocol.columns import ROW_ID, Column, columns_schema, matching
+from tailerd.formats.lance.protocol.columns import ROW_ID, Column, columns_schema, find_sources
 from tailerd.formats.lance.protocol.commit_plan import (
     Difference,
     difference,
     is_only_rearranged,
     may_be_rearranged,
 )
-from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
 from tailerd.formats.lance.protocol.version_names import VERSIONS_FOLDER
@@ -61,11 +61,17 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A manifest, its columns, and those of the emitted rows."""
+    """A manifest, its columns, and those of the emitted rows.
+
+    Attributes:
+        given: The columns of the rows, of this version or a later one.
+        siblings: All columns of that version.
+    """
 
     manifest: Manifest
     columns: Sequence[Column]
     given: Sequence[Column]
+    siblings: Sequence[Column]
 
 
 class LancePlanner:
@@ -95,7 +101,7 @@ class LancePlanner:
         """Return a task for each fragment, in order."""
         version = self._version(manifest)
         kind = ChangeSourceKind.SNAPSHOT
-        fragments = [parse_fragment(each) for each in manifest.fragments]
+        fragments = [manifest.parse(each) for each in manifest.fragments]
         self._files.check(manifest, fragments)
         return [
             _whole(ChangeType.INSERT, kind, self._rows(version, fragment)) for fragment in fragments
@@ -181,8 +187,9 @@ class LancePlanner:
         if before is not None:
             columns = self._log.columns(before)
             is_same = columns == new.columns
-            given = new.given if is_same or is_one_schema else self._readable(columns)
-            old = _Version(before, columns, given)
+            is_new = is_same or is_one_schema
+            given = new.given if is_new else self._readable(columns)
+            old = _Version(before, columns, given, new.columns if is_new else columns)
         parts = _Parts()
         if old is not None:
             parts.deletes += [
@@ -202,7 +209,7 @@ class LancePlanner:
             names = {each.id: each.name for each in new.given}
             changed = tuple(names[each] for each in kept.changed if each in names)
             if changed:
-                before = _Version(old.manifest, old.columns, new.given)
+                before = _Version(old.manifest, old.columns, new.given, new.columns)
                 payload = ChangedColumns(
                     before=self._rows(before, kept.before),
                     after=self._rows(new, kept.after),
@@ -235,7 +242,6 @@ class LancePlanner:
     ) -> FragmentRows:
         manifest = version.manifest
         name = self._log.manifest_name(manifest.version)
-        sources = [matching(each, version.columns) for each in version.given]
         return FragmentRows(
             table=TableVersion(
                 url=self._url,
@@ -249,14 +255,14 @@ class LancePlanner:
             live_rows=fragment.live_rows,
             size_bytes=fragment.size_bytes,
             schema=encode_schema(columns_schema(version.given)),
-            names=tuple(None if each is None else each.name for each in sources),
+            sources=find_sources(version.given, version.siblings, version.columns),
             has_blobs=any(each.is_blob for each in version.columns),
             offsets=None if offsets is None else encode_offsets(offsets),
         )
 
     def _version(self, manifest: Manifest) -> _Version:
         columns = self._log.columns(manifest)
-        return _Version(manifest, columns, self._readable(columns))
+        return _Version(manifest, columns, self._readable(columns), columns)
 
     def _readable(self, columns: Sequence[Column]) -> Sequence[Column]:
         """Return the columns of rows: all, except unreadable ones that are not requested.
@@ -284,21 +290,33 @@ class _Parts:
         return [*self.deletes, *self.updates, *self.inserts]
 
     def compared(self, key: tuple[str, ...], schema: bytes, prefix: str = "") -> list[PlannedTask]:
-        """Return updates in place, and one task that compares all others."""
+        """Return one task that compares rows, with updates in place between its two sides."""
+        updates = [
+            replace(each, payload=replace(each.payload, prefix=prefix))
+            for each in self.updates
+            if isinstance(each.payload, ChangedColumns)
+        ]
         if not self.deletes and not self.inserts:
-            return self.updates
+            return updates
         removed, added = (
             tuple(each.payload for each in tasks if isinstance(each.payload, FragmentRows))
             for tasks in (self.deletes, self.inserts)
         )
         payload = ComparedFragments(
-            removed=removed, added=added, schema=schema, key=key, prefix=prefix
+            removed=removed,
+            added=added,
+            schema=schema,
+            updates=tuple(
+                each.payload for each in updates if isinstance(each.payload, ChangedColumns)
+            ),
+            key=key,
+            prefix=prefix,
         )
-        size = sum(each.size_bytes for each in (*self.deletes, *self.inserts))
+        size = sum(each.size_bytes for each in (*self.deletes, *updates, *self.inserts))
         task = PlannedTask(
             change=None, kind=ChangeSourceKind.ROWS, payload=payload, size_bytes=size
         )
-        return [*self.updates, task]
+        return [task]
 
 
 def _whole(change: ChangeType, kind: ChangeSourceKind, rows: FragmentRows) -> PlannedTask:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import places_of
 from tailerd.errors import BugError
@@ -88,10 +88,29 @@ def _batches(
     if isinstance(payload, ChangedColumns):
         yield from read_changed_columns(task, payload, reading, columns)
     elif isinstance(payload, ComparedFragments):
-        rows = ComparedLanceRows(payload, reading.limit, reading.stores)
-        yield from compared_changes(task, rows, columns)
+        yield from _compared_rows(task, payload, reading, columns)
     else:
         yield from _fragment_rows(task, payload, reading, columns)
+
+
+def _compared_rows(
+    task: ChangeTask, payload: ComparedFragments, reading: RowReading, columns: Sequence[str] | None
+) -> Iterator[ChangeBatch]:
+    """Yield deletes, updates in place, and the rest."""
+
+    def updates() -> Iterator[ChangeBatch]:
+        for each in payload.updates:
+            yield from read_changed_columns(task, each, reading, columns)
+
+    rows = ComparedLanceRows(payload, reading.limit, reading.stores)
+    are_updates_left = True
+    for batch in compared_changes(task, rows, columns):
+        if are_updates_left and batch.change_type is not ChangeType.DELETE:
+            are_updates_left = False
+            yield from updates()
+        yield batch
+    if are_updates_left:
+        yield from updates()
 
 
 def _fragment_rows(

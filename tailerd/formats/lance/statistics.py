@@ -8,7 +8,7 @@ from tailerd.changefeed.offset import Offset, Phase, first_commit
 from tailerd.formats.inspection import CommitDescription
 from tailerd.formats.lance.inspect import describe_commit, totals_of
 from tailerd.formats.lance.origin import TableOrigin
-from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import VersionLog
 from tailerd.formats.ledger import open_ledger
@@ -88,7 +88,7 @@ class LanceStatistics(CommitStatistics):
 
     def _take(self, manifest: Manifest) -> None:
         known = self._fragments
-        self._fragments = {raw: known.get(raw) or parse_fragment(raw) for raw in manifest.fragments}
+        self._fragments = {raw: known.get(raw) or manifest.parse(raw) for raw in manifest.fragments}
         self._manifest = manifest
 
     async def _note(self, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.lance.protocol.version_names import version_of
 from tailerd.formats.lance.reader import LanceTaskReader
-from tests.formats.lance.following import batches, changes, kinds, opened, rest
+from tests.formats.lance.following import EVERYTHING, batches, changes, kinds, opened, rest
 from tests.tables.lance_writer import LanceWriter, Rows
 
 
@@ -289,3 +290,96 @@ def test_commits_are_told_by_their_names(tmp_path: Path) -> None:
     writer.dataset.create_branch("dev")
     names = [path.name for path in (tmp_path / "t/_versions").iterdir()]
     assert {version_of(name) for name in names} >= {1}
+
+
+def swap_fields(writer: LanceWriter) -> None:
+    for path, name in (("st.b", "t"), ("st.a", "b"), ("st.t", "a")):
+        writer.dataset.alter_columns({"path": path, "name": name})
+
+
+def nested(tmp_path: Path, **options: Any) -> LanceWriter:
+    writer = LanceWriter(tmp_path / "t", **options)
+    structs = [{"a": f"A{number}", "b": f"B{number}"} for number in range(2)]
+    writer.write(
+        pa.table({"id": [0, 1], "k": ["x", "y"], "st": structs, "l": [[each] for each in structs]})
+    )
+    return writer
+
+
+async def net(place: Path, **options: Any) -> list[tuple[str, Any]]:
+    source = await opened(place, changes=ChangeMode.NET, **options)
+    begin = await source.offset_at(Version(2))
+    found: list[tuple[str, Any]] = []
+    while True:
+        end = await source.latest_offset(begin, EVERYTHING)
+        if end == begin:
+            return found
+        found += [(kind, dict(row)) for kind, row in changes(await batches(source, begin, end))]
+        begin = end
+
+
+@pytest.mark.attack
+async def test_fields_that_were_renamed_within_a_step_keep_their_values(tmp_path: Path) -> None:
+    writer = nested(tmp_path)
+    swap_fields(writer)
+    writer.dataset.update({"k": "'new'"}, where="id = 1")
+    found = [(kind, row["k"], row["st"]) for kind, row in await net(tmp_path / "t")]
+    struct = {"b": "A1", "a": "B1"}
+    assert found == [("delete", "y", struct), ("insert", "new", struct)]
+
+
+@pytest.mark.attack
+async def test_a_field_that_was_dropped_and_added_again_is_another(tmp_path: Path) -> None:
+    writer = LanceWriter(tmp_path / "t")
+    writer.write(pa.table({"id": [0, 1], "k": ["x", "y"]}))
+    writer.dataset.alter_columns({"path": "k", "name": "old"})
+    writer.dataset.add_columns({"k": "'added'"})
+    writer.dataset.delete("id = 1")
+    found = [(kind, row["id"], row["old"], row["k"]) for kind, row in await net(tmp_path / "t")]
+    assert found == [
+        ("delete", 1, "y", None),
+        ("update_preimage", 0, "x", None),
+        ("update_postimage", 0, "x", "added"),
+    ]
+
+
+@pytest.mark.attack
+async def test_a_restore_over_a_rename_and_a_cast_compares_fields_by_id(tmp_path: Path) -> None:
+    writer = LanceWriter(tmp_path / "t")
+    writer.write(pa.table({"id": [0, 1], "st": [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]}))
+    writer.dataset.alter_columns({"path": "st.b", "name": "c"})
+    writer.dataset.alter_columns({"path": "st.a", "data_type": pa.int32()})
+    writer.dataset.checkout_version(1).restore()
+    for version in (2, 3, 4):
+        assert changes(await commit(tmp_path / "t", version)) == []
+
+
+@pytest.mark.attack
+async def test_deletes_come_before_updates_in_place_and_inserts_after(tmp_path: Path) -> None:
+    writer = table(tmp_path)
+    writer.dataset.delete("id = 2")
+    writer.dataset.add_columns({"more": "id * 10"})
+    writer.append([{"id": 9, "name": "n9"}])
+    found = await net(tmp_path / "t")
+    kinds = [kind for kind, _ in found]
+    assert kinds == ["delete", *["update_preimage", "update_postimage"] * 5, "insert"]
+
+
+@pytest.mark.attack
+async def test_dates_of_64_bits_are_days(tmp_path: Path) -> None:
+    days = pa.array([-1, 86_400_000, None], pa.int64()).view(pa.date64())
+    writer = LanceWriter(tmp_path / "t")
+    writer.write(
+        pa.table(
+            {
+                "d": days,
+                "l": pa.array([[0], [], None], pa.list_(pa.int64())).cast(pa.list_(pa.int64())),
+            }
+        )
+    )
+    source = await opened(tmp_path / "t")
+    begin = await source.initial_offset("snapshot")
+    found = [
+        row["d"] for _, row in changes(await batches(source, begin, begin.after_version(source)))
+    ]
+    assert found == [datetime.date(1969, 12, 31), datetime.date(1970, 1, 2), None]

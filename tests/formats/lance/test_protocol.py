@@ -167,3 +167,15 @@ def test_types_are_those_of_the_library(tmp_path: Path, kind: pa.DataType) -> No
     columns = parse_columns(parse_manifest(path.read_bytes(), "it").fields)
     assert [each.name for each in columns] == ["first", "it", "last"]
     assert columns[1].type == plain_type(writer.dataset.schema.field("it").type)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("writer", "rows"), [(b"", None), (field(1, b"lance"), 92)])
+def test_row_counts_of_releases_that_did_not_record_themselves_are_unknown(
+    writer: bytes, rows: int | None
+) -> None:
+    # These releases filled in the number of live rows as the number of all.
+    fragment = message([(1, 1), (4, 102), (3, message([(2, 3), (4, 10)]))])
+    body = message([(3, 5), (2, fragment), *([(13, writer)] if writer else [])])
+    found = parse_manifest(manifest_file(body), "it")
+    assert [found.parse(each).live_rows for each in found.fragments] == [rows]

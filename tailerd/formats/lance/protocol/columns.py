@@ -1,7 +1,7 @@
 """The columns of a version, from the fields of its manifest. Pure.
 
-Specification: "Schema & Fields". A column is matched by its id: its name may change, and another
-column may get its name.
+Specification: "Schema & Fields". A column, and a field inside it, is matched by its id: its name
+may change, and another one may get its name.
 """
 
 from __future__ import annotations
@@ -64,16 +64,34 @@ class Column:
 
     Attributes:
         id: Of its field; `ids` also has those of its nested fields.
+        stored: Its type in the manifest.
         type: Of the emitted rows; None if it is not supported: `reason` says why.
         is_blob: Its values may be very large.
+        parts: The fields directly inside it, as in `type`: of a struct, the element of a list, the
+            key and the value of a map.
     """
 
     id: int
     name: str
     ids: frozenset[int]
+    stored: str
     type: pa.DataType | None
     reason: str = ""
     is_blob: bool = False
+    parts: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSource:
+    """Where the values of a column are in another version.
+
+    Attributes:
+        name: Its name there.
+        parts: Of the fields inside it; None for one that does not exist there.
+    """
+
+    name: str
+    parts: tuple[ColumnSource | None, ...] = ()
 
 
 def parse_columns(messages: Iterable[bytes]) -> tuple[Column, ...]:
@@ -106,12 +124,46 @@ def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = Non
     return pa.schema([pa.field(each.name, each.type) for each in chosen])
 
 
-def matching(column: Column, others: Sequence[Column]) -> Column | None:
-    """Return the same column in another version: by id, or by name (after a cast)."""
+def matching(column: Column, siblings: Sequence[Column], others: Sequence[Column]) -> Column | None:
+    """Return the same column in another version: by id, or by name after a cast.
+
+    A cast gives a column another type and another id. A column of the same type with another id was
+    dropped and added again.
+
+    Args:
+        siblings: The columns of its version.
+        others: Those of the other version.
+    """
     found = next((each for each in others if each.id == column.id), None)
     if found is not None:
         return found
-    return next((each for each in others if each.name == column.name), None)
+    known = {each.id for each in siblings}
+    return next(
+        (
+            each
+            for each in others
+            if each.name == column.name and each.id not in known and each.stored != column.stored
+        ),
+        None,
+    )
+
+
+def find_sources(
+    columns: Sequence[Column], siblings: Sequence[Column], others: Sequence[Column]
+) -> tuple[ColumnSource | None, ...]:
+    """Return where the values of columns are in another version; None for those it lacks.
+
+    Args:
+        columns: Some of `siblings`.
+        siblings, others: As in `matching`.
+    """
+    found = (matching(each, siblings, others) for each in columns)
+    return tuple(
+        None
+        if former is None
+        else ColumnSource(former.name, find_sources(each.parts, each.parts, former.parts))
+        for each, former in zip(columns, found, strict=True)
+    )
 
 
 def _field(message: bytes) -> _Field:
@@ -164,10 +216,20 @@ def _column(field: _Field, children: dict[int, list[_Field]]) -> Column:
         id=field.id,
         name=field.name,
         ids=frozenset(each.id for each in inside),
+        stored=field.logical_type,
         type=kind,
         reason=reason,
         is_blob=any(each.is_blob for each in inside),
+        parts=() if kind is None else _parts(field, children),
     )
+
+
+def _parts(field: _Field, children: dict[int, list[_Field]]) -> tuple[Column, ...]:
+    inner = [child for child in children.get(field.id, ()) if child is not field]
+    if field.logical_type == "map" and inner:
+        # Entries are a struct of key and value.
+        inner = [child for child in children.get(inner[0].id, ()) if child is not inner[0]]
+    return tuple(_column(child, children) for child in inner)
 
 
 class _UnknownTypeError(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailerd.formats.lance.protocol.columns import Column, matching
-from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
+from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
 
@@ -74,12 +74,14 @@ def difference(
         CorruptLogError, UnsupportedFeatureError: A fragment that differs cannot be read.
     """
     kept_as_is = frozenset[bytes]() if before is None else before.fragment_set
-    new = [parse_fragment(each) for each in after.fragments if each not in kept_as_is]
+    new = [after.parse(each) for each in after.fragments if each not in kept_as_is]
     before_fragments = () if before is None else before.fragments
     old = {
         each.id: each
         for each in (
-            parse_fragment(raw) for raw in before_fragments if raw not in after.fragment_set
+            before.parse(raw)
+            for raw in before_fragments
+            if before is not None and raw not in after.fragment_set
         )
     }
     added: list[Fragment] = []
@@ -123,7 +125,7 @@ def _changed_columns(
     """Return the ids of columns whose values were in another file before, or in none."""
     found = []
     for column in new:
-        former = matching(column, old)
+        former = matching(column, new, old)
         was = frozenset() if former is None else before.column_places(former.ids)
         now = after.column_places(column.ids)
         if now != was:

@@ -7,12 +7,13 @@ those of two versions are compared as bytes, and only the ones that differ are p
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import xxhash
 
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.formats.lance.protocol.fragments import Fragment, parse_fragment
 from tailerd.formats.lance.protocol.wire import content, entry, fields, number, runs, text
 
 _FOOTER = struct.Struct("<QHH4s")
@@ -95,6 +96,16 @@ class Manifest:
     def fragment_set(self) -> frozenset[bytes]:
         """The fragments as a set, for lookup."""
         return frozenset(self.fragments)
+
+    def parse(self, fragment: bytes) -> Fragment:
+        """Parse one of its fragments.
+
+        Raises:
+            CorruptLogError, UnsupportedFeatureError: As `parse_fragment`.
+        """
+        found = parse_fragment(fragment)
+        # Releases that did not record themselves filled in wrong numbers, without deleted rows.
+        return found if self.writer else replace(found, physical_rows=0)
 
     @property
     def flags_shown(self) -> list[str]:
