@@ -342,7 +342,7 @@ class DeliveryLoop:
         safe = self._tracker.delivered(end)
         if safe is not None:
             await self._save(safe, is_kept=self._parts.sink.offsets is not None)
-        await self._offsets.note_schemas()
+        await self._offsets.note_changes()
 
     async def _deliver_here(self, start: Offset, end: Offset, saved: SavedOffset) -> ChangeStream:
         stream = ChangeStream(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
@@ -15,6 +16,9 @@ from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.records.record_keys import check_key_types, key_types
 from tailerd.sinks.base import HasSchemas, HasTopics, Keyed, RecordsDeliveries, Sink
+
+_MAX_SAVED_TOPICS = 500
+"""Topics whose ids are saved with each offset, the newest; the pipeline's record has all."""
 
 
 class OffsetKeeper:
@@ -55,7 +59,7 @@ class OffsetKeeper:
             self._topics = sink
         self._claim = claim
         self._has_begun = False
-        self._noted_schemas: Mapping[str, str] = {}
+        self._noted: tuple[Mapping[str, str], Mapping[str, str]] = {}, {}
         self._last: Offset | None = None
         self._beginning: Beginning | None = None
         self._key: Sequence[str] = ()
@@ -127,12 +131,12 @@ class OffsetKeeper:
     async def note(self) -> None:
         """Record the pipeline, which has an offset, its topics and its schemas in the state."""
         if self._claim is not None:
-            self._noted_schemas = self._known_schemas
-            await self._claim.note(self._identity, self._known_topics, self._noted_schemas)
+            self._noted = self._known_topics, self._known_schemas
+            await self._claim.note(self._identity, *self._noted)
 
-    async def note_schemas(self) -> None:
-        """Record new schemas of a sink with a registry."""
-        if self._known_schemas != self._noted_schemas:
+    async def note_changes(self) -> None:
+        """Record topics and schemas that the sink uses for the first time."""
+        if (self._known_topics, self._known_schemas) != self._noted:
             await self.note()
 
     async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
@@ -155,7 +159,7 @@ class OffsetKeeper:
             schema_id=identity.schema_id,
             identity=self._identity,
             epoch=self.epoch,
-            topics=self._known_topics,
+            topics=dict(islice(reversed(self._known_topics.items()), _MAX_SAVED_TOPICS)),
             beginning=self._beginning,
             key_types=self._key_types,
         )
@@ -245,7 +249,7 @@ class OffsetKeeper:
         return self._identity
 
     @property
-    def _known_topics(self) -> Mapping[str, str]:
+    def _known_topics(self) -> dict[str, str]:
         return {} if self._topics is None else dict(self._topics.topics)
 
     @property

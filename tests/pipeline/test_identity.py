@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
+from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.pipeline_records import PipelineRecord
+from tailerd.pipeline.state_place import FolderState
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.pipeline.collecting_sink import CollectingSink
@@ -20,6 +24,52 @@ class KeyedSink(CollectingSink):
     """Has keys, as a topic does."""
 
     key = ("id",)
+
+
+class ManyTopicsSink(CollectingSink):
+    """A column chooses its topics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topics: dict[str, str] = {}
+
+    async def cluster_id(self) -> str:
+        return "cluster"
+
+    def expect(self, topics: Mapping[str, str]) -> None:
+        self.topics |= topics
+
+    async def watch(self) -> None: ...
+
+
+@pytest.mark.attack
+async def test_the_ids_of_all_topics_that_a_column_chose_are_kept(tmp_path: Path) -> None:
+    state, source = FolderState(tmp_path), FakeSource(FakeTable(commits=[[[1]], [[2]]]))
+
+    def keeper(sink: ManyTopicsSink) -> OffsetKeeper:
+        claim = PipelineClaim(state.pipelines, "orders", always)
+        return OffsetKeeper(state.offsets(), "orders", ChangeMode.AUTO, sink=sink, claim=claim)
+
+    sink = ManyTopicsSink()
+    offsets = keeper(sink)
+    await offsets.claim()
+    await offsets.save(await source.initial_offset("0"), source)
+    await offsets.note()
+    for number in range(2000):
+        sink.topics[f"orders.{number}"] = f"id-{number}"
+    await offsets.save(await source.initial_offset("1"), source)
+    await offsets.note_changes()
+    saved = await state.offsets().load("orders")
+    assert saved is not None
+    assert len(saved.topics) == 500
+    assert "orders.1999" in saved.topics
+    successor = ManyTopicsSink()
+    assert await keeper(successor).claim()
+    assert successor.topics == sink.topics
+
+
+async def always(_: PipelineRecord) -> bool:
+    return True
 
 
 class TypedSource(FakeSource):

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from uuid import UUID
 
 from kafka import KafkaAdminClient
@@ -29,8 +28,6 @@ MAX_AGE_SECONDS = 300.0
 """Maximum age of a topic's cached facts: the same as in Kafka's own clients."""
 _BROKER_DEFAULT_BYTES = 1_048_588
 """Kafka's default of `message.max.bytes`, used if this user may not read the settings."""
-_MOST_IDS = 500
-"""Maximum number of ids saved with each offset; further topics chosen by a column are not saved."""
 _CONFIRM_SECONDS = 0.5
 _NO_ID = str(UUID(int=0))
 
@@ -156,8 +153,8 @@ class Topics:
 
     @property
     def ids(self) -> dict[str, str]:
-        """The expected topic ids, at most `_MOST_IDS`: those given, and those used since."""
-        return dict(islice(self._expected.items(), _MOST_IDS))
+        """The expected topic ids: those given, and those used since."""
+        return dict(self._expected)
 
     def cluster_id(self) -> str:
         """Return the id of the cluster; cached.
