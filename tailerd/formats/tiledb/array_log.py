@@ -47,6 +47,22 @@ _COMMITTED_BY_FILE = 5
 _AT_ONCE = 32
 
 
+_LISTINGS = 10
+"""Attempts to list commits while others merge them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Paths of commit files by name, and committed fragments of old formats."""
+
+    paths: dict[str, str]
+    fragments: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*sorted(self.paths), *sorted(self.fragments))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaName:
     """A schema of an array: when it was created, and what distinguishes it from others."""
@@ -84,6 +100,15 @@ class ArrayLog:
             NotATableError: There is no array.
             TableError, StorageError: It cannot be read.
         """
+        listing = await self._list()
+        if listing.names != self._listed or not self.schemas:
+            self.schemas = await self._schemas()
+            self._commits, self._listed = await self._settle(listing)
+        replacing = self._commits.replacing
+        timed = {each.text for each in replacing if await self._keeps_times(each)}
+        return Timeline.of(self._commits, timed, now_ms)
+
+    async def _list(self) -> _Listing:
         files = [file async for file in self._store.list_from(f"{self._root}/{COMMITS}")]
         whole = [each for each in files if each.size_bytes or not _has_content(each.name)]
         paths = {each.name: each.path for each in whole}
@@ -91,26 +116,45 @@ class ArrayLog:
         if self._is_old is not False:
             old, fragments = await self._old_layout(is_empty=not files)
             paths |= {each.name: each.path for each in old}
-        listed = (*sorted(paths), *sorted(fragments))
-        if listed != self._listed or not self.schemas:
-            self.schemas = await self._schemas()
-            self._commits = await self._read(paths, fragments)
-            self._listed = listed
-        replacing = self._commits.replacing
-        timed = {each.text for each in replacing if await self._keeps_times(each)}
-        return Timeline.of(self._commits, timed, now_ms)
+        return _Listing(paths, tuple(fragments))
 
-    async def _read(self, paths: dict[str, str], fragments: list[str]) -> Commits:
-        """Read files that list commits; if one is removed meanwhile, the next poll corrects it."""
+    async def _settle(self, listing: _Listing) -> tuple[Commits, tuple[str, ...]]:
+        """Return the commits of a listing, and its names; list again until it can be trusted.
+
+        Maintenance merges commit files and deletes them, also while they are listed and read: then
+        commits seem to be gone. A listing is whole if it has all files of the last one, or if a
+        second listing has all of its files and no other list of commits.
+        """
+        known = self._listed
+        for _ in range(_LISTINGS):
+            commits = await self._read(listing)
+            names = listing.names
+            if commits is not None and known is not None and set(known) <= set(names):
+                return commits, names
+            known, listing = names, await self._list()
+            is_whole = set(filter(_has_list, listing.names)) <= set(names) <= set(listing.names)
+            if commits is not None and is_whole:
+                return commits, names
+        raise LogChangedError(
+            f"Commit files of the array {self._name} changed each time they were listed.",
+            remedy="A daemon retries automatically; let maintenance of the array run less often.",
+            path=self._name,
+        )
+
+    async def _read(self, listing: _Listing) -> Commits | None:
+        """Read files that list commits; None if one was removed meanwhile."""
+        paths = listing.paths
         consolidated: list[ConsolidatedFile] = []
         ignored: set[str] = set()
         vacuums: dict[str, Sequence[str]] = {}
         wanted = [name for name in paths if _has_list(name)]
         await self._load([paths[name] for name in wanted])
+        if not self._contents.keys() >= {paths[name] for name in wanted}:
+            return None
         for name in wanted:
-            content = self._contents.get(paths[name])
+            content = self._contents[paths[name]]
             known = commit_file(name)
-            if content is None or known is None:
+            if known is None:
                 continue
             timed, kind = known
             if kind is CommitKind.CONSOLIDATED:
@@ -124,7 +168,7 @@ class ArrayLog:
             consolidated=consolidated,
             ignored=ignored,
             to_vacuum=vacuums,
-            fragments=fragments,
+            fragments=listing.fragments,
         )
 
     async def _load(self, paths: Sequence[str]) -> None:

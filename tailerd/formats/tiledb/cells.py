@@ -59,7 +59,7 @@ def read_box(
     """
     indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
     query = array.query(coords=True, order="U" if shape.is_sparse else "C", cond=condition)
-    return _cells(_results(query, indices, array), shape, array)
+    return _cells(query, indices, shape, array)
 
 
 def count_cells(array: Any) -> int:
@@ -85,7 +85,7 @@ def read_coordinates(array: Any, shape: ArrayShape, box: Box | None) -> Cells:
     indices = tuple(slice(low, high) for low, high in box) if box is not None else (slice(None),)
     names = [array.schema.domain.dim(n).name for n in range(array.schema.domain.ndim)]
     query = array.query(attrs=[], dims=names, order="U")
-    return _cells(_results(query, indices, array), shape, array)
+    return _cells(query, indices, shape, array, names)
 
 
 def read_near(
@@ -103,7 +103,7 @@ def read_near(
     if not count:
         return None
     query = array.query(coords=True, order="U", cond=condition)
-    return _cells(_results(query, _selection(coordinates, count), array), shape, array)
+    return _cells(query, _selection(coordinates, count), shape, array)
 
 
 def _selection(coordinates: Sequence[Any], count: int) -> tuple[Any, ...]:
@@ -133,6 +133,41 @@ def _runs(points: Any) -> list[Any]:
     ]
 
 
+def _within_current_domain(array: Any, selection: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the part of a selection that the array's current domain has; None: nothing.
+
+    A current domain grows, and TileDB refuses coordinates of a later one.
+    """
+    current = array.schema.current_domain
+    if current.is_empty:
+        return selection
+    clipped = []
+    for number, selected in enumerate(selection):
+        dim = array.schema.domain.dim(number)
+        # Others have no ranges that TileDB's library returns.
+        if dim.isvar or np.dtype(dim.dtype).kind not in "iuf":
+            clipped.append(selected)
+            continue
+        part = _clipped(selected, *current.ndrectangle.range(number))
+        if part is None:
+            return None
+        clipped.append(part)
+    return tuple(clipped)
+
+
+def _clipped(selected: Any, low: Any, high: Any) -> Any:
+    """Return the part of a slice, or of points and slices, within [low, high]; None if empty."""
+    if isinstance(selected, list):
+        parts = [_clipped(each, low, high) for each in selected]
+        return [each for each in parts if each is not None] or None
+    if not isinstance(selected, slice):
+        return selected if low <= selected <= high else None
+    if selected.start is None:
+        return selected
+    start, stop = max(selected.start, low), min(selected.stop, high)
+    return slice(start, stop) if start <= stop else None
+
+
 def _results(query: Any, selection: tuple[Any, ...], array: Any) -> Mapping[str, Buffers]:
     """Run a query and return its buffers: TileDB's conversion of them loses nulls."""
     indexer = query.multi_index
@@ -144,10 +179,24 @@ def _results(query: Any, selection: tuple[Any, ...], array: Any) -> Mapping[str,
     return found
 
 
-def _cells(found: Mapping[str, Buffers], shape: ArrayShape, array: Any) -> Cells:
-    rows = cells_to_arrow(found, shape, array)
+def _cells(
+    query: Any,
+    selection: tuple[Any, ...],
+    shape: ArrayShape,
+    array: Any,
+    names: Sequence[str] | None = None,
+) -> Cells:
+    """Return the selected cells; `names` are the requested columns, None for all."""
     domain = array.schema.domain
     dims = [domain.dim(number) for number in range(domain.ndim)]
+    within = _within_current_domain(array, selection)
+    if within is None:
+        fields = [each for each in shape.schema if names is None or each.name in names]
+        nothing = [pa.array([], each.type) for each in fields]
+        rows = pa.RecordBatch.from_arrays(nothing, schema=pa.schema(fields))
+        return Cells(rows, tuple(np.empty(0, "O" if dim.isvar else dim.dtype) for dim in dims))
+    found = _results(query, within, array)
+    rows = cells_to_arrow(found, shape, array)
     coordinates = []
     for dim, column in zip(dims, shape.dimensions, strict=True):
         if dim.isvar:

@@ -160,6 +160,59 @@ async def test_an_array_without_commits_has_no_rows_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+async def test_cells_in_the_new_part_of_a_current_domain_are_inserts(
+    tmp_path: Path, dtype: Any
+) -> None:
+    path = str(tmp_path / "a")
+    domain = tiledb.Domain(
+        tiledb.Dim("x", domain=(0, 1000), tile=10, dtype=dtype),
+        tiledb.Dim("y", domain=(0, 1000), tile=10, dtype=np.int32),
+    )
+
+    def current(last: int) -> Any:
+        box = tiledb.NDRectangle(tiledb.default_ctx(), domain)
+        box.set_range(0, dtype(0), dtype(last))
+        box.set_range(1, 0, 500)
+        found = tiledb.CurrentDomain(tiledb.default_ctx())
+        found.set_ndrectangle(box)
+        return found
+
+    schema = tiledb.ArraySchema(
+        domain=domain, attrs=[tiledb.Attr("v", dtype=np.int32)], sparse=True
+    )
+    schema.set_current_domain(current(4))
+    tiledb.Array.create(path, schema)
+
+    def write(time_ms: int, *xs: int) -> None:
+        with tiledb.open(path, "w", timestamp=time_ms) as array:
+            array[np.array(xs, dtype), np.array(xs, np.int32)] = np.array(xs, np.int32) + time_ms
+
+    write(10, 1, 4)
+    evolution = tiledb.ArraySchemaEvolution(tiledb.default_ctx())
+    evolution.timestamp(20)
+    evolution.expand_current_domain(current(9))
+    evolution.array_evolve(path)
+    write(30, 9)
+    write(40, 4, 8)
+    source = await opened(tmp_path / "a")
+    at = await source.initial_offset("30")
+    end = await source.latest_offset(at, EVERYTHING)
+    found = [(kind, row[0], row[2]) for kind, row in await changes(source, at, end)]
+    assert sorted(found) == [
+        ("delete", 4, 14),
+        ("insert", 4, 44),
+        ("insert", 8, 48),
+        ("insert", 9, 39),
+    ] or sorted(found) == [
+        ("insert", 8, 48),
+        ("insert", 9, 39),
+        ("update_postimage", 4, 44),
+        ("update_preimage", 4, 14),
+    ]
+
+
+@pytest.mark.attack
 @pytest.mark.parametrize("is_var", [False, True])
 @pytest.mark.parametrize(
     ("unit", "number"),
