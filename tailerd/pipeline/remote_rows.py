@@ -22,7 +22,7 @@ from tailerd.formats.detect import read_tasks
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
 from tailerd.pipeline.delivered_commits import DeliveredCommits
 from tailerd.reading.read_ahead import read_ahead
-from tailerd.sinks.base import RowWriter
+from tailerd.sinks.base import HasDestination, RowWriter
 from tailerd.storage.stores import Stores
 
 
@@ -48,6 +48,12 @@ class RemoteWork:
     def size_bytes(self) -> int:
         """Bytes of the files to read."""
         return sum(task.size_bytes for run in self.runs for task in run.tasks)
+
+    @property
+    def destination(self) -> str:
+        """What the writer depends on; empty if it does not say so."""
+        writer: object = self.writer
+        return writer.destination if isinstance(writer, HasDestination) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

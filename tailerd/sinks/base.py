@@ -45,6 +45,16 @@ RowWriter = Callable[[Iterator[ChangeBatch]], object]
 picklable. Blocking; raises `SinkError`."""
 
 
+@runtime_checkable
+class HasDestination(Protocol):
+    """A row writer that names what it depends on. Optional."""
+
+    @property
+    def destination(self) -> str:
+        """The servers that it writes to: if they are slow, all its writers are."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteDelivery:
     """A `Delivery` whose rows are read, and may be written, by another process.

@@ -241,6 +241,8 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        # How long a task that was killed may go on before its Python worker is.
+        "spark.python.task.killTimeout": "500ms",
         # The checkpoint keeps offsets of this many batches; a supervised query needs few.
         "spark.sql.streaming.minBatchesToRetain": "20",
         # A query killed while it writes its first offsets leaves a temporary file. With this

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -31,11 +33,14 @@ from tailerd.pipeline.remote_rows import RemoteAnswer, RemoteWork
 from tailerd.spark import place as place_module
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.place import SparkPlace
+from tailerd.spark.task_reports import ReportAddress, ReportServer
 from tailerd.storage.stores import StoreSettings
+from tests.kafka.ports import free_port
 
 _T = TypeVar("_T")
 _MIB = 1024 * 1024
 PATIENCE = 5.0
+Task = Callable[[Iterable[tuple[int, bytes]]], Iterator[bytes]]
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,43 @@ def large(name: str) -> RemoteWork:
     return SizedWork(table=name, runs=(), key=(), limit=DEFAULT_BATCH_LIMIT, writer=Named(name))
 
 
+class KilledError(BaseException):
+    """Ends a task as a signal ends its process: no code of the task can catch it."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A writer that works until a test lets it end, or until its task is killed."""
+
+    name: str
+    destination: str = ""
+
+    def __call__(self, batches: Iterator[ChangeBatch]) -> str:
+        assert list(batches) == []
+        HELD[self.name].begun.set()
+        HELD[self.name].released.wait(PATIENCE)
+        if HELD[self.name].is_killed:
+            raise KilledError
+        return self.name
+
+
+class Hold:
+    """How a test controls a `Held`."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+        self.is_killed = False
+
+
+HELD: dict[str, Hold] = {}
+
+
+def held(name: str, destination: str = "") -> RemoteWork:
+    HELD[name] = Hold()
+    writer = Held(name, destination)
+    return RemoteWork(table=name, runs=(), key=(), limit=DEFAULT_BATCH_LIMIT, writer=writer)
+
+
 class JobsDouble:
     """An engine whose jobs run in threads, when a test lets them, and fail when it says so.
 
@@ -79,6 +121,7 @@ class JobsDouble:
         jobs: Numbers of items and of tasks of each job that began.
         gate: Jobs wait here.
         failure: What jobs fail with behind the gate.
+        killed: Tables whose tasks were killed; `dies` says whether they end then.
     """
 
     def __init__(self) -> None:
@@ -89,6 +132,37 @@ class JobsDouble:
         self.failure: Exception | None = None
         self.no_session: Exception | None = None
         self.defaultParallelism = 3
+        self.master = "local[3]"
+        self.cancelled: list[str] = []
+        self.killed: list[str] = []
+        self.dies = True
+        self.cores = threading.Semaphore(self.defaultParallelism)
+        self.workers = ThreadPoolExecutor(16)
+
+    def use_cores(self, cores: int) -> None:
+        self.defaultParallelism = cores
+        self.cores = threading.Semaphore(cores)
+
+    @property
+    def _jsc(self) -> JobsDouble:
+        return self
+
+    def sc(self) -> JobsDouble:
+        return self
+
+    def killTaskAttempt(self, task: int, interrupt: bool, reason: str) -> None:  # noqa: N802
+        assert interrupt
+        table = RUNNING[task]
+        self.killed.append(table)
+        HELD[table].is_killed = True
+        if self.dies:
+            HELD[table].released.set()
+
+    def setJobGroup(self, name: str, text: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803
+        assert interruptOnCancel
+
+    def cancelJobGroup(self, name: str) -> None:  # noqa: N802 - the name is Spark's
+        self.cancelled.append(name)
 
     @property
     def engine(self) -> SparkEngine:
@@ -109,27 +183,70 @@ class JobsDouble:
     def getConf(self) -> dict[str, str]:  # noqa: N802 - the name is Spark's
         return self.conf
 
-    def parallelize(self, items: list[bytes], tasks: int) -> GivenDouble:
+    def parallelize(self, items: list[tuple[int, bytes]], tasks: int) -> GivenDouble:
         self.jobs.append((len(items), tasks))
         assert self.gate.wait(PATIENCE)
         if self.failure is not None:
             raise self.failure
-        return GivenDouble(items, tasks)
+        return GivenDouble(self, items, tasks)
+
+
+RUNNING: dict[int, str] = {}
+"""Spark's number of a task -> the table that it works on."""
+_numbers = itertools.count(1)
+
+
+class TaskDouble:
+    """What a task knows of itself."""
+
+    _of_thread = threading.local()
+
+    @classmethod
+    def get(cls) -> TaskDouble | None:
+        return getattr(cls._of_thread, "task", None)
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt, self._number = attempt, next(_numbers)
+        self._of_thread.task = self
+
+    def attemptNumber(self) -> int:  # noqa: N802 - the name is Spark's
+        return self._attempt
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - the name is Spark's
+        return self._number
 
 
 class GivenDouble:
-    """What is given to a job, cut into its tasks as Spark cuts it."""
+    """What is given to a job, cut into its tasks as Spark cuts it, which share its cores."""
 
-    def __init__(self, items: list[bytes], tasks: int) -> None:
+    def __init__(self, engine: JobsDouble, items: list[tuple[int, bytes]], tasks: int) -> None:
+        self._engine = engine
         ends = [len(items) * number // tasks for number in range(tasks + 1)]
         self._parts = [items[a:b] for a, b in itertools.pairwise(ends)]
 
-    def mapPartitions(self, do: Callable[[Iterable[bytes]], Iterator[bytes]]) -> GivenDouble:  # noqa: N802
+    def mapPartitions(self, do: Task) -> GivenDouble:  # noqa: N802 - the name is Spark's
         self._do = do
         return self
 
     def collect(self) -> list[bytes]:
-        return [found for part in self._parts for found in self._do(part)]
+        parts = [self._engine.workers.submit(self._task, part) for part in self._parts]
+        return [found for part in parts for found in part.result()]
+
+    def _task(self, part: list[tuple[int, bytes]]) -> list[bytes]:
+        for attempt in itertools.count():
+            with self._engine.cores:
+                task = TaskDouble(attempt)
+
+                def items(task: TaskDouble = task) -> Iterator[tuple[int, bytes]]:
+                    for index, data in part:
+                        RUNNING[task.taskAttemptId()] = pickle.loads(data).table
+                        yield index, data
+
+                try:
+                    return list(self._do(items()))
+                except KilledError:
+                    continue
+        raise AssertionError
 
 
 @pytest.fixture
@@ -138,6 +255,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> JobsDouble:
     monkeypatch.setattr(place_module, "freeze_gc", lambda: None)
     monkeypatch.setattr(place_module, "_JOBS_AT_ONCE", 1)
     monkeypatch.setattr(place_module, "_KILL_SECONDS", 0.0)
+    monkeypatch.setattr(place_module, "TaskContext", TaskDouble)
     return JobsDouble()
 
 
@@ -202,7 +320,7 @@ async def test_large_work_has_a_job_of_its_own(jobs: JobsDouble) -> None:
     jobs.gate.set()
     assert written(await asyncio.gather(*waiting)) == list("abcdef")
     await first
-    assert [items for items, _ in jobs.jobs] == [1, 4, 1, 1]
+    assert sorted(items for items, _ in jobs.jobs) == [1, 1, 1, 4]
 
 
 async def test_small_work_finds_a_job_beside_large_ones(
@@ -308,16 +426,143 @@ async def test_what_is_cancelled_while_it_waits_never_runs(jobs: JobsDouble) -> 
     assert [items for items, _ in jobs.jobs] == [1, 1]
 
 
-async def test_what_is_cancelled_while_it_runs_is_waited_for(jobs: JobsDouble) -> None:
+@pytest.mark.attack
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_cancelled_delivery_ends_its_task_and_waits_for_the_end(
+    jobs: JobsDouble, is_alone: bool
+) -> None:
+    jobs.dies = False
+    place = SparkPlace(jobs.engine, StoreSettings)
+    running, *others = await sent(place, held("a"), *([] if is_alone else [work("b"), work("c")]))
+    await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE)
+    running.cancel()
+    await eventually(lambda: jobs.killed == ["a"])
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    HELD["a"].released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert written(await asyncio.gather(*others)) == ([] if is_alone else ["b", "c"])
+    # The table is not taken for one that is still written.
+    HELD["a"] = Hold()
+    HELD["a"].released.set()
+    assert (await place.run(work("a"))).written == "a"
+
+
+@pytest.mark.attack
+async def test_each_delivery_gets_its_result_when_its_own_rows_are_written(
+    jobs: JobsDouble,
+) -> None:
     place = SparkPlace(jobs.engine, StoreSettings)
     first = await begun(place, jobs)
-    first.cancel()
-    await asyncio.sleep(0.05)
-    assert not first.done()
+    slow, *others = await sent(place, held("slow"), *(work(f"t{n}") for n in range(2)))
     jobs.gate.set()
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.wait({first})
-    assert first.cancelled()
+    await first
+    assert written(await asyncio.gather(*others)) == ["t0", "t1"]
+    assert not slow.done()
+    assert jobs.jobs == [(1, 1), (3, 3)]
+    HELD["slow"].released.set()
+    assert (await slow).written == "slow"
+
+
+@pytest.fixture
+def quick(jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a delivery be slow after a moment."""
+    for name, seconds in (
+        ("_SLOW_SECONDS", 0.2),
+        ("_FIRST_SECONDS", 0.2),
+        ("_WAIT_SECONDS", 0.02),
+        ("_LOOK_SECONDS", 0.01),
+    ):
+        monkeypatch.setattr(place_module, name, seconds)
+    monkeypatch.setattr(place_module, "_JOBS_AT_ONCE", 4)
+
+
+@pytest.mark.attack
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+async def test_slow_deliveries_leave_the_last_core_to_tables_that_wait(
+    jobs: JobsDouble, cores: int
+) -> None:
+    jobs.use_cores(cores)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    names = [f"s{n}" for n in range(4)]
+    slow = dict(zip(names, await sent(place, *map(held, names)), strict=True))
+    begun = min(cores, len(names))
+    await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == begun)
+    for number in range(5):
+        async with asyncio.timeout(PATIENCE):
+            assert (await place.run(work(f"f{number}"))).written == f"f{number}"
+    interrupted = [name for name in names if slow[name].done()]
+    assert bool(interrupted) == (cores <= len(names))
+    for name in interrupted:
+        with pytest.raises(BatchRetryError, match=f"delivery of {name} took long"):
+            await slow[name]
+    # Nothing that waits is taken for slow, and nothing that must run is left.
+    for name in names:
+        HELD[name].released.set()
+    rest = [task for name, task in slow.items() if name not in interrupted]
+    assert all(each.written in names for each in await asyncio.gather(*rest))
+
+
+@pytest.mark.attack
+@pytest.mark.usefixtures("quick")
+async def test_a_table_that_was_slow_or_failed_shares_no_job_and_leaves_a_core(
+    jobs: JobsDouble,
+) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    names = ("slow", "broken", "third")
+    works = [held("slow"), work("broken", ZeroDivisionError("odd")), held("third")]
+    running = await sent(place, *works)
+    await asyncio.sleep(0.4)
+    for name in ("slow", "third"):
+        HELD[name].released.set()
+    await asyncio.gather(*running, return_exceptions=True)
+    jobs.jobs.clear()
+    # All at once, with tables that were quick.
+    again = await sent(place, *map(held, names), work("a"), work("b"))
+    assert written(await asyncio.gather(*again[3:])) == ["a", "b"]
+    await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
+    await asyncio.sleep(0.1)
+    assert sum(HELD[name].begun.is_set() for name in names) == 2
+    assert [items for items, _ in jobs.jobs] == [1, 1, 1, 1]
+    for name in names:
+        HELD[name].released.set()
+    await asyncio.gather(*again)
+    assert not any(place._was_slow.values())
+
+
+@pytest.mark.attack
+@pytest.mark.usefixtures("quick")
+async def test_tables_of_brokers_that_hang_are_not_tried_one_after_the_other(
+    jobs: JobsDouble,
+) -> None:
+    jobs.use_cores(2)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    names = [f"s{n}" for n in range(6)]
+    slow = await sent(place, *(held(name, "brokers") for name in names))
+    await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
+    assert (await place.run(work("f"))).written == "f"
+    assert sum(HELD[name].begun.is_set() for name in names) == 2
+    for name in names:
+        HELD[name].released.set()
+    ended = await asyncio.gather(*slow, return_exceptions=True)
+    assert sum(isinstance(each, RemoteAnswer) for each in ended) == 5
+    assert place._slow_destinations == set()
+
+
+@pytest.mark.attack
+async def test_executors_that_cannot_reach_the_driver_deliver_without_reports(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(*_: object) -> ReportAddress:
+        return ReportAddress(host="127.0.0.1", port=free_port(), token=b"", job=0)
+
+    monkeypatch.setattr(ReportServer, "open", unreachable)
+    place = SparkPlace(jobs.engine, StoreSettings)
+    with pytest.raises(EngineError, match="cannot reach the driver"):
+        await place.run(work("a", ValueError("it ran")))
+    assert (await place.run(work("a"))).written == "a"
 
 
 @pytest.mark.parametrize("failure", [None, EngineError("Java is gone.")])
@@ -348,22 +593,18 @@ async def test_one_that_does_not_end_is_left_after_a_while(
     assert (await place.run(work("next"))).written == "next"
 
 
+@pytest.mark.parametrize("has_reports", [True, False])
 async def test_a_task_that_spark_tries_again_writes_nothing(
-    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+    jobs: JobsDouble, has_reports: bool
 ) -> None:
-    class SecondAttempt:
-        @staticmethod
-        def get() -> SecondAttempt:
-            return SecondAttempt()
-
-        @staticmethod
-        def attemptNumber() -> int:  # noqa: N802
-            return 1
-
-    monkeypatch.setattr(place_module, "TaskContext", SecondAttempt)
     place = SparkPlace(jobs.engine, StoreSettings)
-    with pytest.raises(BatchRetryError) as raised:
-        await place.run(work("a", ValueError("it ran")))
+    place._has_reports = has_reports
+    running = asyncio.create_task(place.run(held("a")))
+    await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE)
+    HELD["a"].is_killed = True
+    HELD["a"].released.set()
+    with pytest.raises(BatchRetryError, match="A Spark task failed") as raised:
+        await running
     assert raised.value.retryable
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kafka.errors import KafkaTimeoutError
 
-from tailerd.errors import SinkError
+from tailerd.errors import SinkError, SinkTooSlowError
 from tailerd.sinks.kafka.send_window import SendWindow
 
 _LOOK_AFTER_SECONDS = 2.0
@@ -142,3 +142,14 @@ class Acknowledgements:
         # Outside the lock: `explain` may query the brokers, and the sender must continue meanwhile.
         if failure is not None:
             raise self._explain(failure) from failure
+
+
+def too_slow(doing: str, error: NoProgressError) -> SinkTooSlowError:
+    """Return the error for brokers that answer, but acknowledge nothing."""
+    return SinkTooSlowError(
+        f"{doing}: {error.args[0]}, although the brokers answer, so the connection to them is too"
+        " slow, or they are overloaded.",
+        remedy="The next attempt delivers half as much, in smaller requests. To be spared such"
+        " attempts, lower max_bytes_per_batch of the table, or raise request_timeout_ms and"
+        " delivery_timeout_ms under `producer`.",
+    )

@@ -51,6 +51,11 @@ class RecordsWriter:
     transaction: SharedTransaction | None
     schemas: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def destination(self) -> str:
+        """The brokers."""
+        return ",".join(self.config.bootstrap_servers)
+
     def __call__(self, batches: Iterator[ChangeBatch]) -> WrittenRecords:
         """Write all rows; returns when they are acknowledged.
 

@@ -25,12 +25,11 @@ from tailerd.errors import (
     IncompatibleSchemaError,
     SinkFencedError,
     SinkRefusedError,
-    SinkTooSlowError,
     TailerdError,
     TopicRecreatedError,
 )
 from tailerd.records.base import Records
-from tailerd.sinks.kafka.acknowledgements import Acknowledgements, NoProgressError
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements, NoProgressError, too_slow
 from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -547,17 +546,6 @@ def new_window(config: KafkaSinkConfig, connection: Connection) -> SendWindow:
     """Return the window of a new sink: requests in flight take a part of their timeout at most."""
     timeout_ms = connection.number("request_timeout_ms", DEFAULT_REQUEST_TIMEOUT_MS)
     return SendWindow(config.max_in_flight_bytes, seconds=timeout_ms / 1000 / 4)
-
-
-def too_slow(doing: str, error: NoProgressError) -> SinkTooSlowError:
-    """Return the error for brokers that answer, but acknowledge nothing."""
-    return SinkTooSlowError(
-        f"{doing}: {error.args[0]}, although the brokers answer, so the connection to them is too"
-        " slow, or they are overloaded.",
-        remedy="The next attempt delivers half as much, in smaller requests. To be spared such"
-        " attempts, lower max_bytes_per_batch of the table, or raise request_timeout_ms and"
-        " delivery_timeout_ms under `producer`.",
-    )
 
 
 def transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str | None:
