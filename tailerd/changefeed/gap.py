@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailerd.changefeed.offset import Offset
+from tailerd.errors import MissingDataFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,12 @@ class Gap:
     def is_other_history(self) -> bool:
         """Return whether `end` belongs to another log than `start`.
 
-        This is the case if the table was dropped and created again, or restored from a copy.
+        This is the case if the table was dropped and created again, or restored from a copy. If
+        files of the newest commit are missing, its snapshot has the same version in the same log.
         """
-        return self.start.table_id != self.end.table_id or not self.start.is_before(self.end)
+        if self.start.table_id != self.end.table_id:
+            return True
+        is_same_version = self.end.version == self.start.version and not self.start.position
+        if self.reason == MissingDataFileError.code and is_same_version:
+            return False
+        return not self.start.is_before(self.end)

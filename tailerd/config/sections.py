@@ -212,11 +212,11 @@ class TableConfig(BaseModel):
     )
     on_gap: Literal["stop", "snapshot", "latest", "net"] = Field(
         default="stop",
-        description="What to do if the next version no longer exists or the table was dropped and"
-        " created again: `stop`, or continue with a new `snapshot`, with the next commit"
-        " (`latest`), or, while the version that was delivered last can still be read, with one"
-        " difference from there to the newest (`net`, Delta and Lance). Gaps are reported in the"
-        " log, metrics, /status and the sink. Arrow engine.",
+        description="What to do if the next version or a data file of it no longer exists (VACUUM),"
+        " or the table was dropped and created again: `stop`, or continue with a new `snapshot`,"
+        " with the next commit (`latest`), or, while the version that was delivered last can still"
+        " be read, with one difference from there to the newest (`net`, Delta and Lance). Gaps are"
+        " reported in the log, metrics, /status and the sink.",
         examples=["stop"],
     )
     on_corrupt_commit: Literal["stop", "skip-and-record"] = Field(

@@ -407,6 +407,19 @@ class NetSteps(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsFileLookup(Protocol):
+    """A source whose log may name files that were deleted since. Optional."""
+
+    async def has_live_file(self, url: str) -> bool:
+        """Return whether the newest version has a data or deletion-vector file.
+
+        Raises:
+            TableError: The newest version cannot be read.
+        """
+        ...
+
+
 class TableFormat(OptionalParts, Protocol):
     """A kind of table: how to detect one, open it, and read the tasks it plans.
 

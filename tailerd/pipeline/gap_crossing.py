@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
-from tailerd.errors import TailerdError
-from tailerd.formats.base import ChangeSource, NetSteps
+from tailerd.errors import MissingDataFileError, TailerdError
+from tailerd.formats.base import ChangeSource, NetSteps, SupportsFileLookup
 from tailerd.pipeline.delivery_loop import DeliverySpec
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.telemetry import Telemetry, events
+
+
+async def is_gap(error: TailerdError, source: ChangeSource) -> bool:
+    """Return whether an error that policy may cross is a gap in the table as it is now.
+
+    A data file that the newest version still has is lost, which no policy can cross.
+
+    Args:
+        source: Newly opened.
+
+    Raises:
+        TailerdError: The newest version cannot be read.
+    """
+    if not isinstance(error, MissingDataFileError):
+        return True
+    if not error.path or not isinstance(source, SupportsFileLookup):
+        return False
+    return not await source.has_live_file(error.path)
 
 
 async def cross_gap(

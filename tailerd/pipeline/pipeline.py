@@ -27,6 +27,7 @@ from tailerd.errors import (
     BucketMissingError,
     BugError,
     CommitAheadError,
+    MissingDataFileError,
     NotATableError,
     SinkTooSlowError,
     TableError,
@@ -35,7 +36,7 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
-from tailerd.pipeline.gap_crossing import cross_gap
+from tailerd.pipeline.gap_crossing import cross_gap, is_gap
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS, GAP_ERRORS, OnCorruptCommit, OnGap
 from tailerd.telemetry import events
@@ -85,6 +86,7 @@ class Pipeline:
         self._stopping = asyncio.Event()
         self._attempt, self._has_crossed = 0, False
         self._saved_phase: Phase | None = None
+        self._is_over_gap = False
         self._target: Version | None = None
         self._met_ahead: set[Version] = set()
 
@@ -148,7 +150,16 @@ class Pipeline:
         return not self._stopping.is_set() and self._attempt != self._retries.max_attempts
 
     def _is_crossable(self, error: TailerdError) -> bool:
-        if not isinstance(error, GAP_ERRORS) or self._plan.on_gap is OnGap.STOP:
+        if self._plan.on_gap is OnGap.STOP:
+            return False
+        if isinstance(error, MissingDataFileError):
+            # Skipping a commit has precedence. And a difference over a gap that needs the file
+            # would need it again.
+            is_skipped = self._skips(error) and self._saved_phase is Phase.FOLLOW
+            is_repeated = self._plan.on_gap is OnGap.NET and self._is_over_gap
+            if is_skipped or is_repeated:
+                return False
+        elif not isinstance(error, GAP_ERRORS):
             return False
         # Nothing saved: the version that `from` names does not exist, which is no gap. And
         # retryable errors are retried first.
@@ -163,6 +174,8 @@ class Pipeline:
             if saved is None:
                 return error
             self._source = await self._open_source()
+            if not await is_gap(error, self._source):
+                return error
             await cross_gap(
                 self._plan,
                 error,
@@ -193,12 +206,11 @@ class Pipeline:
             and self._plan.on_gap is not OnGap.STOP
         ):
             return self._saved_phase is not None
-        if (
-            isinstance(error, CORRUPT_COMMIT_ERRORS)
-            and self._plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
-        ):
-            return self._saved_phase is Phase.FOLLOW
-        return False
+        return self._skips(error) and self._saved_phase is Phase.FOLLOW
+
+    def _skips(self, error: TailerdError) -> bool:
+        is_skipping = self._plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
+        return is_skipping and isinstance(error, CORRUPT_COMMIT_ERRORS)
 
     async def _with_saved_phase(self, error: TailerdError) -> TailerdError:
         """Read the phase of the saved offset, for policies; return `error`, or why that failed.
@@ -213,6 +225,7 @@ class Pipeline:
         except Exception as failure:  # noqa: BLE001 - Case D
             return _bug(failure)
         self._saved_phase = None if saved is None else saved.offset.phase
+        self._is_over_gap = saved is not None and bool(saved.offset.mark)
         return error
 
     async def _try(self) -> tuple[TailerdError | None, bool]:

@@ -14,7 +14,7 @@ from tailerd.errors import (
 
 
 class OnGap(enum.StrEnum):
-    """Where to continue when the next version is gone, or the table was replaced.
+    """Where to continue when the next version or its files are gone, or the table was replaced.
 
     Two of the values are words of `ChangeSource.initial_offset`. With `net` the offset stays, and
     the versions up to the head are delivered as one net change.
@@ -34,7 +34,7 @@ class OnCorruptCommit(enum.StrEnum):
 
 
 GAP_ERRORS = (MissingVersionError, TableRecreatedError)
-"""Errors that mean a gap."""
+"""Errors that mean a gap. So does `MissingDataFileError`, if the table no longer has the file."""
 
 CORRUPT_COMMIT_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
 """Errors that mean a commit whose rows cannot be read."""

@@ -116,6 +116,7 @@ def missing_data_file(url: str) -> MissingDataFileError:
         " (a week by default).",
         remedy=(
             "Start later or from a snapshot (--from snapshot), and raise the retention above the"
-            " longest time a reader may be away."
+            " longest time a reader may be away. A pipeline can cross the gap with `on_gap`."
         ),
+        path=url,
     )

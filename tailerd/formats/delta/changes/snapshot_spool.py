@@ -307,7 +307,8 @@ class _Writer:
     def _publish(self, version: int) -> None:
         place = self._folder.parent
         for old in place.iterdir():
-            if old != self._folder:
+            # The plan of a difference stays until its step is delivered, or given up.
+            if old != self._folder and old.is_dir():
                 shutil.rmtree(old)
         self._folder.rename(place / str(version))
         sync_folder(place)

@@ -40,6 +40,7 @@ from tailerd.formats.delta.changes.snapshot_files import (
 from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.snapshot_tasks import SnapshotTasks
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+from tailerd.formats.delta.log.live_files import read_live_files
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.formats.delta.log.time_travel import TimeAxis, first_from
 from tailerd.formats.delta.protocol.data_file import VERSIONS, schema_id
@@ -283,6 +284,22 @@ class DeltaChangeSource(ReadsTasks, ConsecutiveVersions):
         """
         await self._check_identity(start)
         return await self._net.over_gap(start, Version(self._head_version))
+
+    async def has_live_file(self, url: str) -> bool:
+        """Return whether the newest version has a data or deletion-vector file.
+
+        Raises:
+            TableError: The newest version cannot be read.
+        """
+        snapshot = await self._reader.open()
+        async for files in read_live_files(self._reader, snapshot):
+            for file in files:
+                if self._paths.resolve(file.path) == url:
+                    return True
+                vector = file.deletion_vector
+                if vector is not None and self._paths.vector(vector).url == url:
+                    return True
+        return False
 
     async def _head_offset(self, start: Offset) -> Offset:
         """Return the offset after the head; `start` if there is nothing new."""
