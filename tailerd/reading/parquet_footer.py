@@ -18,6 +18,9 @@ from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
 
+MAX_VALUES = 4_000_000
+"""Of a footer that is taken apart, at about a hundred bytes each; longer ones are not moved."""
+
 MAX_VARINT_BYTES = 10
 """Of an integer with 64 bits."""
 
@@ -66,6 +69,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self._values_left = MAX_VALUES
 
     def _byte(self) -> int:
         value = self._data[self._at]
@@ -118,6 +122,10 @@ class _Reader:
         return fields
 
     def _value(self, kind: int) -> Any:
+        # A byte may become a struct.
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise ValueError(f"more than {MAX_VALUES} values")
         match kind:
             case 3:
                 return self._byte()

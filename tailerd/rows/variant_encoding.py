@@ -9,17 +9,21 @@ Protocol: parquet-format VariantEncoding.md; PROTOCOL.md#variant-data-type
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 MOST_LEVELS = 200
-_SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
+MOST_NAME_BYTES = 64 * 1024 * 1024
+"""Of the names in all objects of a value: the dictionary has each once, however often it occurs."""
+_PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
+_SIZED = (15, 16)
+"""Primitives with a length: bytes and texts."""
 BAD_BYTES = (IndexError, struct.error, ValueError)
 """Errors raised when reading bytes that are not a valid variant."""
 
-Name = TypeVar("Name")
-Name_contra = TypeVar("Name_contra", contravariant=True)
+Name = TypeVar("Name", bound=Sized)
+Name_contra = TypeVar("Name_contra", bound=Sized, contravariant=True)
 Made = TypeVar("Made")
 
 
@@ -81,7 +85,8 @@ class VariantReader(Generic[Name, Made]):
         self._names = names
         self._data = data
         self._maker = maker
-        self._values_left = len(data)
+        self._bytes_left = len(data)
+        self._name_bytes_left = MOST_NAME_BYTES
 
     def read(self, position: int = 0, depth: int = 0) -> Made:
         """Return the result for the value at a position.
@@ -91,12 +96,16 @@ class VariantReader(Generic[Name, Made]):
         """
         if depth > MOST_LEVELS:
             raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
-        # Every value has a byte of its own; overlapping offsets could multiply without bound.
-        self._values_left -= 1
-        if self._values_left < 0:
-            raise ValueError("its parts overlap")
+        # Every value has bytes of its own; overlapping offsets could multiply without bound.
         head = unsigned_at(self._data, position, 1)
         kind, header = head & 3, head >> 2
+        self._bytes_left -= 1
+        if kind == _SHORT_STRING:
+            self._bytes_left -= header
+        elif kind == _PRIMITIVE and header in _SIZED:
+            self._bytes_left -= unsigned_at(self._data, position + 1, 4)
+        if self._bytes_left < 0:
+            raise ValueError("its parts overlap")
         if kind == _SHORT_STRING:
             return self._maker.short_string(bytes_at(self._data, position + 1, header))
         if kind == _OBJECT:
@@ -116,6 +125,9 @@ class VariantReader(Generic[Name, Made]):
             self._names[unsigned_at(self._data, ids + index * id_width, id_width)]
             for index in range(count)
         ]
+        self._name_bytes_left -= sum(map(len, names))
+        if self._name_bytes_left < 0:
+            raise ValueError("its objects repeat too many names")
         return self._maker.object(list(zip(names, items, strict=True)))
 
     def _array(self, position: int, header: int, depth: int) -> Made:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import xxhash
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.errors import (
     FileMissingError,
     NotATableError,
@@ -19,6 +20,7 @@ from tailerd.formats.kartothek.metadata import (
     MARK,
     SUFFIXES,
     DatasetMetadata,
+    check_size,
     metadata_name,
     parse_metadata,
 )
@@ -134,7 +136,11 @@ async def look(store: ObjectStore, address: DatasetAddress) -> MetadataFile | No
 
 
 async def read_dataset(
-    store: ObjectStore, address: DatasetAddress, *, table_before: str | None = None
+    store: ObjectStore,
+    address: DatasetAddress,
+    *,
+    table_before: str | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> Reading:
     """Read the effective metadata file, and the schema of the table.
 
@@ -142,6 +148,7 @@ async def read_dataset(
 
     Args:
         table_before: The previous table; for a dataset that no longer has files.
+        memory_bytes: The configured `memory`.
 
     Raises:
         NotATableError: There is no dataset.
@@ -149,11 +156,13 @@ async def read_dataset(
         TableError: It is not supported.
         StorageError: It cannot be read.
     """
-    file, content, metadata = await _whole(store, address)
+    file, content, metadata = await _whole(store, address, memory_bytes)
     table = await _table(store, address, metadata, table_before)
     path = address.schema_path(table)
     try:
-        schema = read_schema(await store.get(path), path)
+        if store.is_local_folder:
+            check_size((await store.head(path)).size_bytes, memory_bytes, path)
+        schema = read_schema(await store.get(path), path, memory_bytes)
     except FileMissingError as error:
         raise TableError(
             f"The schema {path} of table {table} does not exist.",
@@ -170,13 +179,14 @@ async def read_dataset(
 
 
 async def _whole(
-    store: ObjectStore, address: DatasetAddress
+    store: ObjectStore, address: DatasetAddress, memory_bytes: int
 ) -> tuple[MetadataFile, bytes, DatasetMetadata]:
     waits = iter(_WAITS_SECONDS)
     while True:
         try:
-            file, content = await _fetch(store, address)
-            return file, content, parse_metadata(content, address.uuid, file.suffix)
+            file, content = await _fetch(store, address, memory_bytes)
+            parsed = parse_metadata(content, address.uuid, file.suffix, memory_bytes)
+            return file, content, parsed
         except (UnreadableMetadataError, NotATableError):
             wait = next(waits, None)
             if wait is None:
@@ -184,10 +194,16 @@ async def _whole(
         await asyncio.sleep(wait)
 
 
-async def _fetch(store: ObjectStore, address: DatasetAddress) -> tuple[MetadataFile, bytes]:
+async def _fetch(
+    store: ObjectStore, address: DatasetAddress, memory_bytes: int
+) -> tuple[MetadataFile, bytes]:
     for suffix in SUFFIXES:
+        path = address.metadata_path(suffix)
         try:
-            meta, content = await store.fetch(address.metadata_path(suffix))
+            if store.is_local_folder:
+                # A sparse file may have any size.
+                check_size((await store.head(path)).size_bytes, memory_bytes, path)
+            meta, content = await store.fetch(path)
         except FileMissingError:
             continue
         return MetadataFile(suffix=suffix, meta=meta), content

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 import msgspec
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.errors import ConfigError, NotATableError, TableRecreatedError
 from tailerd.formats.kartothek.commit_plan import change_source
 from tailerd.formats.kartothek.dataset import (
@@ -51,8 +52,10 @@ class DatasetHistory:
         ledger: Ledger,
         name: str,
         spool: FileSpool | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
         self._store = store
+        self._memory_bytes = memory_bytes
         self._address = address
         self._ledger = ledger
         self._name = name
@@ -73,6 +76,7 @@ class DatasetHistory:
         ledger: Ledger,
         name: str,
         spool: FileSpool | None = None,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> DatasetHistory:
         """Read the ledger's newest state and the dataset's current one.
 
@@ -83,7 +87,7 @@ class DatasetHistory:
             OffsetError: The ledger is damaged.
             StorageError: The dataset or the ledger cannot be read.
         """
-        history = cls(store, address, ledger, name, spool)
+        history = cls(store, address, ledger, name, spool, memory_bytes)
         numbers = await ledger.numbers()
         if numbers:
             history._first = numbers[0]
@@ -96,9 +100,7 @@ class DatasetHistory:
                 remedy="Give each table a `ledger` of its own, or leave it out.",
             )
         try:
-            reading = await read_dataset(
-                store, address, table_before=None if before is None else before.table
-            )
+            reading = await history._read(None if before is None else before.table)
         except NotATableError:
             if before is not None:
                 await ledger.mark_dropped()
@@ -109,6 +111,14 @@ class DatasetHistory:
         if spool is not None:
             await in_thread(spool.add, history.newest.keys)
         return history
+
+    async def _read(self, table_before: str | None) -> Reading:
+        return await read_dataset(
+            self._store,
+            self._address,
+            table_before=table_before,
+            memory_bytes=self._memory_bytes,
+        )
 
     async def _found_again(self, reading: Reading, before: ObservedState) -> None:
         """Clear the ledger if the dataset was replaced after it was dropped, else its mark."""
@@ -151,7 +161,7 @@ class DatasetHistory:
         if file is not None and file == self._file:
             return
         try:
-            reading = await read_dataset(self._store, self._address, table_before=self.newest.table)
+            reading = await self._read(self.newest.table)
         except NotATableError as error:
             await self._ledger.mark_dropped()
             raise TableRecreatedError(

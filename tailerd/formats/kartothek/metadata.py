@@ -13,7 +13,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tailerd.errors import TableError, UnreadableMetadataError, UnsupportedFeatureError
+from tailerd.changefeed.limits import ALLOWANCE_BYTES, DEFAULT_MEMORY_BYTES
+from tailerd.errors import (
+    TableError,
+    TooLargeError,
+    UnreadableMetadataError,
+    UnsupportedFeatureError,
+)
 
 SUPPORTED_VERSION = 4
 MARK = ".by-dataset-metadata."
@@ -21,9 +27,28 @@ SUFFIXES = ("json", "msgpack.zstd")
 """In order of precedence: an update of a msgpack dataset writes JSON, and keeps the other file."""
 
 _NAME = re.compile(r"(?P<uuid>[A-Za-z0-9+_.-]+)\.by-dataset-metadata\.(json|msgpack\.zstd)")
-_MOST_METADATA_BYTES = 4 << 30
 PARQUET = ".parquet"
 CREATION_TIME = "creation_time"
+
+
+_DECODED = 4
+"""Memory for the decoded content, as a multiple of its bytes."""
+_PIECE_BYTES = 1 << 20
+
+
+def check_size(size_bytes: int, memory_bytes: int, name: str) -> None:
+    """Make sure that a metadata file can be decoded within `memory`.
+
+    Args:
+        size_bytes: Of its content, decompressed as far as known.
+
+    Raises:
+        TooLargeError: It cannot.
+    """
+    if size_bytes > (memory_bytes + ALLOWANCE_BYTES) // _DECODED:
+        raise TooLargeError.within(
+            memory_bytes, f"The metadata file {name} has {size_bytes >> 20} MiB or more"
+        )
 
 
 def metadata_name(uuid: str, suffix: str) -> str:
@@ -75,20 +100,24 @@ class DatasetMetadata:
     user_metadata: str
 
 
-def parse_metadata(content: bytes, uuid: str, suffix: str) -> DatasetMetadata:
+def parse_metadata(
+    content: bytes, uuid: str, suffix: str, memory_bytes: int = DEFAULT_MEMORY_BYTES
+) -> DatasetMetadata:
     """Parse a metadata file.
 
     Args:
         uuid: The dataset in its name.
         suffix: One of `SUFFIXES`.
+        memory_bytes: The configured `memory`.
 
     Raises:
+        TooLargeError: It does not fit the memory.
         UnreadableMetadataError: It cannot be decoded; it may be complete at a retry.
         UnsupportedFeatureError: It is of another version, has no partitions, or references files
             that are not Parquet.
         TableError: It is of another dataset, or references files of another one.
     """
-    stored = _decoded(content, uuid, suffix)
+    stored = _decoded(content, uuid, suffix, memory_bytes)
     _check(stored, uuid)
     files: dict[str, list[str]] = {}
     for partition in (stored.partitions or {}).values():
@@ -108,12 +137,18 @@ def parse_metadata(content: bytes, uuid: str, suffix: str) -> DatasetMetadata:
     )
 
 
-def _decoded(content: bytes, uuid: str, suffix: str) -> _Stored:
+def _decoded(content: bytes, uuid: str, suffix: str, memory_bytes: int) -> _Stored:
     try:
         if suffix == "json":
+            check_size(len(content), memory_bytes, metadata_name(uuid, suffix))
             return _json.decode(content)
+        body, piece = bytearray(), bytearray(_PIECE_BYTES)
         with pa.CompressedInputStream(io.BytesIO(content), "zstd") as stream:
-            body = stream.read(_MOST_METADATA_BYTES)
+            # A few bytes may become gigabytes.
+            # And PyArrow's `read` leaks its buffer where it fails.
+            while size := stream.readinto(piece):
+                body += memoryview(piece)[:size]
+                check_size(len(body), memory_bytes, metadata_name(uuid, suffix))
         return _msgpack.decode(body)
     except (
         msgspec.MsgspecError,

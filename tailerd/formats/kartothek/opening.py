@@ -50,7 +50,9 @@ async def open_source(
         )
     at = source_place(place, request, address.folder)
     spool = _spool_of(request, address, located, place)
-    history = await DatasetHistory.open(at.store, address, ledger, place, spool)
+    history = await DatasetHistory.open(
+        at.store, address, ledger, place, spool, request.memory_bytes
+    )
     return KartothekSource(
         place,
         address,

@@ -10,18 +10,19 @@ import io
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.errors import CorruptLogError
 from tailerd.formats.plain_schema import file_column, plain_type, refuse_change_columns
 from tailerd.reading.file_scan import FieldScan
+from tailerd.reading.parquet_open import open_parquet
 
 COMMON_METADATA = "_common_metadata"
 
 _AS_SURROGATES = "surrogateescape"
 
 
-def read_schema(content: bytes, path: str) -> pa.Schema:
+def read_schema(content: bytes, path: str, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> pa.Schema:
     """Return the schema of rows from a `_common_metadata` file.
 
     Raises:
@@ -29,7 +30,7 @@ def read_schema(content: bytes, path: str) -> pa.Schema:
         TableError: A column has the name of a change column.
     """
     try:
-        stored = pq.read_schema(io.BytesIO(content))
+        stored = open_parquet(io.BytesIO(content), memory_bytes, path).file.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise CorruptLogError(
             f"The schema {path} cannot be read: {error}.",

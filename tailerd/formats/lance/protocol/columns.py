@@ -18,6 +18,7 @@ from tailerd.formats.plain_schema import plain_type
 ROW_ID = "_rowid"
 """The name of the column of row ids; no other column may have it."""
 _NO_PARENT = -1
+_MAX_DEPTH = 100
 _EXTENSION = "ARROW:extension:name"
 _BLOB = "lance-encoding:blob"
 _PLAIN = {
@@ -212,6 +213,8 @@ def _column(field: _Field, children: dict[int, list[_Field]]) -> Column:
         kind = plain_type(_type(field, children))
     except _UnknownTypeError as error:
         reason = str(error)
+    except RecursionError:
+        reason = "its type is nested too deeply"
     return Column(
         id=field.id,
         name=field.name,
@@ -236,7 +239,9 @@ class _UnknownTypeError(Exception):
     """A field's type is not supported."""
 
 
-def _type(field: _Field, children: dict[int, list[_Field]]) -> pa.DataType:
+def _type(field: _Field, children: dict[int, list[_Field]], depth: int = 0) -> pa.DataType:
+    if depth > _MAX_DEPTH:
+        raise _UnknownTypeError(f"it is nested deeper than {_MAX_DEPTH} levels")
     if field.extension == _JSON:
         return pa.string()
     if field.extension not in _READ_AS_STORED:
@@ -244,15 +249,15 @@ def _type(field: _Field, children: dict[int, list[_Field]]) -> pa.DataType:
     inner = [child for child in children.get(field.id, ()) if child is not field]
     kind = field.logical_type
     if kind == "struct":
-        return pa.struct([pa.field(each.name, _type(each, children)) for each in inner])
+        return pa.struct([pa.field(each.name, _type(each, children, depth + 1)) for each in inner])
     if kind in _LISTS and len(inner) == 1:
-        return pa.list_(_type(inner[0], children))
+        return pa.list_(_type(inner[0], children, depth + 1))
     if kind == "map" and len(inner) == 1:
-        entries = _type(inner[0], children)
+        entries = _type(inner[0], children, depth + 1)
         if pa.types.is_struct(entries) and entries.num_fields == 2:
             return pa.map_(entries.field(0).type, entries.field(1).type)
     if kind.startswith("fixed_size_list:") and inner:
-        return pa.list_(_type(inner[0], children))
+        return pa.list_(_type(inner[0], children, depth + 1))
     return _leaf(kind)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
@@ -149,10 +149,20 @@ def _unfiltered(content: bytes, file: str) -> bytes:
     data = content[start : start + stored]
     if len(data) != stored:
         raise ValueError(f"it ends after {len(content)} bytes")
-    found = b"".join(_chunks(data, is_packed=_GZIP in filters))
+    found = b"".join(_limited(_chunks(data, is_packed=_GZIP in filters)))
     if len(found) != size:
         raise ValueError(f"its condition has {len(found)} bytes instead of {size}")
     return found
+
+
+def _limited(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield parts of a condition; a few bytes may become many."""
+    left = _MOST_BYTES
+    for part in parts:
+        left -= len(part)
+        if left < 0:
+            raise ValueError(f"it becomes more than {_MOST_BYTES} bytes")
+        yield part
 
 
 def _filters(pipeline: bytes) -> Iterator[int]:
@@ -173,7 +183,7 @@ def _chunks(data: bytes, *, is_packed: bool) -> Iterator[bytes]:
         body, at = data[at : at + stored], at + stored
         if size > _MOST_BYTES:
             raise ValueError(f"a chunk has {size} bytes")
-        yield b"".join(_parts(meta, body)) if is_packed else body
+        yield b"".join(_limited(_parts(meta, body))) if is_packed else body
 
 
 def _parts(meta: bytes, body: bytes) -> Iterator[bytes]:
