@@ -5,9 +5,10 @@ result when its own rows are written. Errors are values: those of one table do n
 Spark itself fails a job, all its deliveries fail and are retried.
 
 A slow table never holds up another: large deliveries, and tables whose last delivery was slow or
-failed, have jobs of their own, and leave one of the cores to the others. A delivery that turns out
-to be slow while it has the last core, and others wait, is interrupted and repeated later. Until
-then tables with the same destination, such as the same brokers, are taken for slow too.
+failed, have jobs of their own. The large and slow ones leave one of the cores to the others. A
+delivery that turns out to be slow while it has the last core, and others wait, is interrupted and
+repeated later. If two tables with the same destination, such as the same brokers, do so at once,
+others with it are taken for slow too, for a while.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import itertools
 import pickle
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -49,6 +51,7 @@ _SLOW_SECONDS = 2.5
 _SLOW_BYTES_PER_SECOND = 4 * 1024 * 1024
 """A delivery is slow if it takes longer than its bytes and these seconds explain; the first one of
 a table may take longer."""
+_DESTINATION_SECONDS = 60.0
 _WAIT_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
 _SPECULATION = "spark.speculation"
@@ -146,9 +149,12 @@ class SparkPlace:
         self._jobs: dict[int, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count()
-        # Whether the last delivery of a table was slow or failed.
-        self._was_slow: dict[str, bool] = {}
-        self._slow_destinations: set[str] = set()
+        # Tables that have delivered, and those whose last delivery failed or was slow.
+        self._known_tables: set[str] = set()
+        self._failed_tables: set[str] = set()
+        self._slow_tables: set[str] = set()
+        # Destination -> monotonic time until which it is taken for slow.
+        self._slow_destinations: dict[str, float] = {}
         self._cores = 1
         self._context: SparkContext | None = None
         self._reports = ReportServer(self)
@@ -162,7 +168,7 @@ class SparkPlace:
             TailerdError: Of reading or writing.
             EngineError: Spark failed, or the delivery was interrupted to let others run.
         """
-        base = _SLOW_SECONDS if work.table in self._was_slow else _FIRST_SECONDS
+        base = _SLOW_SECONDS if work.table in self._known_tables else _FIRST_SECONDS
         item = _Item(
             table=work.table,
             destination=work.destination,
@@ -228,18 +234,22 @@ class SparkPlace:
             self._watch = asyncio.get_running_loop().create_task(self._look_after_jobs())
 
     def _is_alone(self, item: _Item) -> bool:
-        is_slow = self._was_slow.get(item.table, False)
-        return item.is_large or is_slow or item.destination in self._slow_destinations
+        """Return whether an item is large or taken for slow."""
+        until = self._slow_destinations.get(item.destination, 0.0)
+        is_slow = item.table in self._slow_tables or time.monotonic() < until
+        return item.is_large or is_slow
 
     def _take_alone(self) -> list[_Item]:
         """Return the delivery that has waited longest for a job of its own, if it may begin."""
         if self._count_slow() >= max(1, self._slow_room):
             return []
-        item = next((each for each in self._waiting if self._is_alone(each)), None)
-        if item is None:
+        alone = [each for each in self._waiting if self._is_alone(each)]
+        # A large one is not slow: it must not wait for several that are.
+        alone.sort(key=lambda each: each.table in self._slow_tables)
+        if not alone:
             return []
-        self._waiting.remove(item)
-        return [item]
+        self._waiting.remove(alone[0])
+        return alone[:1]
 
     def _take_together(self) -> list[_Item]:
         """Return the items of the next job, including the one that has waited longest."""
@@ -249,13 +259,15 @@ class SparkPlace:
         taken: list[_Item] = []
         given = read = 0
         for item in self._waiting:
-            if self._is_alone(item):
+            if self._is_alone(item) or (taken and item.table in self._failed_tables):
                 continue
             given, read = given + len(item.data), read + item.size_bytes
             is_full = given > _GIVEN_BYTES or read > _READ_BYTES or len(taken) == _MOST_ITEMS
             if taken and is_full:
                 break
             taken.append(item)
+            if item.table in self._failed_tables:
+                break
         chosen = set(map(id, taken))
         self._waiting = [item for item in self._waiting if id(item) not in chosen]
         return taken
@@ -341,9 +353,15 @@ class SparkPlace:
         if item.job is not job or item.answer.done():
             return
         is_slow = item.link is not None and item.is_slow(time.monotonic())
-        self._was_slow[item.table] = is_slow or not isinstance(answer, RemoteAnswer)
-        if not self._was_slow[item.table]:
-            self._slow_destinations.discard(item.destination)
+        is_failed = not isinstance(answer, RemoteAnswer)
+        self._known_tables.add(item.table)
+        for tables, is_member in ((self._slow_tables, is_slow), (self._failed_tables, is_failed)):
+            if is_member:
+                tables.add(item.table)
+            else:
+                tables.discard(item.table)
+        if not is_slow and not is_failed:
+            self._slow_destinations.pop(item.destination, None)
         if isinstance(answer, RemoteAnswer):
             item.answer.set_result(answer)
         else:
@@ -367,12 +385,12 @@ class SparkPlace:
     async def _make_room(self) -> None:
         """Interrupt slow deliveries that hold the last core while others wait."""
         slow = self._slow_items()
-        for item in slow:
-            self._was_slow[item.table] = True
-            if item.destination:
-                self._slow_destinations.add(item.destination)
+        self._slow_tables.update(item.table for item in slow)
         excess = self._count_slow() - self._slow_room
         if excess > 0 and self._has_waiting():
+            counts = Counter(item.destination for item in slow if item.destination)
+            until = time.monotonic() + _DESTINATION_SECONDS
+            self._slow_destinations |= {name: until for name, count in counts.items() if count > 1}
             self._take_back()
             for item in sorted(slow, key=lambda each: each.since)[:excess]:
                 if item.link is not None and not item.link.is_killed:

@@ -507,17 +507,16 @@ async def test_slow_deliveries_leave_the_last_core_to_tables_that_wait(
 
 @pytest.mark.attack
 @pytest.mark.usefixtures("quick")
-async def test_a_table_that_was_slow_or_failed_shares_no_job_and_leaves_a_core(
+async def test_tables_that_were_slow_share_no_job_and_leave_a_core(
     jobs: JobsDouble,
 ) -> None:
     place = SparkPlace(jobs.engine, StoreSettings)
-    names = ("slow", "broken", "third")
-    works = [held("slow"), work("broken", ZeroDivisionError("odd")), held("third")]
-    running = await sent(place, *works)
+    names = ("first", "second", "third")
+    running = await sent(place, *map(held, names))
     await asyncio.sleep(0.4)
-    for name in ("slow", "third"):
+    for name in names:
         HELD[name].released.set()
-    await asyncio.gather(*running, return_exceptions=True)
+    await asyncio.gather(*running)
     jobs.jobs.clear()
     # All at once, with tables that were quick.
     again = await sent(place, *map(held, names), work("a"), work("b"))
@@ -529,7 +528,22 @@ async def test_a_table_that_was_slow_or_failed_shares_no_job_and_leaves_a_core(
     for name in names:
         HELD[name].released.set()
     await asyncio.gather(*again)
-    assert not any(place._was_slow.values())
+    assert place._slow_tables == set()
+
+
+@pytest.mark.attack
+async def test_a_table_that_failed_shares_no_job_until_it_is_delivered(jobs: JobsDouble) -> None:
+    place = SparkPlace(jobs.engine, StoreSettings)
+    with pytest.raises(BugError):
+        await place.run(work("broken", ZeroDivisionError("odd")))
+    for sizes in ([1, 1, 2], [1, 3]):
+        jobs.jobs.clear()
+        first = await begun(place, jobs)
+        waiting = await sent(place, work("a"), work("broken"), work("b"))
+        jobs.gate.set()
+        assert written(await asyncio.gather(*waiting)) == ["a", "broken", "b"]
+        await first
+        assert sorted(items for items, _ in jobs.jobs) == sizes
 
 
 @pytest.mark.attack
@@ -548,7 +562,7 @@ async def test_tables_of_brokers_that_hang_are_not_tried_one_after_the_other(
         HELD[name].released.set()
     ended = await asyncio.gather(*slow, return_exceptions=True)
     assert sum(isinstance(each, RemoteAnswer) for each in ended) == 5
-    assert place._slow_destinations == set()
+    assert place._slow_destinations == {}
 
 
 @pytest.mark.attack

@@ -348,13 +348,20 @@ async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(pla
 
 async def test_the_older_of_two_sinks_is_shut_out_and_does_not_come_back(place: Place) -> None:
     place.create()
-    async with place.open() as older, place.open() as newer:
-        await newer.write(commit(0, ids_of(0, 1)))
-        with pytest.raises(SinkFencedError, match="another process"):
-            await older.write(commit(0, ids_of(0, 99)))
-        with pytest.raises(SinkFencedError):
-            await older.fence()
-        await newer.write(commit(1, ids_of(1, 2)))
+    saved = SavedOffset(offset=offset(0), changes=ChangeMode.AUTO)
+    async with place.open() as older:
+        assert older.offsets is not None
+        # As every start does.
+        await older.offsets.save(place.topic, replace(saved, epoch=1))
+        async with place.open() as newer:
+            assert newer.offsets is not None
+            await newer.offsets.save(place.topic, replace(saved, epoch=2))
+            with pytest.raises(SinkError, match="no longer accept this claim"):
+                await older.write(commit(0, ids_of(0, 99)))
+            with pytest.raises(SinkFencedError, match="another process"):
+                await older.fence()
+            await newer.write(commit(0, ids_of(0, 1)))
+            await newer.write(commit(1, ids_of(1, 2)))
     assert place.ids() == [1, 2]
 
 

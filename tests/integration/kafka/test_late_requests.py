@@ -246,6 +246,27 @@ async def test_a_task_that_outlives_its_delivery_writes_nothing_after_the_repeti
     assert lossy.found() == [*range(5), *range(40)]
 
 
+@pytest.mark.full
+async def test_a_result_that_comes_after_its_transaction_timed_out_is_retried(
+    lossy: Lossy,
+) -> None:
+    """As from a job of Spark that other tables made slow."""
+    sink = await lossy.sink(producer={"transaction_timeout_ms": 1000})
+
+    async def comes_late(writer: RowWriter) -> object:
+        written = await written_by(batch(0, range(10)))(writer)
+        # The broker looks for transactions that are too old every ten seconds.
+        await asyncio.sleep(12)
+        return written
+
+    with pytest.raises(TailerdError) as raised:
+        await sink.write_remotely(with_run(remote_delivery(0), comes_late))
+    assert raised.value.retryable
+    await begin_again(sink, 0)
+    await sink.write_remotely(remote_delivery(0, batch(0, range(10))))
+    assert lossy.found() == [*range(10)]
+
+
 @pytest.mark.parametrize("has_saved_at_once", [True, False])
 async def test_a_process_that_started_later_owns_the_transactional_id(
     lossy: Lossy, monkeypatch: pytest.MonkeyPatch, has_saved_at_once: bool
