@@ -61,7 +61,7 @@ from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
-from tailerd.pipeline.table_reading import ReadBatch, Reading, watched
+from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watched
 from tailerd.registry import AUTO
 from tailerd.storage.stores import Stores
 
@@ -547,9 +547,9 @@ async def _range(
     source: ChangeSource, since: str, until: str | None
 ) -> tuple[Offset, Version | None]:
     await source.arrow_schema()
-    at = await source.initial_offset(since)
-    if until is not None:
-        return at, await source.end_version(until)
+    at, end = await resolve_range(source, since, until)
+    if end is not None:
+        return at, end
     last = at.version if at.phase is Phase.SNAPSHOT else (await source.backlog(at)).head_version
     return at, last
 

@@ -28,7 +28,7 @@ from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.pipeline.table_reading import ReadBatch, Reading, watched
+from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watched
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
@@ -185,11 +185,10 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         request.table_format,
     )
     await source.arrow_schema()
-    at = await source.initial_offset(request.start)
+    at, last = await resolve_range(source, request.start, request.end)
     if request.key:
         # Refuses names that the table does not have.
         await source.schema_at((await source.backlog(at)).head_version, request.key)
-    last = None if request.end is None else await source.end_version(request.end)
     if request.is_once and last is None:
         last = (await source.backlog(at)).head_version
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Version, clipped
+from tailerd.changefeed.offset import Offset, Phase, Version, clipped
 from tailerd.clock import SystemClock
 from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource
@@ -103,6 +103,29 @@ class Reading:
             raise
         if held is not None:
             yield ReadBatch(rows=held.rows, start=start, end=end, planned=held.planned)
+
+
+async def resolve_range(
+    source: ChangeSource, start: str, end: str | None
+) -> tuple[Offset, Version | None]:
+    """Return where to begin, and the last version to read; None without an end.
+
+    A snapshot with an end is that of the end, if the table has newer versions by now.
+
+    Args:
+        start: As for `ChangeSource.initial_offset`.
+        end: A version or a time, inclusive.
+
+    Raises:
+        TableError, UsageError: The table has no such point.
+    """
+    at = await source.initial_offset(start)
+    if end is None:
+        return at, None
+    last = await source.end_version(end)
+    if at.phase is Phase.SNAPSHOT and last < at.version:
+        at = await source.offset_at(last, Phase.SNAPSHOT)
+    return at, last
 
 
 @asynccontextmanager

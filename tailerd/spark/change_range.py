@@ -15,13 +15,18 @@ EARLIEST = "1970-01-01T00:00:00Z"
 
 
 async def starting_offset(
-    source: ChangeSource, options: ReadOptions, *, snapshot_by_default: bool
+    source: ChangeSource,
+    options: ReadOptions,
+    *,
+    snapshot_by_default: bool,
+    end: Offset | None = None,
 ) -> Offset:
     """Return where a read begins.
 
     With a start, at that commit, or with `snapshot` at the rows of that version. Without one, at
     the rows of the newest version where a snapshot is asked for or the default, else at the
-    earliest commit of the log.
+    earliest commit of the log. A snapshot without a start is at most that of the last version
+    before `end`.
 
     Raises:
         TableError, StorageError: As the source raises them.
@@ -35,7 +40,10 @@ async def starting_offset(
             await _check_exists(source, offset.version)
         return await source.offset_at(offset.version, Phase.SNAPSHOT)
     wants_snapshot = snapshot_by_default if options.snapshot is None else options.snapshot
-    return await source.initial_offset("snapshot" if wants_snapshot else EARLIEST)
+    found = await source.initial_offset("snapshot" if wants_snapshot else EARLIEST)
+    if end is not None and wants_snapshot and end.version <= found.version:
+        return await source.offset_at(source.version_before(end.version), Phase.SNAPSHOT)
+    return found
 
 
 async def _check_exists(source: ChangeSource, version: Version) -> None:

@@ -195,7 +195,9 @@ class _Follower:
     def initial(self) -> Offset:
         if self._initial is None:
             self._initial = self._loop.call(
-                starting_offset(self._table.source, self._options, snapshot_by_default=True)
+                starting_offset(
+                    self._table.source, self._options, snapshot_by_default=True, end=self._end
+                )
             )
         return self._initial
 

@@ -48,7 +48,7 @@ def told(folder: Path | str, command: Commands, *arguments: object) -> list[int]
         (["--from", "0", "--to", "2024-01-01T00:00:01.5"], [0, 1]),
         (["--from", "snapshot", "--to", "3"], [0, 1, 2, 3]),
         (["--from", " Snapshot ", "--once"], [0, 1, 2, 3]),
-        (["--from", "snapshot", "--to", "2"], []),
+        (["--from", "snapshot", "--to", "2"], [0, 1, 2]),
     ],
     ids=repr,
 )

@@ -251,8 +251,9 @@ def test_a_table_has_version_rows_history_and_growth(table: TableBuilder) -> Non
 
 def test_a_table_with_a_feed_gives_it(tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "t", properties=CDF)
-    builder.create()
+    [old] = builder.append([{"id": 1, "name": "a"}]).adds
     builder.commit(
+        builder.remove(old),
         builder.data_file([{"id": 1, "name": "b"}]),
         builder.cdc_file(
             [
@@ -261,7 +262,7 @@ def test_a_table_with_a_feed_gives_it(tmp_path: Path) -> None:
             ]
         ),
     )
-    kinds = [kind for _, kind, _ in seen(tailerd.changes(str(builder.folder), since=0))]
+    kinds = [kind for _, kind, _ in seen(tailerd.changes(str(builder.folder), since=1))]
     assert kinds == ["update_preimage", "update_postimage"]
 
 
