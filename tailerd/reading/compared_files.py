@@ -101,17 +101,17 @@ class _Kept:
         wanted: Their positions; None: all selected rows.
     """
 
-    wanted: Rows | None
+    wanted: Positions | None
     parts: Sequence[PositionedRows]
 
-    def has(self, wanted: Rows | None, names: Sequence[str] | None) -> bool:
+    def has(self, wanted: Positions | None, names: Sequence[str] | None) -> bool:
         """Return whether the kept rows contain these rows and columns."""
         there = self.parts[0][1].schema.names if self.parts else names
         if names is not None and not set(names) <= set(there or ()):
             return False
         if self.wanted is None:
             return True
-        return wanted is not None and bool(np.isin(wanted, self.wanted, assume_unique=True).all())
+        return wanted is not None and len(self.wanted.union(wanted)) == len(self.wanted)
 
 
 class ComparedInputs(abc.ABC):
@@ -138,7 +138,7 @@ class ComparedInputs(abc.ABC):
 
     @abc.abstractmethod
     def read_input(
-        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+        self, side: Side, number: int, wanted: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows as `read` does, from the file itself."""
 
@@ -153,7 +153,7 @@ class ComparedInputs(abc.ABC):
         self,
         side: Side,
         number: int,
-        wanted: Rows | None = None,
+        wanted: Positions | None = None,
         columns: Columns = None,
         *,
         is_again: bool = False,
@@ -167,13 +167,15 @@ class ComparedInputs(abc.ABC):
         kept = self._kept.get((side, number))
         names = None if columns is None else self.commit.schema(columns).names
         if kept is not None and kept.has(wanted, names):
-            yield from _taken(kept.parts, wanted, names)
+            yield from _taken(kept.parts, None if wanted is None else wanted.to_numpy(), names)
         elif is_again and columns is None:
             yield from self._read_first(side, number, wanted)
         else:
             yield from self._read_on(side, number, wanted, columns)
 
-    def _read_first(self, side: Side, number: int, wanted: Rows | None) -> Iterator[PositionedRows]:
+    def _read_first(
+        self, side: Side, number: int, wanted: Positions | None
+    ) -> Iterator[PositionedRows]:
         """Yield rows of a file, and keep them if they fit."""
         kept: list[PositionedRows] = []
         for part in self._read_on(side, number, wanted, None):
@@ -188,7 +190,7 @@ class ComparedInputs(abc.ABC):
             self._kept[side, number] = _Kept(wanted, kept)
 
     def _read_on(
-        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+        self, side: Side, number: int, wanted: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         for part in self.read_input(side, number, wanted, columns):
             if self.limit.is_abandoned():
@@ -236,11 +238,11 @@ class ComparedFiles(ComparedInputs):
         )
 
     def read_input(
-        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+        self, side: Side, number: int, wanted: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file with their positions in it."""
         # The wanted rows are already selected ones.
-        selection = None if wanted is None else RowSelection.of(wanted)
+        selection = None if wanted is None else RowSelection.of_set(wanted)
         yield from self._read_selected(side, number, selection, columns)
 
     def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:

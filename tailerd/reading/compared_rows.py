@@ -134,8 +134,7 @@ def _inputs(
             positions = unequal.get((side, number))
         if positions is not None and not len(positions):
             return ()
-        wanted = None if positions is None else positions.to_numpy()
-        return files.read(side, number, wanted, columns, is_again=True)
+        return files.read(side, number, positions, columns, is_again=True)
 
     return Inputs(
         schema=files.commit.schema(columns),

@@ -44,8 +44,7 @@ class LeftRows:
     ) -> Iterator[tuple[int, Rows | int, pa.RecordBatch]]:
         """Yield the rows of a side in the commit's order: number of the file, positions, rows."""
         for number, positions in sorted(self._left[side].items(), key=lambda item: item[0]):
-            wanted = None if positions is None else positions.to_numpy()
-            for places, rows in files.read(side, number, wanted, columns):
+            for places, rows in files.read(side, number, positions, columns):
                 yield number, places, rows
 
 
@@ -70,27 +69,40 @@ class NumberedRows:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def max_bytes(self) -> int:
+        """Maximum size of a batch of rows."""
+        return self._files.limit.max_bytes
+
     def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all rows, or the flagged ones, with their places (`placed`), in order."""
         for place, (number, positions) in enumerate(self._places):
-            wanted = positions.to_numpy()
+            wanted = positions
             if is_wanted is not None:
-                wanted = wanted[is_wanted[self._starts[place] : self._starts[place + 1]]]
+                is_here = is_wanted[self._starts[place] : self._starts[place + 1]]
+                wanted = Positions.of(positions.to_numpy()[is_here])
             if len(wanted):
                 for at, rows in self._files.read(self._side, number, wanted, columns):
                     yield placed(rows, self._side, number, at)
 
-    def rows(self, columns: Columns, numbers: Rows) -> pa.RecordBatch:
-        """Return the rows with these numbers and their places, in that order; at least one."""
+    def rows(self, columns: Columns, numbers: Rows, max_bytes: int) -> pa.RecordBatch | None:
+        """Return the rows with these numbers and their places, in that order; at least one.
+
+        None if several rows take more than `max_bytes`.
+        """
         ascending = np.sort(numbers)
         found: list[pa.RecordBatch] = []
+        size = 0
         bounds = np.searchsorted(ascending, self._starts)
         for place, (number, positions) in enumerate(self._places):
             here = ascending[bounds[place] : bounds[place + 1]] - self._starts[place]
             if len(here):
-                wanted = positions.to_numpy()[here]
-                read = self._files.read(self._side, number, wanted, columns)
-                found += [placed(rows, self._side, number, at) for at, rows in read]
+                wanted = Positions.of(positions.to_numpy()[here])
+                for at, rows in self._files.read(self._side, number, wanted, columns):
+                    found.append(placed(rows, self._side, number, at))
+                    size += found[-1].nbytes
+                    if size > max_bytes and len(numbers) > 1:
+                        return None
         return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
 
 
@@ -135,9 +147,32 @@ def _paired(
         if first == end:
             yield ChangeType.INSERT, rows
         else:
-            before = deleted.rows(columns, pairs.deleted[first:end])
-            yield _with_updates(before, rows, pairs.inserted[first:end] - at)
+            wanted, updated = pairs.deleted[first:end], pairs.inserted[first:end] - at
+            yield from _updated_rows(deleted, columns, rows, wanted, updated)
         at += rows.num_rows
+
+
+def _updated_rows(
+    deleted: NumberedRows, columns: Columns, rows: pa.RecordBatch, wanted: Rows, updated: Rows
+) -> Changes:
+    """Yield rows with the old images of those at the places `updated`, whose numbers are `wanted`.
+
+    Old images may be far larger than new ones. So as many are read at a time as fit a batch.
+    """
+    start = done = 0
+    most = len(wanted)
+    while done < len(wanted):
+        count = min(most, len(wanted) - done)
+        before = deleted.rows(columns, wanted[done : done + count], deleted.max_bytes)
+        if before is None:
+            most = max(1, count // 2)
+            continue
+        done += count
+        end = rows.num_rows if done == len(wanted) else int(updated[done])
+        yield _with_updates(
+            before, rows.slice(start, end - start), updated[done - count : done] - start
+        )
+        start = end
 
 
 def _with_updates(

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from tailerd.rows.positions import Positions
+
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Array)
 
 
@@ -40,6 +42,14 @@ class RowSelection:
     def of(cls, positions: npt.NDArray[np.int64]) -> RowSelection:
         """Return the selection of the rows at these positions."""
         return cls(BitMap64(positions.astype(np.uint64)), is_kept=True)
+
+    @classmethod
+    def of_set(cls, positions: Positions) -> RowSelection:
+        """Return the selection of the rows at these positions."""
+        found = BitMap64()
+        for part in positions.parts():
+            found |= BitMap64(part.astype(np.uint64))
+        return cls(found, is_kept=True)
 
     def positions(self, start: int, count: int) -> npt.NDArray[np.int64] | None:
         """Return the positions of the selected rows of [start, start + count); None: all are."""

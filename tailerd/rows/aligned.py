@@ -22,8 +22,10 @@ from tailerd.rows.hash_kernels import Bools, Rows
 from tailerd.rows.hashing import RowHasher
 
 BLOCK_ROWS = 1 << 16
-"""Rows compared at a time: fixed, however the files are cut into batches, so that the same rows
-cancel in every run."""
+BLOCK_BYTES = 16 * 1024 * 1024
+"""Rows compared at a time: as many as both sides have in so many bytes, halved until they fit. That
+depends on the rows alone, not on the memory or on how the files are cut into batches, so that the
+same rows cancel in every run."""
 _SEGMENT_ROWS = 64
 """If less than half of a segment is equal, rows are taken to be shifted from there on."""
 _WINDOW_ROWS = 4096
@@ -58,8 +60,8 @@ class AlignedRows:
     def __init__(self, comparer: RowComparer, hasher: RowHasher) -> None:
         self._comparer = comparer
         self._hasher = hasher
-        self._removed = _Waiting(Side.REMOVED)
-        self._added = _Waiting(Side.ADDED)
+        self._removed = _WaitingRows(Side.REMOVED)
+        self._added = _WaitingRows(Side.ADDED)
         self._sides = (self._removed, self._added)
         self._rows = 0
         self._shifts = 0
@@ -86,12 +88,18 @@ class AlignedRows:
                 yield from self._removed.skip(self._removed.count)
                 yield from self._added.skip(self._added.count)
                 return
-            if not all(side.count >= BLOCK_ROWS or side.is_ended for side in self._sides):
+            sizes = [side.block_rows() for side in self._sides]
+            most = min(size for size in sizes if size is not None) if any(sizes) else 0
+            is_known = most and all(
+                size is not None or side.count >= most
+                for size, side in zip(sizes, self._sides, strict=True)
+            )
+            if not is_known:
                 return
-            yield from self._compare_block()
+            yield from self._compare_block(most)
 
-    def _compare_block(self) -> Iterator[Unaligned]:
-        count = min(self._removed.count, self._added.count, BLOCK_ROWS)
+    def _compare_block(self, most: int) -> Iterator[Unaligned]:
+        count = min(self._removed.count, self._added.count, most)
         removed, added = (side.peek(count) for side in self._sides)
         is_equal = self._comparer.equal(removed, added)
         until = _first_shift(is_equal)
@@ -101,24 +109,23 @@ class AlignedRows:
             yield from side.drop(kept, different)
         self._rows += kept
         if until is not None:
-            yield from self._realign()
+            yield from self._realign(min(_WINDOW_ROWS, most))
 
-    def _realign(self) -> Iterator[Unaligned]:
+    def _realign(self, window: int) -> Iterator[Unaligned]:
         """Yield rows so that the following ones are equal again, or count a failure."""
         self._shifts += 1
         if self._shifts > _SHIFTS_AT_FIRST + self._rows // _ROWS_PER_SHIFT:
             self._failures = _MOST_FAILURES
             return
-        counts = self._rows_to_skip()
+        counts = self._rows_to_skip(window)
         self._failures = 0 if counts else self._failures + 1
-        for side, count in zip(self._sides, counts or (_WINDOW_ROWS, _WINDOW_ROWS), strict=True):
+        for side, count in zip(self._sides, counts or (window, window), strict=True):
             yield from side.skip(min(side.count, count))
 
-    def _rows_to_skip(self) -> tuple[int, int] | None:
+    def _rows_to_skip(self, window: int) -> tuple[int, int] | None:
         """Return the number of rows of each side after which the sides are aligned again."""
         hashes = [
-            self._hasher.hash(side.peek(min(side.count, _WINDOW_ROWS))).first
-            for side in self._sides
+            self._hasher.hash(side.peek(min(side.count, window))).first for side in self._sides
         ]
         # Rows that occur once on both sides show the shift.
         distinct = [np.unique(each, return_index=True, return_counts=True) for each in hashes]
@@ -152,12 +159,13 @@ def _first_shift(is_equal: Bools) -> int | None:
     return first + int(np.argmin(is_equal[first:]))
 
 
-class _Waiting:
+class _WaitingRows:
     """The rows of one side that wait to be compared."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
         self._batches: deque[tuple[Rows | int, pa.RecordBatch]] = deque()
+        self._size_bytes = 0
         self.count = 0
         self.is_ended = False
 
@@ -169,6 +177,27 @@ class _Waiting:
         if rows.num_rows:
             self._batches.append((positions, rows))
             self.count += rows.num_rows
+            self._size_bytes += rows.nbytes
+
+    def block_rows(self) -> int | None:
+        """Return how many rows may be compared at a time; None until enough wait to know it."""
+        if self._size_bytes <= BLOCK_BYTES:
+            return BLOCK_ROWS if self.is_ended or self.count >= BLOCK_ROWS else None
+        most = BLOCK_ROWS
+        while most > 1 and self._bytes_of(most) > BLOCK_BYTES:
+            most //= 2
+        return most if most <= self.count or self.is_ended else None
+
+    def _bytes_of(self, count: int) -> int:
+        """Return the size of the first rows."""
+        size = 0
+        for _, rows in self._batches:
+            part = rows if rows.num_rows <= count else rows.slice(0, count)
+            size += part.nbytes
+            count -= part.num_rows
+            if not count or size > BLOCK_BYTES:
+                break
+        return size
 
     def peek(self, count: int) -> pa.RecordBatch:
         """Return the first rows, at most `self.count`."""
@@ -205,9 +234,11 @@ class _Waiting:
     def _take(self, count: int) -> tuple[Rows | int, pa.RecordBatch]:
         """Remove and return rows of the first batch, at most `count`."""
         positions, rows = self._batches.popleft()
+        self._size_bytes -= rows.nbytes
         if rows.num_rows > count:
             rest = positions + count if isinstance(positions, int) else positions[count:]
             self._batches.appendleft((rest, rows.slice(count)))
+            self._size_bytes += self._batches[0][1].nbytes
             positions = positions if isinstance(positions, int) else positions[:count]
             rows = rows.slice(0, count)
         self.count -= rows.num_rows

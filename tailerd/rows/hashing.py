@@ -55,6 +55,10 @@ class VariantEquality(enum.Enum):
     """The same value; decoded row by row."""
 
 
+HASHED_BYTES = 8 * 1024 * 1024
+"""Hashed at a time: long texts take five times their size meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowHashes:
     """Hashes of rows: two columns of uint64, shape (n,) each."""
@@ -99,6 +103,17 @@ class RowHasher:
         """
         if rows.num_columns != len(self._columns):
             raise BugError(f"{rows.num_columns} columns for a schema of {len(self._columns)}")
+        pieces = min(rows.num_rows, rows.nbytes // HASHED_BYTES + 1)
+        if pieces <= 1:
+            return self._hash(rows)
+        step = -(-rows.num_rows // pieces)
+        found = [self._hash(rows.slice(at, step)) for at in range(0, rows.num_rows, step)]
+        return RowHashes(
+            np.concatenate([each.first for each in found]),
+            np.concatenate([each.second for each in found]),
+        )
+
+    def _hash(self, rows: pa.RecordBatch) -> RowHashes:
         parts = [
             part
             for column, array in zip(self._columns, rows.columns, strict=True)

@@ -312,3 +312,28 @@ def test_tail_shows_what_differs_between_two_versions(tmp_path: Path, command: C
     assert {row["_commit_version"] for row in rows} == {11}
     changes = sorted((row["_change_type"], row["id"]) for row in rows)
     assert changes == [("delete", 0), *(("insert", number) for number in (3, 5, 6, 7, 8, 9))]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("order", [1, -1])
+async def test_wide_old_images_of_narrow_new_rows_are_read_a_batch_at_a_time(
+    tmp_path: Path, order: int
+) -> None:
+    old = [{"id": number, "name": f"{number:04d}" * 1000} for number in range(300)]
+    new = [{"id": number, "name": None} for number in range(5, 310)][::order]
+    table = TableBuilder(tmp_path)
+    [add] = table.append(old).adds
+    table.commit(table.remove(add), table.data_file(new))
+    limit = replace(DEFAULT_BATCH_LIMIT, max_bytes=100_000)
+    batches = await read(tmp_path, identity=["id"], limit=limit)
+    assert max(batch.rows.nbytes for batch in batches) < 3 * limit.max_bytes
+    found = in_order(batches, "id", "name")
+    images = [change for change in found if change[0].startswith("update")]
+    assert [(kind, number) for kind, number, _ in images] == [
+        (kind, number)
+        for number in [*range(5, 300)][::order]
+        for kind in ("update_preimage", "update_postimage")
+    ]
+    assert all(name == f"{number:04d}" * 1000 for kind, number, name in images if "pre" in kind)
+    assert sorted(number for kind, number, _ in found if kind == "delete") == [*range(5)]
+    assert sorted(number for kind, number, _ in found if kind == "insert") == [*range(300, 310)]

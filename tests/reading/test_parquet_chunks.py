@@ -240,12 +240,13 @@ def test_an_endless_integer_is_refused_at_once(length: int) -> None:
 @pytest.mark.attack
 def test_a_footer_that_describes_more_columns_than_memory_holds_is_refused() -> None:
     fields = _Reader(footer_of(written(ROWS.select(["id"])))).struct()
-    kind, (inner, groups) = fields[4]
-    fields[4] = kind, (inner, groups * 200_000)
-    out = bytearray()
-    _write_struct(out, fields)
-    body = with_footer(written(ROWS.select(["id"])), bytes(out))
-    limit = BatchLimit(memory_bytes=1 << 27)
+    whole, one = bytearray(), bytearray()
+    _write_struct(whole, fields)
+    _write_struct(one, fields[4][1][1][0])
+    # The list of one struct becomes one of 49,152.
+    footer = whole.replace(b"\x1c" + one, b"\xfc\x80\x80\x03" + one * 49_152)
+    body = with_footer(written(ROWS.select(["id"])), bytes(footer))
+    limit = BatchLimit(memory_bytes=1 << 20)
     scan = FileScan(url="file", fields=(file_column(ROWS.schema.field("id")),))
     with pytest.raises(TooLargeError, match="describes too many columns"):
         list(read_file(scan, limit, lambda url: io.BytesIO(body)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailerd.rows import aligned
+from tailerd.rows import aligned, hashing
 from tailerd.rows.aligned import AlignedRows, Unaligned
 from tailerd.rows.difference import Side
 from tailerd.rows.equality import RowComparer
@@ -150,3 +150,85 @@ def test_a_side_without_rows_leaves_the_other() -> None:
     assert left(compare([], [1, 2])) == ([], [0, 1])
     assert left(compare([1, 2], [])) == ([0, 1], [])
     assert left(compare([], [])) == ([], [])
+
+
+WIDE = 1024
+
+
+def wide_batch(numbers: Sequence[int]) -> pa.RecordBatch:
+    texts = [f"{number:08d}" * (WIDE // 8) for number in numbers]
+    return pa.record_batch([pa.array(numbers, pa.int64()), pa.array(texts)], schema=SCHEMA)
+
+
+@pytest.mark.attack
+def test_wide_rows_wait_within_bytes_and_are_left_the_same_however_they_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aligned, "BLOCK_BYTES", 64 * WIDE)
+    removed = list(range(3000))
+    added = [each for each in range(3100) if each % 700 and not 1000 < each < 1040]
+    results = []
+    for cut in (7, 64, 500):
+        rows = AlignedRows(RowComparer(SCHEMA, 5), RowHasher(SCHEMA, 5))
+        waiting = {Side.REMOVED: wide_batch(removed), Side.ADDED: wide_batch(added)}
+        starts = dict.fromkeys(waiting, 0)
+        found: list[Unaligned] = []
+        most = 0
+        while waiting:
+            side = rows.lagging_side if rows.lagging_side in waiting else next(iter(waiting))
+            part = waiting[side].slice(starts[side], cut)
+            if part.num_rows:
+                found += rows.push(side, starts[side], part)
+                starts[side] += cut
+                most = max(most, *(each.count for each in rows._sides))
+            else:
+                del waiting[side]
+                found += rows.end(side)
+        assert most <= 2 * (64 + cut)
+        positions = left(found)
+        numbers = [
+            [
+                number
+                for each in found
+                if each.side is side
+                for number in each.rows["id"].to_pylist()
+            ]
+            for side in Side
+        ]
+        assert numbers[0] == [removed[at] for at in positions[0]]
+        assert numbers[1] == [added[at] for at in positions[1]]
+        assert set(removed) - set(numbers[0]) == set(added) - set(numbers[1])
+        results.append(positions)
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.attack
+def test_rows_of_more_bytes_than_offsets_can_count_are_compared() -> None:
+    # 34 times 64 MiB of text, in one buffer.
+    shared = pa.array(["x" * (40 * 1024)] * 1600)
+    rows = AlignedRows(RowComparer(SCHEMA, 5), RowHasher(SCHEMA, 5))
+    found: list[Unaligned] = []
+    for number in range(34):
+        ids = pa.array(np.arange(1600) + 1600 * number)
+        found += rows.push(
+            Side.REMOVED, 1600 * number, pa.record_batch([ids, shared], schema=SCHEMA)
+        )
+    assert rows._sides[Side.REMOVED].count == 34 * 1600
+    found += rows.push(
+        Side.ADDED, 0, pa.record_batch([pa.array(range(1600)), shared], schema=SCHEMA)
+    )
+    found += rows.end(Side.ADDED)
+    found += rows.end(Side.REMOVED)
+    assert sorted(left(found)[0]) == list(range(1600, 34 * 1600))
+    assert left(found)[1] == []
+
+
+@pytest.mark.attack
+def test_hashing_long_texts_takes_few_bytes_more_and_gives_the_same() -> None:
+    numbers = range(0, 40_000, 2)
+    whole = wide_batch(numbers)
+    assert whole.nbytes > 2 * hashing.HASHED_BYTES
+    found = RowHasher(SCHEMA, 5).hash(whole)
+    parts = [RowHasher(SCHEMA, 5).hash(whole.slice(at, 999)) for at in range(0, len(numbers), 999)]
+    assert found.first.tolist() == np.concatenate([each.first for each in parts]).tolist()
+    assert found.second.tolist() == np.concatenate([each.second for each in parts]).tolist()

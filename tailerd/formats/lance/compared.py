@@ -15,7 +15,7 @@ from tailerd.reading.compared_files import Columns, ComparedInputs
 from tailerd.rows.difference import Side
 from tailerd.rows.exact import PositionedRows
 from tailerd.rows.groups import FileBounds, FilesToCompare
-from tailerd.rows.hash_kernels import Rows
+from tailerd.rows.positions import Positions
 from tailerd.storage.stores import Stores
 
 
@@ -86,8 +86,9 @@ class ComparedLanceRows(ComparedInputs):
         return FileBounds()
 
     def read_input(
-        self, side: Side, number: int, wanted: Rows | None, columns: Columns
+        self, side: Side, number: int, wanted: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows of a fragment with their offsets in it."""
         fragment = self._commit.fragments(side)[number]
-        yield from read_rows(fragment, self._reading, columns, wanted)
+        offsets = None if wanted is None else wanted.to_numpy()
+        yield from read_rows(fragment, self._reading, columns, offsets)
