@@ -276,3 +276,28 @@ def test_replayed_changes_are_the_table_whatever_legal_actions_commits_have(
         assert fold(rows) == Counter(int(row["id"]) for row in snapshot)
 
     check()
+
+
+async def test_a_list_of_files_that_cannot_be_read_is_not_read_for_every_commit(
+    table: TableBuilder,
+) -> None:
+    add_live_file(table)
+    [checkpoint] = table.checkpoint()
+    for version in range(table.version + 1):
+        table.commit_path(version).unlink()
+    table.checksum(numFiles=7)
+    store = MeteredStore(LocalStore())
+
+    def meter(_: ObjectStore) -> ObjectStore:
+        return store
+
+    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(wrap_store=meter))
+    at = await source.initial_offset("latest")
+    for number in range(3):
+        add_live_file(table)
+        store.reset()
+        end = await source.latest_offset(at, ReadLimit())
+        assert len([group async for group in source.plan(at, end)]) == 1
+        assert store.requests["open"] == (1 if number == 0 else 0)
+        at = end
+    assert checkpoint.exists()

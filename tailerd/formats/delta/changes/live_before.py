@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tailerd.errors import CorruptLogError, TableError
+from tailerd.errors import CorruptLogError, MissingVersionError, TableError
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.protocol.commit_file import Commit, CommitScan
 from tailerd.formats.delta.protocol.file_effects import (
@@ -38,6 +38,7 @@ class LiveBefore:
         self._index: FileIndex | None = None
         self._version = -1
         self._found: dict[int, NoEffect] = {}
+        self._is_unavailable = False
 
     def forget_before(self, version: int) -> None:
         """Drop what only versions before `version` need; the index stays."""
@@ -47,7 +48,7 @@ class LiveBefore:
     async def find(self, found: CommitBody, *, is_needed: bool) -> NoEffect:
         """Return which actions of a commit have no effect.
 
-        If the version before can no longer be rebuilt, all of them count as effective.
+        If the version before cannot be rebuilt with its files, all of them count as effective.
 
         Args:
             is_needed: Whether the rows of its files are changes; change files need no comparison.
@@ -64,7 +65,7 @@ class LiveBefore:
         if self._version != commit.version - 1:
             self._index, self._version = None, commit.version - 1
         if self._index is None:
-            if not is_needed:
+            if not is_needed or self._is_unavailable:
                 return ALL_EFFECTIVE
             self._index = await self._open(commit.version - 1)
         result = ALL_EFFECTIVE
@@ -78,8 +79,12 @@ class LiveBefore:
             return FileIndex()
         try:
             snapshot, _ = await self._reader.open_listed(version)
-        except TableError:
+        except MissingVersionError:
             # The log begins with this commit.
+            return None
+        except TableError:
+            # The list of files is damaged or too large. Do not read it again for every commit.
+            self._is_unavailable = True
             return None
         return snapshot.files
 
