@@ -139,3 +139,23 @@ def test_a_snapshot_whose_files_vacuum_removed_begins_again(tmp_path: Path, engi
     assert run(once) == 0
     found = set(delivered_ids(tmp_path / "out"))
     assert found == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("on_gap", ["snapshot", "latest", "net"])
+@pytest.mark.parametrize("is_head", [False, True], ids=["older commit", "newest commit"])
+def test_verify_is_equal_after_missing_files(
+    tmp_path: Path, on_gap: str, is_head: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, once = table_of(tmp_path), delivering(tmp_path, "arrow", on_gap)
+    assert run(once) == 0
+    [add] = table.append([{"id": 2}]).adds
+    replaced(table, add, 2, 3)
+    if not is_head:
+        table.append([{"id": 5}])
+    vacuum(table, add)
+    assert run(once) == 0
+    table.append([{"id": 4}])
+    assert run(once) == 0
+    capsys.readouterr()
+    assert run(["verify", "orders", *once[1:3]]) == 0
+    assert capsys.readouterr().out.startswith("equal: ")
