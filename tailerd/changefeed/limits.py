@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
 
 DEFAULT_MEMORY_BYTES = 256 * 1024 * 1024
 """`memory` of commands, and of a daemon whose configuration does not set it."""
@@ -20,6 +22,11 @@ def largest_piece_bytes(memory_bytes: int) -> int:
     return (memory_bytes + ALLOWANCE_BYTES) // _COPIES
 
 
+def reader_bytes(memory_bytes: int) -> int:
+    """Return how much the open readers of a process may hold in pages."""
+    return ALLOWANCE_BYTES + memory_bytes // 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimit:
     """How much one step may admit. The first file or commit is always admitted, however large."""
@@ -32,6 +39,30 @@ class ReadLimit:
         return ReadLimit(
             max_files=max(1, self.max_files // 2), max_bytes=max(1, self.max_bytes // 2)
         )
+
+
+class Readers(Protocol):
+    """The memory that all open readers of a process may use for pages. Thread-safe.
+
+    A reader that waits for its consumer still holds pages, so the readers of many tables together
+    could take any amount. A reader that gets no share opens its file again for each part that it
+    reads, which takes longer, and only one such reader works at a time. No reader ever waits for
+    another one's consumer: that could take forever.
+    """
+
+    total_bytes: int
+
+    def take(self, size_bytes: int) -> bool:
+        """Take a share, to be given back; return False if less is left."""
+        ...
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give back a share."""
+        ...
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Work without a share, while no other reader does."""
+        ...
 
 
 def never() -> bool:
@@ -48,6 +79,8 @@ class BatchLimit:
         working_bytes: What a reader that compares rows may use in addition to its batches.
         is_abandoned: Polled by readers that take long before their first batch; once it returns
             true, the consumer has stopped reading and the reader may raise any error.
+        readers: Shared by the readers of the process; without it, one reader is bounded, but not
+            the sum of several. Does not travel to other processes.
     """
 
     max_rows: int = 65_536
@@ -55,6 +88,7 @@ class BatchLimit:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     working_bytes: int = DEFAULT_MEMORY_BYTES // 2
     is_abandoned: Callable[[], bool] = never
+    readers: Readers | None = field(default=None, compare=False)
 
 
 DEFAULT_READ_LIMIT = ReadLimit()

@@ -11,20 +11,30 @@ from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
-from tailerd.changefeed.limits import BatchLimit
+from tailerd.changefeed.limits import BatchLimit, reader_bytes
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
 from tailerd.pipeline.delivered_commits import DeliveredCommits
-from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece, TableMemory
+from tailerd.pipeline.memory_budget import (
+    SMALLEST_PIECE,
+    MemoryBudget,
+    Piece,
+    ReaderBudget,
+    TableMemory,
+)
 from tailerd.threads import wait_done
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read concurrently: one for each processor, and one that is waiting."""
 EXPANSION = 8
 """Estimated size of rows in memory relative to their files; the actual size is counted later."""
+RELEASE_BYTES = 8 * 1024 * 1024
+"""Bytes read between two releases of free memory, each of which takes about a millisecond."""
 UNBOUNDED_BYTES = 1 << 60
 COMPARED = (
     ChangeSourceKind.ROWS,
@@ -74,6 +84,9 @@ class ChangeStream:
         self._limit = limit
         self._executor = executor
         self._memory = memory or MemoryBudget(UNBOUNDED_BYTES).join()
+        # Without a budget of the process, the stream's own readers are bounded.
+        own = ReaderBudget(reader_bytes(limit.memory_bytes))
+        self._readers = own if memory is None else memory.readers
         self.rows: Counter[str] = Counter()
         self.bytes = 0
         self.is_complete = False
@@ -119,6 +132,7 @@ class ChangeStream:
             max_bytes=most,
             working_bytes=memory.size_bytes,
             is_abandoned=is_abandoned.is_set,
+            readers=self._readers,
         )
         reading = _Reading(self._reader.read(run, limit), wanted, most, is_abandoned)
         reading.read_on(memory, self._executor)
@@ -191,13 +205,17 @@ class _Reading:
 
     def _read(self, memory: Piece) -> _Piece:
         batches: list[tuple[ChangeBatch, dict[str, int]]] = []
-        size = 0
+        size, is_last = 0, True
         for batch in self._batches:
             batches.append((batch, batch.count_changes()))
             size += batch.size_bytes
             if size >= min(memory.size_bytes, self._most_bytes):
-                return _Piece(batches, False, memory)
-        return _Piece(batches, True, memory)
+                is_last = False
+                break
+        if size >= RELEASE_BYTES:
+            # The allocator keeps what this thread freed until the thread releases it.
+            pa.default_memory_pool().release_unused()
+        return _Piece(batches, is_last, memory)
 
     async def piece(self) -> _Piece:
         """Return the piece that is being read; the caller releases its memory.

@@ -12,6 +12,11 @@ group or row each, counted until it is consumed.
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager
+
+from tailerd.changefeed.limits import reader_bytes
+
 POOL_SHARE = 0.75
 SMALLEST_PIECE = 64 * 1024
 
@@ -23,12 +28,14 @@ class MemoryBudget:
         total_bytes: The whole budget.
         used_bytes: Bytes in use now.
         most_used_bytes: Peak of `used_bytes`.
+        readers: The memory for pages of open files, in addition to the budget.
     """
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self.most_used_bytes = 0
+        self.readers = ReaderBudget(reader_bytes(total_bytes))
         self._pool_bytes = int(total_bytes * POOL_SHARE)
         self._pool_used_bytes = 0
         self._streams = 0
@@ -61,6 +68,38 @@ class MemoryBudget:
         self.most_used_bytes = max(self.most_used_bytes, self.used_bytes)
 
 
+class ReaderBudget:
+    """The pages of the process's open files; see `changefeed.limits.Readers`.
+
+    Attributes:
+        total_bytes: All that open readers may hold together.
+        used_bytes: Held now.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+        self._alone = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Take a share, to be given back; return False if less is left."""
+        with self._lock:
+            if self.used_bytes + size_bytes > self.total_bytes:
+                return False
+            self.used_bytes += size_bytes
+            return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give back a share."""
+        with self._lock:
+            self.used_bytes -= size_bytes
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Work without a share, while no other reader does."""
+        return self._alone
+
+
 class TableMemory:
     """One table's access to the budget."""
 
@@ -82,6 +121,11 @@ class TableMemory:
         No caller blocks on it: once the sink has consumed the earlier pieces, `admit` admits it.
         """
         return self._budget._from_pool(self, wanted)
+
+    @property
+    def readers(self) -> ReaderBudget:
+        """The memory for pages of open files, which all tables share."""
+        return self._budget.readers
 
     def close(self) -> None:
         """Leave; the others' shares of the reserve grow. Idempotent."""

@@ -311,6 +311,7 @@ class _RowGroups:
         self._groups = opened.footer.groups
         self._source = source
         self._leaves = shape.leaves
+        self._columns = shape.columns
         self._limit = limit
 
         def batches_of(opened: OpenedParquet, source: BinaryIO) -> BoundedBatches:
@@ -342,7 +343,7 @@ class _RowGroups:
                     ranges_ahead(self._groups, self._leaves, group, ahead, most_bytes)
                 )
             at = first_row
-            for batch in self._batches.rows(group, self._leaves, size):
+            for batch in self._batches.rows(group, self._columns, size):
                 yield batch, at
                 at += batch.num_rows
 

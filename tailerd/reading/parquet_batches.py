@@ -6,7 +6,7 @@ sizes in the page headers of the file, and on the sizes of previous batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailerd.changefeed.limits import BatchLimit, largest_piece_bytes
+from tailerd.changefeed.limits import BatchLimit, Readers, largest_piece_bytes
 from tailerd.errors import TooLargeError
 from tailerd.reading.parquet_chunks import ColumnChunk
 from tailerd.reading.parquet_open import OpenedParquet
@@ -32,6 +32,12 @@ Reopen = Callable[..., pq.ParquetFile]
 
 BUFFER_BYTES = 1024 * 1024
 """Bytes read at a time from a column that is too large for memory."""
+
+SMALL_BUFFER_BYTES = 64 * 1024
+"""The same, if many columns are read at a time."""
+
+BLOCKS = 8
+"""A part of the readers' memory that one block of columns may take."""
 
 HELD_BYTES = 8 * 1024 * 1024
 """Maximum size of files that may be read into memory as a whole."""
@@ -87,26 +93,89 @@ class BoundedBatches:
                 return False
         return True
 
-    def rows(self, group: int, leaves: Sequence[int], most_rows: int) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, group: int, columns: Sequence[Sequence[int]], most_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group.
 
         Args:
-            leaves: Numbers of the leaf columns.
+            columns: Numbers of the leaf columns of each column to read, ascending.
             most_rows: Of a batch.
 
         Raises:
             TooLargeError: A page, or a row, does not fit the memory.
             UnsupportedFeatureError: A column is encrypted.
         """
+        leaves = [leaf for column in columns for leaf in column]
         self._opened.check_readable(group, leaves)
-        if self.is_small(group, leaves):
-            yield from _batches(self._file, most_rows, group, leaves)
-            return
         chunks = [self._groups[group].chunks[leaf] for leaf in leaves]
-        pages = [pages_of_column(self._source, chunk) for chunk in chunks]
-        check_pages(pages, self._limit.memory_bytes, self._name)
-        sizes = self._sizes(group, list(zip(leaves, chunks, pages, strict=True)))
-        yield from self._sized(self._for_chunks(chunks), group, leaves, sizes, most_rows)
+        sizes, pages = None, None
+        if not self.is_small(group, leaves):
+            pages = [pages_of_column(self._source, chunk) for chunk in chunks]
+            check_pages(pages, self._limit.memory_bytes, self._name)
+            sizes = self._sizes(group, list(zip(leaves, chunks, pages, strict=True)))
+        readers = self._limit.readers
+        held = _held_bytes(chunks, pages)
+        if readers is not None and not readers.take(sum(held)):
+            known = dict(zip(leaves, held, strict=True))
+            yield from self._in_parts(readers, group, columns, known, sizes, most_rows)
+            return
+        try:
+            if sizes is None:
+                yield from _batches(self._file, most_rows, group, leaves)
+            else:
+                yield from self._sized(self._for_chunks(chunks), group, leaves, sizes, most_rows)
+        finally:
+            if readers is not None:
+                readers.give_back(sum(held))
+
+    def _in_parts(
+        self,
+        readers: Readers,
+        group: int,
+        columns: Sequence[Sequence[int]],
+        held: Mapping[int, int],
+        sizes: _RowSizes | None,
+        most_rows: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows without holding pages meanwhile: each batch opens the file again.
+
+        Columns are read in blocks that fit the memory, one after the other.
+        """
+        blocks = _blocks(columns, held, readers.total_bytes // BLOCKS)
+        at, end = 0, self._groups[group].num_rows
+        while at < end:
+            most = min(most_rows, end - at)
+            count = most if sizes is None else sizes.fitting(at, most, self._batch_bytes)
+            with readers.alone():
+                parts = [self._part(group, block, at, count) for block in blocks]
+                # The allocator keeps what this thread freed until the thread releases it.
+                pa.default_memory_pool().release_unused()
+            arrays = [array for part in parts for array in part.columns]
+            fields = [field for part in parts for field in part.schema]
+            del parts
+            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            at += count
+
+    def _part(self, group: int, leaves: Sequence[int], start: int, count: int) -> pa.RecordBatch:
+        """Return rows [start, start + count) of some columns."""
+        file = self._reopen(
+            source=self._source,
+            metadata=self._file.metadata,
+            buffer_size=0 if isinstance(self._source, RemoteFile) else SMALL_BUFFER_BYTES,
+        )
+        found: list[pa.RecordBatch] = []
+        at = 0
+        for batch in _batches(file, count, group, leaves):
+            first, until = max(start - at, 0), min(start + count - at, batch.num_rows)
+            if first < until:
+                found.append(batch.slice(first, until - first))
+            at += batch.num_rows
+            if at >= start + count:
+                break
+        if sum(batch.num_rows for batch in found) != count:
+            raise pa.ArrowInvalid("a row group has fewer rows than its footer says")
+        return found[0] if len(found) == 1 else pa.concat_batches(found)
 
     def _for_chunks(self, chunks: Iterable[ColumnChunk]) -> pq.ParquetFile:
         """Return the file, reopened with buffered reads if the columns are too large for memory."""
@@ -212,6 +281,32 @@ def _batches(
         most_rows, row_groups=[group], column_indices=list(leaves), use_threads=False
     )
     return batches
+
+
+def _held_bytes(chunks: Sequence[ColumnChunk], pages: Sequence[ColumnPages] | None) -> list[int]:
+    """Return about how much an open reader holds of each column: its bytes and a decoded page."""
+    if pages is None:
+        return [3 * chunk.stored_bytes for chunk in chunks]
+    return [
+        min(chunk.stored_bytes, BUFFER_BYTES) + 2 * page.most_bytes
+        for chunk, page in zip(chunks, pages, strict=True)
+    ]
+
+
+def _blocks(
+    columns: Sequence[Sequence[int]], held: Mapping[int, int], most_bytes: int
+) -> list[list[int]]:
+    """Return the leaf columns in blocks of about `most_bytes`, at least one column each."""
+    blocks: list[list[int]] = []
+    size = 0
+    for column in columns:
+        own = sum(held[leaf] for leaf in column)
+        if not blocks or size + own > most_bytes:
+            blocks.append([])
+            size = 0
+        blocks[-1] += column
+        size += own
+    return blocks
 
 
 class _RowSizes:

@@ -143,8 +143,9 @@ class RowPieces:
             parts = []
             for span in sorted(set(piece.spans)):
                 places = [place for place, each in enumerate(piece.spans) if each == span]
-                of_span = [leaf for place in places for leaf in self._columns[place]]
-                body = self._body(footer, group, {leaf: leaves[leaf] for leaf in of_span}, span)
+                of_span = [self._columns[place] for place in places]
+                chosen = {leaf: leaves[leaf] for column in of_span for leaf in column}
+                body = self._body(footer, group, chosen, span)
                 batches = self._batches(pa.BufferReader(body)).rows(0, of_span, most_rows)
                 first, end = piece.rows[0] - span[0], piece.rows[1] - span[0]
                 parts.append((places, _within(batches, first, end)))

@@ -228,7 +228,7 @@ class CheckpointFile:
             )
             return
         for group in numbers:
-            yield from batches.rows(group, leaves, batch_rows)
+            yield from batches.rows(group, [leaves], batch_rows)
 
     def _present(self, columns: Iterable[str]) -> list[str]:
         wanted = tuple(columns)
