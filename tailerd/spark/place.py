@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyspark import SparkContext, TaskContext
 
@@ -58,6 +59,7 @@ _SPECULATION = "spark.speculation"
 _HOST = "spark.driver.host"
 _LOOPBACK = "127.0.0.1"
 
+_T = TypeVar("_T")
 _Answer = RemoteAnswer | dict[str, object]
 """The result of a delivery: an answer, or an error as data."""
 _IS_REPORTED = b""
@@ -310,8 +312,8 @@ class SparkPlace:
         data = [item.data for item in job.items]
         spark = await self._engine.session()
         context = self._context = spark.sparkContext
-        self._cores = context.defaultParallelism
-        address = await self._open_reports(context, job.number)
+        self._cores, host = await self._call_spark(lambda: _facts(context))
+        address = await self._open_reports(host, job.number)
         job.is_reporting = address is not None
         work = _doing(self._storage(), address)
 
@@ -323,25 +325,26 @@ class SparkPlace:
             found: list[bytes] = given.mapPartitions(work).collect()
             return found
 
-        try:
-            found = await self._engine.blocking(run)
-        except TailerdError:
-            raise
-        except Exception as error:
-            # PySpark raises various exceptions if Java ends in the middle of an answer.
-            raise EngineError(f"A job of Spark failed: {type(error).__name__}: {error}.") from error
+        found = await self._call_spark(run)
         if _IS_UNREACHABLE in found:
             # Nothing has run. From now on results come at the end of a job.
             self._has_reports = False
             raise EngineError("Spark's executors cannot reach the driver.")
         return [None if each == _IS_REPORTED else pickle.loads(each) for each in found]
 
-    async def _open_reports(self, context: SparkContext, job: int) -> ReportAddress | None:
+    async def _call_spark(self, call: Callable[[], _T]) -> _T:
+        """Call Java in a thread; raise `EngineError` if it fails or is gone."""
+        try:
+            return await self._engine.blocking(call)
+        except TailerdError:
+            raise
+        except Exception as error:
+            # PySpark raises various exceptions if Java ends in the middle of an answer.
+            raise EngineError(f"A job of Spark failed: {type(error).__name__}: {error}.") from error
+
+    async def _open_reports(self, host: str, job: int) -> ReportAddress | None:
         if not self._has_reports:
             return None
-        host = _LOOPBACK
-        if not is_local(str(context.master)):
-            host = context.getConf().get(_HOST) or _LOOPBACK
         try:
             return await self._reports.open(host, job)
         except OSError:
@@ -474,6 +477,14 @@ class SparkPlace:
         if context is not None:
             with suppress(Exception):
                 await self._engine.blocking(lambda: context.cancelJobGroup(job.group))
+
+
+def _facts(context: SparkContext) -> tuple[int, str]:
+    """Return the number of cores, and the address of this machine for executors."""
+    host = _LOOPBACK
+    if not is_local(str(context.master)):
+        host = context.getConf().get(_HOST) or _LOOPBACK
+    return context.defaultParallelism, host
 
 
 def _check_speculation(context: SparkContext) -> None:

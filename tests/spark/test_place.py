@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
@@ -639,6 +640,18 @@ async def test_no_delivery_is_given_to_two_tasks_at_a_time(jobs: JobsDouble) -> 
         await SparkPlace(jobs.engine, StoreSettings).run(work("a", ValueError("it ran")))
     assert "spark.speculation" in raised.value.remedy
     assert jobs.jobs == []
+
+
+async def test_a_java_that_is_gone_before_the_job_begins_is_tried_again(
+    jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_gone(_: JobsDouble) -> int:
+        raise Py4JError("An error occurred while calling o39.sc")
+
+    monkeypatch.setattr(JobsDouble, "defaultParallelism", property(is_gone), raising=False)
+    with pytest.raises(EngineError, match="calling o39") as raised:
+        await SparkPlace(jobs.engine, StoreSettings).run(work("a"))
+    assert raised.value.retryable
 
 
 async def test_what_pyspark_itself_raises_is_tried_again(jobs: JobsDouble) -> None:
