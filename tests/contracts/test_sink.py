@@ -22,7 +22,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeT
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.row_places import RowPlaces
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.errors import OffsetError
+from tailerd.errors import OffsetError, SinkError
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
 from tailerd.sinks.console.sink import ConsoleSink
