@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import CHANGE_TYPE
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.errors import TailerdError
+from tailerd.errors import FileMissingError, TableError
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.protocol.actions import CommitInfo, FileAction, Line, num_records_of
 from tailerd.formats.delta.protocol.data_path import DataPaths
@@ -86,10 +86,12 @@ class FeedCheck:
     async def check(self, found: CommitBody) -> Feed:
         """Return what the change files of a commit are worth.
 
-        Files that cannot be read are not judged: reading them for their rows raises the error.
+        Files that are missing or damaged are not judged: reading them for their rows raises the
+        error. A storage that fails is an error here: the judgement must not depend on it.
 
         Raises:
             TableError: The commit cannot be read again.
+            StorageError: A file cannot be reached.
         """
         commit = found.commit
         if commit.version not in self._known:
@@ -112,7 +114,7 @@ class FeedCheck:
             if not is_wrong:
                 change = sum(-n if kind in _REMOVED else n for kind, n in kinds.items())
                 is_wrong = change != self._difference(files)
-        except (TailerdError, pa.ArrowException, OSError, KeyError):
+        except (FileMissingError, TableError, pa.ArrowException, OSError, KeyError):
             return Feed.CONSISTENT
         if not is_wrong:
             return Feed.CONSISTENT
