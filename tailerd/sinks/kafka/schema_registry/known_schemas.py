@@ -26,6 +26,7 @@ class KnownSchemas:
     def __init__(self) -> None:
         self._confirmed: OrderedDict[str, _Known] = OrderedDict()
         self._saved: dict[str, _Known] = {}
+        self._texts: dict[str, str] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -33,10 +34,11 @@ class KnownSchemas:
         return not self._confirmed and not self._saved
 
     def to_texts(self) -> dict[str, str]:
-        """Return all schemas by subject, for `learn`."""
-        return {
-            name: json.dumps(known) for name, known in {**self._saved, **self._confirmed}.items()
-        }
+        """Return all schemas by subject, for `learn`; encoded only if one is new."""
+        if self._texts is None:
+            known = {**self._saved, **self._confirmed}
+            self._texts = {subject: json.dumps(schema) for subject, schema in known.items()}
+        return dict(self._texts)
 
     def learn(self, schemas: Mapping[str, str], *, is_confirmed: bool) -> None:
         """Add what `to_texts` returned; damaged entries are left out.
@@ -55,14 +57,18 @@ class KnownSchemas:
                 self.confirm(subject, *known)
             else:
                 self._saved[subject] = known
+                self._texts = None
 
     def confirm(self, subject: str, kind: str, text: str, number: int) -> None:
         """Add a schema with the id that the registry returned."""
+        if self._confirmed.get(subject) != (kind, text, number):
+            self._texts = None
         self._confirmed[subject] = kind, text, number
         self._confirmed.move_to_end(subject)
         if len(self._confirmed) > _MAX_SUBJECTS:
             self._confirmed.popitem(last=False)
-        self._saved.pop(subject, None)
+        if self._saved.pop(subject, None) is not None:
+            self._texts = None
 
     def confirmed_id(self, subject: str, schema: RecordSchema) -> int | None:
         """Return the confirmed id of a schema; None if there is none."""
