@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tailerd.assembly.offsets import saved_offset
-from tailerd.assembly.tables import delivered_folders, ledgers_of
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.daemon.offsets import saved_offset
+from tailerd.daemon.tables import delivered_folders, ledgers_of
 from tailerd.formats.maintenance import (
     AskFloor,
     MaintenancePolicies,

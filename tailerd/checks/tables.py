@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
-from tailerd.assembly.offsets import check_pipeline, saved_offset
-from tailerd.assembly.tables import lacks_demo_table, ledger_of, open_source
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.checks.maintained import maintenance_of
 from tailerd.config import Config
+from tailerd.daemon.offsets import check_pipeline, saved_offset
+from tailerd.daemon.tables import lacks_demo_table, ledger_of, open_source
 from tailerd.errors import ConfigError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.detect import commit_folder, presumed_format

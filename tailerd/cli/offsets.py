@@ -77,8 +77,8 @@ def command() -> None:
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
-    from tailerd.assembly.offsets import held_offset
     from tailerd.cli.configured import read_config
+    from tailerd.daemon.offsets import held_offset
 
     config = read_config(config_path).config
     delivered = [each for each, table in config.tables.items() if table.has_sink]
@@ -173,8 +173,8 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
 
 
 async def _rebind_held(config: Config, name: str) -> HeldOffset:
-    from tailerd.assembly.offsets import open_state, rebind_offset
     from tailerd.clock import SystemClock
+    from tailerd.daemon.offsets import open_state, rebind_offset
 
     state = open_state(config, clock=SystemClock())
     async with state.held():
@@ -187,8 +187,8 @@ async def _reset_held(config: Config, name: str, to: str) -> Offset:
     Raises:
         StateInUseError: One does.
     """
-    from tailerd.assembly.offsets import open_state, reset_offset
     from tailerd.clock import SystemClock
+    from tailerd.daemon.offsets import open_state, reset_offset
 
     state = open_state(config, clock=SystemClock())
     async with state.held():

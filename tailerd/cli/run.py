@@ -159,7 +159,7 @@ class _Hangups:
 
 def make_demo_tables(config: Config) -> None:
     """Create the tables with `create: demo` that do not exist yet."""
-    from tailerd.assembly.tables import lacks_demo_table
+    from tailerd.daemon.tables import lacks_demo_table
     from tailerd.formats.detect import find_demo
     from tailerd.formats.parts import make_demo_table
     from tailerd.storage.stores import path_of

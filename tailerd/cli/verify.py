@@ -65,9 +65,9 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 
 
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
-    from tailerd.assembly.offsets import held_offset
-    from tailerd.assembly.tables import ledger_of, open_source
     from tailerd.changefeed.saved_offset import Beginning
+    from tailerd.daemon.offsets import held_offset
+    from tailerd.daemon.tables import ledger_of, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable

@@ -1,1 +1,1 @@
-"""The running daemon, its shutdown, and its configuration file."""
+"""The only folder that wires objects together: from a configuration to running pipelines."""

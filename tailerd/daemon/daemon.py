@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from tailerd.assembly.offsets import open_state
-from tailerd.assembly.pipelines import Assembly
-from tailerd.assembly.tables import delivered_folders, kept_tables, ledger_of, open_statistics
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.config_file import ConfigFile
+from tailerd.daemon.offsets import open_state
+from tailerd.daemon.pipelines import Assembly
 from tailerd.daemon.shutdown import CANCEL_SECONDS, SPARK_GRACE_SECONDS, Shutdown
+from tailerd.daemon.tables import delivered_folders, kept_tables, ledger_of, open_statistics
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch

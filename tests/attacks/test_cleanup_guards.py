@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from tailerd.assembly.offsets import open_state, reset_offset
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.checks.maintained import maintenance_of, needs_of_pipelines
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.daemon.offsets import open_state, reset_offset
 from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.assembly.offsets import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.daemon.offsets import open_state, reset_offset
 from tailerd.errors import LogChangedError, StateInUseError, StorageError
 from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.log.log_reader import LogReader

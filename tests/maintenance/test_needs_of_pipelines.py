@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tailerd.assembly.offsets import open_state, reset_offset
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.daemon.offsets import open_state, reset_offset
 from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.telemetry import Telemetry, events

@@ -269,7 +269,7 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
 async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.assembly.offsets.BucketState", partial(BucketState, seconds=2))
+    monkeypatch.setattr("tailerd.daemon.offsets.BucketState", partial(BucketState, seconds=2))
     told: list[events.Event] = []
     running = asyncio.create_task(
         Daemon(load_config(config_of(tmp_path, living)), handlers=[told.append]).run()

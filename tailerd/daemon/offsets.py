@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from tailerd.assembly.tables import ledger_of, open_source
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
@@ -16,6 +15,7 @@ from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config
 from tailerd.config.values import check_start
+from tailerd.daemon.tables import ledger_of, open_source
 from tailerd.errors import OffsetError, UsageError
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.identity import OffsetKeeper

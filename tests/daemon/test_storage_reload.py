@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tailerd.assembly.pipelines import check_storage
 from tailerd.config import Config
+from tailerd.daemon.pipelines import check_storage
 from tailerd.errors import ConfigError
 from tailerd.storage.stores import StoreSettings
 

@@ -7,14 +7,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tailerd.assembly.offsets import claim_of, identity_of, offset_store, reset_offset
-from tailerd.assembly.tables import ledger_of, open_log, open_source
 from tailerd.backoff import ATTEMPTS_ONCE, RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
+from tailerd.daemon.offsets import claim_of, identity_of, offset_store, reset_offset
+from tailerd.daemon.tables import ledger_of, open_log, open_source
 from tailerd.errors import BugError, ConfigError, UsageError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tailerd.assembly.pipelines import Assembly
-from tailerd.assembly.tables import open_source
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.clock import SystemClock
 from tailerd.config import Config
+from tailerd.daemon.pipelines import Assembly
+from tailerd.daemon.tables import open_source
 from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import PipelineManager

@@ -1,1 +1,0 @@
-"""Build tables, offset stores and running pipelines from a configuration."""
