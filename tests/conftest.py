@@ -318,7 +318,7 @@ def s3_versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]
 def _no_kept_producers() -> Iterator[None]:
     """Close what a test played an engine's process with: its threads would work on for ever."""
     yield
-    kept = sys.modules.get("tailerd.sinks.kafka.kept_producers")
+    kept = sys.modules.get("tailerd.sinks.kafka.remote_writer")
     if kept is not None:
         for opened in kept._idle.values():
             opened.close()

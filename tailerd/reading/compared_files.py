@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Protocol
+from itertools import islice
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import FileMissingError, TableError
-from tailerd.reading.equal_chunks import difference_of_files
+from tailerd.errors import FileMissingError, TableError, TailerdError
+from tailerd.reading.equal_chunks import FileDifference, GroupDifference, difference_of_files
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_positioned
-from tailerd.reading.parquet_bounds import footer_bounds
+from tailerd.reading.parquet_chunks import ColumnChunk, FileFooter
+from tailerd.reading.parquet_footer import UNREADABLE
+from tailerd.reading.parquet_open import open_parquet
 from tailerd.reading.read_ahead import read_ahead
 from tailerd.reading.row_selection import RowSelection
-from tailerd.reading.unequal_rows import unequal_rows
 from tailerd.rows.difference import Side
+from tailerd.rows.equality import RowComparer
 from tailerd.rows.exact import PositionedRows
 from tailerd.rows.groups import ColumnBounds, FileBounds, FilesToCompare
 from tailerd.rows.hash_kernels import Rows
+from tailerd.rows.hashing import VariantEquality
 from tailerd.rows.positions import Positions
 
 LEAST_MEMORY_BYTES = 16 * 1024 * 1024
@@ -323,3 +330,126 @@ def _rows_at(rows: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
 def _size(part: PositionedRows) -> int:
     size: int = part[1].get_total_buffer_size()
     return size
+
+
+MAX_COLUMNS = 8
+MAX_ROW_GROUPS = 64
+"""Reading a value takes some microseconds, and a few are enough to distinguish files."""
+
+_NUMBERS = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
+
+
+def footer_bounds(source: BinaryIO, url: str, memory_bytes: int) -> dict[str, tuple[Any, Any]]:
+    """Return the least and greatest value of some leaf columns, by their paths in the file.
+
+    Values other than numbers are bytes, which may be truncated. Empty for a file that cannot be
+    read; reading its rows raises the error.
+
+    Args:
+        source: The open file.
+        url, memory_bytes: As in `reading.parquet.read_file`.
+    """
+    try:
+        opened = open_parquet(source, memory_bytes, url, arrow_extensions_enabled=False)
+        footer, schema = opened.footer, opened.file.schema
+        if not 0 < len(footer.groups) <= MAX_ROW_GROUPS:
+            return {}
+        leaves = ([group.chunks[leaf] for group in footer.groups] for leaf in range(len(schema)))
+        bounds = ((leaf, _bounds(footer, chunks)) for leaf, chunks in enumerate(leaves))
+        known = ((schema.column(leaf).path, found) for leaf, found in bounds if found is not None)
+        return dict(islice(known, MAX_COLUMNS))
+    except (pa.ArrowException, OSError, TailerdError, struct.error, *UNREADABLE):
+        return {}
+
+
+def _bounds(footer: FileFooter, chunks: Sequence[ColumnChunk]) -> tuple[Any, Any] | None:
+    lowers, uppers = [], []
+    for chunk in chunks:
+        found = footer.statistics(chunk)
+        if found.lower is None or found.upper is None:
+            return None
+        lowers.append(_value(found.lower, chunk))
+        uppers.append(_value(found.upper, chunk))
+    return min(lowers), max(uppers)
+
+
+def _value(encoded: bytes, chunk: ColumnChunk) -> Any:
+    shape = _NUMBERS.get(chunk.physical_type)
+    return encoded if shape is None else struct.unpack(shape, encoded)[0]
+
+
+MOST_ROWS = 1 << 20
+"""Of a file: if more may differ, all are compared. Fixed, so that the same rows cancel in every
+run, whatever the memory."""
+_SEED_BITS = 128
+
+ReadColumns = Callable[[Side, RowSelection, tuple[str, ...]], Iterable[PositionedRows]]
+"""Reads the given columns of the selected rows of a side's file, in order."""
+
+
+def unequal_rows(
+    found: FileDifference, schema: pa.Schema, read: ReadColumns
+) -> tuple[Positions, Positions] | None:
+    """Return the positions of those rows of each file that may differ; the others are equal.
+
+    Args:
+        found: The difference of the files' bytes.
+        schema: Of all columns.
+
+    Returns:
+        None if they are most of a file's rows, or too many.
+    """
+    unknown = [np.arange(g.start, g.start + g.count) for g in found.groups if g.columns is None]
+    counts = [sum(map(len, unknown)) + rows - found.known_rows for rows in found.rows]
+    most = min(MOST_ROWS, min(found.rows) // 2)
+    if max(counts) > most:
+        return None
+    partly = [group for group in found.groups if group.columns is not None]
+    for places in _compared(partly, schema, read) if partly else ():
+        unknown.append(places)
+        if sum(map(len, unknown)) > most:
+            return None
+    common = np.sort(np.concatenate([np.empty(0, np.int64), *unknown]))
+    removed, added = (
+        Positions.of(np.concatenate([common, np.arange(found.known_rows, rows)]))
+        for rows in found.rows
+    )
+    return removed, added
+
+
+def _compared(
+    groups: Sequence[GroupDifference], schema: pa.Schema, read: ReadColumns
+) -> Iterator[Rows]:
+    """Yield the positions of the rows that differ in the columns that may differ."""
+    wanted = {place for group in groups for place in group.columns or ()}
+    names = tuple(name for place, name in enumerate(schema.names) if place in wanted)
+    # By bytes: rows that differ are compared again later, variants by value.
+    comparer = RowComparer(
+        pa.schema([schema.field(place) for place in sorted(wanted)]),
+        secrets.randbits(_SEED_BITS),
+        VariantEquality.BY_BYTES,
+    )
+    rows = BitMap64()
+    for group in groups:
+        rows.add_range(group.start, group.start + group.count)
+    selection = RowSelection(rows, is_kept=True)
+    for positions, one, other in _in_step(*(read(side, selection, names) for side in Side)):
+        places = np.flatnonzero(~comparer.equal(one, other))
+        yield places + positions if isinstance(positions, int) else positions[places]
+
+
+def _in_step(
+    one: Iterable[PositionedRows], other: Iterable[PositionedRows]
+) -> Iterator[tuple[Rows | int, pa.RecordBatch, pa.RecordBatch]]:
+    """Yield rows at the same positions of two files, however each is cut into batches."""
+    others = iter(other)
+    waiting: pa.RecordBatch | None = None
+    for first, batch in one:
+        positions, left = first, batch
+        while left.num_rows:
+            if waiting is None or not waiting.num_rows:
+                _, waiting = next(others)
+            count = min(left.num_rows, waiting.num_rows)
+            yield positions, left.slice(0, count), waiting.slice(0, count)
+            left, waiting = left.slice(count), waiting.slice(count)
+            positions = positions + count if isinstance(positions, int) else positions[count:]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
@@ -25,10 +27,13 @@ from tailerd.reading.compared_files import (
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.merged_batches import merged
 from tailerd.reading.placed_rows import placed, unplaced
-from tailerd.reading.row_pairs import LeftRows, paired_changes
 from tailerd.rows.difference import Leftover, Side
 from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
 from tailerd.rows.groups import FileGroup, FilesToCompare, likely_rewrites
+from tailerd.rows.hash_kernels import Bools, Rows
+from tailerd.rows.hashing import RowHasher, RowHashes
+from tailerd.rows.ordering import ordered_changes
+from tailerd.rows.pairing import Pairs, pair_by_key
 from tailerd.rows.positions import Positions
 
 MAX_GUESSED_FILES = 1000
@@ -196,3 +201,207 @@ def _unpaired(files: ComparedInputs, left: LeftRows, columns: Columns) -> Change
         batches = (placed(rows, side, number, places) for number, places, rows in parts)
         for batch in merged(batches, files.limit):
             yield change_type, batch
+
+
+PAIRING_BYTES = 96
+"""Memory per row while its key is matched, one range of hashes at a time."""
+PAIR_BYTES = 16
+"""Memory per row after it is paired, until all rows are returned."""
+
+
+class LeftRows:
+    """Rows of both sides that are on one side only, by file and position."""
+
+    def __init__(self) -> None:
+        self._left: dict[Side, dict[int, Positions | None]] = {side: {} for side in Side}
+
+    def add(self, side: Side, number: int, positions: Positions | None) -> None:
+        """Add rows of a file; None: all selected rows."""
+        self._left[side][number] = positions
+
+    def read(
+        self, files: ComparedInputs, side: Side, columns: Columns
+    ) -> Iterator[tuple[int, Rows | int, pa.RecordBatch]]:
+        """Yield the rows of a side in the commit's order: number of the file, positions, rows."""
+        for number, positions in sorted(self._left[side].items(), key=lambda item: item[0]):
+            for places, rows in files.read(side, number, positions, columns):
+                yield number, places, rows
+
+
+class NumberedRows:
+    """The left rows of one side, numbered in the commit's order.
+
+    Memory: about one bit per row.
+    """
+
+    def __init__(self, files: ComparedInputs, side: Side, left: LeftRows, key: Columns) -> None:
+        self._files = files
+        self._side = side
+        self._places: list[tuple[int, Positions]] = []
+        parts = left.read(files, side, key)
+        for number, those in groupby(parts, key=lambda part: part[0]):
+            found = [_positions(places, rows.num_rows) for _, places, rows in those]
+            ascending = np.concatenate([each.to_numpy() for each in found])
+            self._places.append((number, Positions.of(ascending)))
+        counts = [len(positions) for _, positions in self._places]
+        self._starts = np.cumsum([0, *counts])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum size of a batch of rows."""
+        return self._files.limit.max_bytes
+
+    def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, or the flagged ones, with their places (`placed`), in order."""
+        for place, (number, positions) in enumerate(self._places):
+            wanted = positions
+            if is_wanted is not None:
+                is_here = is_wanted[self._starts[place] : self._starts[place + 1]]
+                wanted = Positions.of(positions.to_numpy()[is_here])
+            if len(wanted):
+                for at, rows in self._files.read(self._side, number, wanted, columns):
+                    yield placed(rows, self._side, number, at)
+
+    def rows(self, columns: Columns, numbers: Rows, max_bytes: int) -> pa.RecordBatch | None:
+        """Return the rows with these numbers and their places, in that order; at least one.
+
+        None if several rows take more than `max_bytes`.
+        """
+        ascending = np.sort(numbers)
+        found: list[pa.RecordBatch] = []
+        size = 0
+        bounds = np.searchsorted(ascending, self._starts)
+        for place, (number, positions) in enumerate(self._places):
+            here = ascending[bounds[place] : bounds[place + 1]] - self._starts[place]
+            if len(here):
+                wanted = Positions.of(positions.to_numpy()[here])
+                for at, rows in self._files.read(self._side, number, wanted, columns):
+                    found.append(placed(rows, self._side, number, at))
+                    size += found[-1].nbytes
+                    if size > max_bytes and len(numbers) > 1:
+                        return None
+        return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
+
+
+def _positions(places: Rows | int, count: int) -> Positions:
+    return Positions.of(np.arange(places, places + count) if isinstance(places, int) else places)
+
+
+def paired_changes(
+    files: ComparedInputs, left: LeftRows, key: Sequence[str], columns: Columns
+) -> Changes | None:
+    """Return the deletes, then the inserts and updates; the old image of an update comes first.
+
+    Args:
+        key: Columns of the schema.
+
+    Returns:
+        Rows are `placed`. None if there are too many to pair within the memory.
+    """
+    deleted, inserted = (
+        NumberedRows(files, side, left, tuple(key)) for side in (Side.REMOVED, Side.ADDED)
+    )
+    if (len(deleted) + len(inserted)) * PAIR_BYTES > files.limit.memory_bytes // 2:
+        return None
+    return _paired(files, deleted, inserted, tuple(key), columns)
+
+
+def _paired(
+    files: ComparedInputs,
+    deleted: NumberedRows,
+    inserted: NumberedRows,
+    key: tuple[str, ...],
+    columns: Columns,
+) -> Changes:
+    pairs = _pairs(files, deleted, inserted, key)
+    is_alone = np.ones(len(deleted), np.bool_)
+    is_alone[pairs.deleted] = False
+    for batch in merged(deleted.read(columns, is_alone), files.limit):
+        yield ChangeType.DELETE, batch
+    at = 0
+    for rows in merged(inserted.read(columns), files.limit):
+        first, end = np.searchsorted(pairs.inserted, (at, at + rows.num_rows))
+        if first == end:
+            yield ChangeType.INSERT, rows
+        else:
+            wanted, updated = pairs.deleted[first:end], pairs.inserted[first:end] - at
+            yield from _updated_rows(deleted, columns, rows, wanted, updated)
+        at += rows.num_rows
+
+
+def _updated_rows(
+    deleted: NumberedRows, columns: Columns, rows: pa.RecordBatch, wanted: Rows, updated: Rows
+) -> Changes:
+    """Yield rows with the old images of those at the places `updated`, whose numbers are `wanted`.
+
+    Old images may be far larger than new ones. So as many are read at a time as fit a batch.
+    """
+    start = done = 0
+    most = len(wanted)
+    while done < len(wanted):
+        count = min(most, len(wanted) - done)
+        before = deleted.rows(columns, wanted[done : done + count], deleted.max_bytes)
+        if before is None:
+            most = max(1, count // 2)
+            continue
+        done += count
+        end = rows.num_rows if done == len(wanted) else int(updated[done])
+        yield _with_updates(
+            before, rows.slice(start, end - start), updated[done - count : done] - start
+        )
+        start = end
+
+
+def _with_updates(
+    before: pa.RecordBatch, rows: pa.RecordBatch, updated: Rows
+) -> tuple[pa.Array, pa.RecordBatch]:
+    """Return rows with each old image right before the row at its place in `updated`."""
+    count = before.num_rows
+    order = ordered_changes(count, rows.num_rows, Pairs(np.arange(count), updated))
+    places = order.rows + np.where(order.sides == Side.ADDED, count, 0)
+    return order.change_types, pa.concat_batches([before, rows]).take(pa.array(places))
+
+
+def _pairs(
+    files: ComparedInputs, deleted: NumberedRows, inserted: NumberedRows, key: tuple[str, ...]
+) -> Pairs:
+    """Return which rows are updates; by ranges of the keys' hashes, so that memory is bounded."""
+    if not len(deleted) or not len(inserted):
+        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+    hasher = RowHasher(files.commit.schema(key), secrets.randbits(_SEED_BITS))
+    wanted = (len(deleted) + len(inserted)) * PAIRING_BYTES // files.working_bytes
+    bits = wanted.bit_length()
+    ones, others = [], []
+    for part in range(1 << bits):
+        (one, one_numbers), (other, other_numbers) = (
+            _hashes(side.read(key), hasher, bits, part) for side in (deleted, inserted)
+        )
+        found = pair_by_key(one, other)
+        ones.append(one_numbers[found.deleted])
+        others.append(other_numbers[found.inserted])
+    one_side, other_side = np.concatenate(ones), np.concatenate(others)
+    order = np.argsort(other_side)
+    return Pairs(one_side[order], other_side[order])
+
+
+def _hashes(
+    batches: Iterable[pa.RecordBatch], hasher: RowHasher, bits: int, part: int
+) -> tuple[RowHashes, Rows]:
+    """Return the hashes of keys whose first `bits` bits are `part`, and the rows' numbers."""
+    first, second, numbers = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)], []
+    at = 0
+    for batch in batches:
+        hashes = hasher.hash(batch.remove_column(batch.num_columns - 1))
+        places = np.arange(len(hashes))
+        if bits:
+            places = np.flatnonzero(hashes.first >> np.uint64(64 - bits) == np.uint64(part))
+        taken = hashes.take(places)
+        first.append(taken.first)
+        second.append(taken.second)
+        numbers.append(places + at)
+        at += len(hashes)
+    found = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+    return RowHashes(np.concatenate(first), np.concatenate(second)), found

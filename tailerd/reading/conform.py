@@ -6,6 +6,8 @@ columns as null. Everything else is an error that names the column and both type
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
@@ -16,7 +18,6 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
-from tailerd.reading.column_names import fold_name
 from tailerd.reading.file_scan import FieldScan
 from tailerd.reading.nested_arrays import null_mask, own_offsets, zero_based
 from tailerd.reading.shredded_variant import TYPED_VALUE, assembled
@@ -290,3 +291,28 @@ def _retyped(array: pa.Array, scan: FieldScan, detail: str = "") -> UnreadableDa
         f"column {scan.target.name} is {array.type} in the file and {scan.target.type} in the"
         f" table's schema{detail}"
     )
+
+
+_SIGMA = "\N{GREEK CAPITAL LETTER SIGMA}"
+_FINAL_SIGMA = "\N{GREEK SMALL LETTER FINAL SIGMA}"
+_WORD = re.compile(r"\w+(?:[-.']\w+)*")
+
+
+@functools.lru_cache(maxsize=16_384)
+def fold_name(name: str) -> str:
+    """Return the name in Java's lower case; names with the same result are the same to Spark.
+
+    Case folding would also join names that are different to Spark, such as `straße` and `strasse`.
+    Python's lower case differs from Java's in one letter: where Java sees the end of a word.
+    """
+    return _WORD.sub(_lower_word, name).lower() if _SIGMA in name else name.lower()
+
+
+def _lower_word(match: re.Match[str]) -> str:
+    """Return a word with its capital sigmas in lower case: final after a letter and before none."""
+    word = match[0]
+    cased = [place for place, letter in enumerate(word) if letter.lower() != letter.upper()]
+    last = cased[-1]
+    is_final = len(cased) > 1 and word[last] == _SIGMA
+    lower = word.replace(_SIGMA, "\N{GREEK SMALL LETTER SIGMA}")
+    return f"{lower[:last]}{_FINAL_SIGMA}{lower[last + 1 :]}" if is_final else lower

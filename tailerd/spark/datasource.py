@@ -27,19 +27,45 @@ user-defined schema (`.schema(...)`) selects columns by name.
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
 )
 from pyspark.sql.types import StructType
 
-from tailerd.changefeed.offset import Version
+from tailerd.changefeed.change_batch import CHANGE_COLUMNS, COMMIT_TIMESTAMP, COMMIT_VERSION
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, Comparison, may_pass
+from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
 from tailerd.errors import UsageError
+from tailerd.formats.base import ChangeSource
+from tailerd.formats.detect import reader_of
+from tailerd.spark.arrow_schema import declared_schema
+from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
+from tailerd.spark.partitions import pack, read_partition
+from tailerd.spark.source_loop import SourceLoop
+from tailerd.spark.table_source import open_source
 from tailerd.spark.worker_edge import all_errors_travel
+from tailerd.spark.worker_stores import worker_stores
 from tailerd.storage.stores import StoreSettings
 
 _Source = TypeVar("_Source", bound=DataSource)
@@ -95,7 +121,7 @@ class TailerdDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        from tailerd.spark.batch_reader import FilteringBatchReader, TailerdBatchReader
+        from tailerd.spark.datasource import FilteringBatchReader, TailerdBatchReader
 
         options = self._read_options()
         may_drop = self._schema_version is None or bool(options.columns)
@@ -135,3 +161,172 @@ class FilteringDataSource(TailerdDataSource):
     """
 
     _pushes_filters = True
+
+
+@all_errors_travel
+class TailerdBatchReader(DataSourceReader):
+    """Plans on the driver, reads on executors. Picklable."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, *, may_drop: bool) -> None:
+        self._options = options
+        self._target = declared_schema(schema)
+        self._may_drop = may_drop
+        self._filters: list[Filter] = []
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the partitions that hold the rows of the range.
+
+        Raises:
+            TableError, StorageError, UsageError: The range cannot be read.
+        """
+        loop = SourceLoop()
+        try:
+            return pack(loop.call(self._tasks()))
+        finally:
+            loop.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the partition's change rows; on an executor."""
+        stores = worker_stores(self._options.storage)
+        return read_partition(partition, self._target, stores, may_drop=self._may_drop)
+
+    async def _tasks(self) -> list[ChangeTask]:
+        source = await open_source(self._options)
+        start, end = await batch_range(source, self._options)
+        start, end = await self._narrowed(source, start, end)
+        tasks = await tasks_between(source, start, end) if start.is_before(end) else []
+        filters = column_filters(self._filters)
+        return [task for task in tasks if may_match(task, filters)]
+
+    async def _narrowed(
+        self, source: ChangeSource, start: Offset, end: Offset
+    ) -> tuple[Offset, Offset]:
+        """Leave out commits at both ends whose rows cannot pass the filters."""
+        first, last = first_version(self._filters), last_version(self._filters)
+        if last is not None and last < source.version_before(end.version):
+            end = replace(end, version=source.next_version(Version(max(last, BEFORE_ALL))))
+        if first >= end.version:
+            return end, end
+        if first > start.version:
+            # The table may have been replaced before that version: then it has another id.
+            start = await source.offset_at(
+                source.next_version(source.version_before(Version(first)))
+            )
+        return start, end
+
+
+class FilteringBatchReader(TailerdBatchReader):
+    """The same for a session that pushes filters down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters; Spark also applies all of them to the rows."""
+        self._filters = list(filters)
+        return filters
+
+
+# A filter excludes a task only if it is certainly false for every row; Spark filters the remaining
+# rows as usual.
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def may_match(task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
+    """Return whether rows of a task can pass all filters."""
+    others = []
+    for each in filters:
+        if each.column not in CHANGE_COLUMNS:
+            others.append(each)
+        elif not may_pass(_change_value(task, each.column), each):
+            return False
+    return not (others and reader_of(task).excludes(task, others))
+
+
+def first_version(filters: Iterable[Filter]) -> int:
+    """Return the first version whose commit can pass the filters on `_commit_version`."""
+    first = 0
+    for each in filters:
+        match each:
+            case GreaterThan(attribute=(name,), value=int(value)) if name == COMMIT_VERSION:
+                first = max(first, value + 1)
+            case (
+                GreaterThanOrEqual(attribute=(name,), value=int(value))
+                | EqualTo(attribute=(name,), value=int(value))
+            ) if name == COMMIT_VERSION:
+                first = max(first, value)
+            case _:
+                pass
+    return first
+
+
+def last_version(filters: Iterable[Filter]) -> int | None:
+    """Return the last version whose commit can pass them; None if they set no upper bound."""
+    lasts: list[int] = []
+    for each in filters:
+        match each:
+            case LessThan(attribute=(name,), value=int(value)) if name == COMMIT_VERSION:
+                lasts.append(value - 1)
+            case (
+                LessThanOrEqual(attribute=(name,), value=int(value))
+                | EqualTo(attribute=(name,), value=int(value))
+            ) if name == COMMIT_VERSION:
+                lasts.append(value)
+            case _:
+                pass
+    return min(lasts, default=None)
+
+
+def column_filters(filters: Iterable[Filter]) -> list[ColumnFilter]:
+    """Return the filters on one top-level column that can leave tasks out; others are left out."""
+    return [found for each in filters if (found := _column_filter(each)) is not None]
+
+
+def _column_filter(each: Filter) -> ColumnFilter | None:
+    match each:
+        case IsNull(attribute=(name,)):
+            return ColumnFilter(column=name, comparison=Comparison.IS_NULL)
+        case IsNotNull(attribute=(name,)):
+            return ColumnFilter(column=name, comparison=Comparison.IS_NOT_NULL)
+        case In(attribute=(name,), value=choices):
+            return _compared(name, Comparison.IN, tuple(choices))
+        case (
+            EqualTo(attribute=(name,), value=value) | EqualNullSafe(attribute=(name,), value=value)
+        ):
+            # `EqualNullSafe` treats two nulls as equal.
+            return None if value is None else _compared(name, Comparison.EQUAL, (value,))
+        case GreaterThan(attribute=(name,), value=value):
+            return _compared(name, Comparison.GREATER, (value,))
+        case GreaterThanOrEqual(attribute=(name,), value=value):
+            return _compared(name, Comparison.AT_LEAST, (value,))
+        case LessThan(attribute=(name,), value=value):
+            return _compared(name, Comparison.LESS, (value,))
+        case LessThanOrEqual(attribute=(name,), value=value):
+            return _compared(name, Comparison.AT_MOST, (value,))
+        case _:
+            return None
+
+
+def _compared(name: str, comparison: Comparison, values: tuple[object, ...]) -> ColumnFilter | None:
+    """Return a filter; commit times become numbers, None if that fails."""
+    if name == COMMIT_TIMESTAMP:
+        values = tuple(_microseconds(value) for value in values)
+        if UNKNOWN in values:
+            return None
+    return ColumnFilter(column=name, comparison=comparison, values=values)
+
+
+def _microseconds(value: object) -> object:
+    if value is None:
+        return None
+    # Spark compares a time without a zone in the session's zone, which is not known here.
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return (value - _EPOCH) // datetime.timedelta(microseconds=1)
+    return UNKNOWN
+
+
+def _change_value(task: ChangeTask, name: str) -> object:
+    """Return the value that all rows of a task have in a change column."""
+    if name == COMMIT_VERSION:
+        return int(task.version)
+    if name == COMMIT_TIMESTAMP:
+        return task.timestamp_us
+    return UNKNOWN if task.change_type is None else task.change_type.value

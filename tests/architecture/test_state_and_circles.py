@@ -15,7 +15,7 @@ ALLOWED_STATE = {
     "tailerd/storage/s3/io_thread.py: _thread": "the loop of connections: one a process, without"
     " any setting; loops and threads come and go while it lasts",
     "tailerd/storage/s3/io_thread.py: _lock": "guards the making of that thread",
-    "tailerd/sinks/kafka/kept_producers.py: _idle": "a process of an engine keeps nothing else"
+    "tailerd/sinks/kafka/remote_writer.py: _idle": "a process of an engine keeps nothing else"
     " from one task to the next, and a producer costs a second to connect",
     "tailerd/sinks/kafka/remote_writer.py: _schemas": "as above, and a registry is not asked again"
     " for every delivery",

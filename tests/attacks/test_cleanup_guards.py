@@ -21,8 +21,7 @@ from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance import log_cleanup
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, Policies
 from tailerd.formats.delta.protocol.table_properties import parse_interval
 from tailerd.formats.maintenance import (
     CleanupPolicy,

@@ -47,7 +47,7 @@ from tailerd.reading.parquet_footer import (
     without_group_marks,
 )
 from tailerd.records.variant import variant_json
-from tailerd.rows.variant_values import canonical_variant
+from tailerd.rows.hashing import canonical_variant
 from tests.formats.lance.wire_format import field, manifest_file, message
 from tests.tables import vectors
 

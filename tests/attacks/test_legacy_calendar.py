@@ -15,7 +15,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import UnreadableDataFileError
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.protocol.data_file import TableSchema
-from tailerd.formats.delta.protocol.file_bounds import bounds_of
+from tailerd.formats.delta.protocol.rewritten_files import bounds_of
 from tailerd.formats.plain_schema import file_column, plain_type
 from tailerd.reading.equal_chunks import difference_of_files
 from tailerd.reading.file_scan import FileScan

@@ -20,14 +20,18 @@ from tailerd.errors import LogChangedError, StateInUseError, StorageError
 from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
+from tailerd.formats.delta.maintenance import policies as delta_policies
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies import log_compaction
-from tailerd.formats.delta.maintenance.policies.base import CommitFigures, LogStats
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    MAX_COMPACTION_BYTES,
+    CheckpointPolicy,
+    ChecksumPolicy,
+    CommitFigures,
+    LogCompactionPolicy,
+    LogStats,
+    Policies,
+)
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.maintenance import messages
 from tailerd.maintenance.pins import Pin, PinBoard
@@ -235,7 +239,16 @@ async def test_a_log_of_one_checkpoint_is_maintained_and_goes_on(tmp_path: Path)
 
 @given(
     sizes=st.lists(
-        st.sampled_from([1, MAX_BYTES // 3, MAX_BYTES // 2, MAX_BYTES, MAX_BYTES + 1]), max_size=24
+        st.sampled_from(
+            [
+                1,
+                MAX_COMPACTION_BYTES // 3,
+                MAX_COMPACTION_BYTES // 2,
+                MAX_COMPACTION_BYTES,
+                MAX_COMPACTION_BYTES + 1,
+            ]
+        ),
+        max_size=24,
     )
 )
 def test_compactions_leave_out_what_fits_no_file_and_nothing_else(sizes: list[int]) -> None:
@@ -255,18 +268,18 @@ def test_compactions_leave_out_what_fits_no_file_and_nothing_else(sizes: list[in
         assert decision.end_version is not None
         part = range(decision.start_version, decision.end_version + 1)
         assert len(part) >= 2
-        assert sum(sizes[version] for version in part) <= MAX_BYTES
+        assert sum(sizes[version] for version in part) <= MAX_COMPACTION_BYTES
         compacted.update(part)
         until = decision.end_version
     for first, second in zip(range(len(sizes)), range(1, len(sizes)), strict=False):
         is_left = not {first, second} & compacted
-        assert not is_left or sizes[first] + sizes[second] > MAX_BYTES
+        assert not is_left or sizes[first] + sizes[second] > MAX_COMPACTION_BYTES
 
 
 async def test_a_huge_commit_is_compacted_around(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_compaction, "MAX_BYTES", 2000)
+    monkeypatch.setattr(delta_policies, "MAX_COMPACTION_BYTES", 2000)
     table = TableBuilder(tmp_path)
     table.create(add("a"))
     table.checkpoint(0)

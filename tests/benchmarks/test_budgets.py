@@ -13,7 +13,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
+from tailerd.formats.delta.stats.table_growth import SnapshotCache
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.storage.base import ObjectStore

@@ -17,8 +17,7 @@ import pytest
 
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies import ChecksumPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy
 from tests.benchmarks.big_tables import big_checkpoint, clone, many_commits, wide_table
 from tests.benchmarks.conftest import Report

@@ -12,7 +12,7 @@ import deltalake
 import pytest
 
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
+from tailerd.formats.delta.stats.table_growth import SnapshotCache
 from tests.benchmarks.big_tables import (
     FILES_PER_COMMIT,
     add_of,

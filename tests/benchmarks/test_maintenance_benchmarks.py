@@ -65,7 +65,7 @@ OUR_INCREMENTAL = """
     import asyncio, sys, time
     from tailerd.formats.delta.log.log_reader import LogReader
     from tailerd.formats.delta.log.log_writer import LogWriter
-    from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
+    from tailerd.formats.delta.stats.table_growth import SnapshotCache
 
     async def job():
         reader, version = LogReader.at(sys.argv[1]), int(sys.argv[2])

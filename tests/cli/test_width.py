@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tailerd.cli.change_table import ChangeTable, text_width
-from tailerd.cli.pipeline_view import view_lines
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, fitted_widths
-from tailerd.cli.status import row_of
+from tailerd.cli.status import row_of, view_lines
 from tests.cli.commands import Commands
 from tests.cli.test_daemon_client import STATUS, TABLE, listening
 from tests.records.batches import change_batch

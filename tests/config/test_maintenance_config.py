@@ -13,10 +13,12 @@ from tailerd.config.maintenance import MaintenanceConfig, maintenance_class
 from tailerd.config.sections import SparkConfig
 from tailerd.errors import ConfigError
 from tailerd.formats.delta.config import DeltaMaintenanceConfig
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    CheckpointPolicy,
+    ChecksumPolicy,
+    LogCompactionPolicy,
+    Policies,
+)
 from tailerd.formats.detect import table_format
 from tailerd.formats.maintenance import DailyPause, EngineSettings, MaintenancePolicies
 from tailerd.formats.placement import TablePlace

@@ -18,7 +18,7 @@ from tailerd.errors import MissingDataFileError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol import change_plan
-from tailerd.reading import compared_files, row_pairs
+from tailerd.reading import compared_files, compared_rows
 from tests.corners.feed import EVERYTHING, Commands, batches_of, changes, told
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import Field, field, map_of, struct
@@ -202,7 +202,7 @@ async def test_more_rows_than_memory_can_pair_come_unpaired(
     table = TableBuilder(tmp_path)
     [add] = table.append(numbered(10)).adds
     table.commit(table.remove(add), table.data_file(numbered(10, "b")))
-    monkeypatch.setattr(row_pairs, "PAIR_BYTES", DEFAULT_BATCH_LIMIT.memory_bytes)
+    monkeypatch.setattr(compared_rows, "PAIR_BYTES", DEFAULT_BATCH_LIMIT.memory_bytes)
     found = in_order(await read(tmp_path, identity=["id"]), "id")
     assert [kind for kind, _ in found] == ["delete"] * 10 + ["insert"] * 10
 

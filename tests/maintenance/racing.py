@@ -15,10 +15,12 @@ from tailerd.clock import Clock
 from tailerd.errors import TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    CheckpointPolicy,
+    ChecksumPolicy,
+    LogCompactionPolicy,
+    Policies,
+)
 from tailerd.formats.maintenance import CleanupPolicy, RetentionFloor
 from tests.formats.delta.histories import assert_described, assert_is, live_files
 from tests.tables import naive_log

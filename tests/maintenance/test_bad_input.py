@@ -14,8 +14,7 @@ import pytest
 from tailerd.errors import TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tailerd.errors import StorageError
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
 from tailerd.storage.lease import LEASE_SECONDS, Holder, Lease
 from tailerd.storage.local import LocalStore

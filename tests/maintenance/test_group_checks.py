@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.errors import CorruptLogError, LogCleanedUpError
-from tailerd.formats.delta.log import group_checks
+from tailerd.formats.delta.log import checkpoint_source
 from tailerd.formats.delta.log.checkpoint_entries import check_entries
 from tailerd.formats.delta.log.checkpoint_source import CheckpointSource, CopiedGroup
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
@@ -118,7 +118,7 @@ async def test_however_long_the_last_check_takes_nothing_appears_before(
         if not threading.current_thread().name.startswith("row-group-check"):
             copied.release()
 
-    monkeypatch.setattr(group_checks, "check_entries", check_after_copying)
+    monkeypatch.setattr(checkpoint_source, "check_entries", check_after_copying)
     monkeypatch.setattr(RowGroupFile, "copy", copy_and_tell)
     with pytest.raises(LogCleanedUpError):
         await held.checkpoint()
@@ -162,7 +162,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_and_no_open_file(
         opened.append(open_file(file))  # type: ignore[arg-type]
         return opened[-1]
 
-    monkeypatch.setattr(group_checks, "check_entries", wait)
+    monkeypatch.setattr(checkpoint_source, "check_entries", wait)
     monkeypatch.setattr(source, "opened", noted)
 
     async def consume() -> None:
@@ -218,7 +218,7 @@ def keys_of(*keys: int) -> KeyArray:
 
 def test_paths_and_deletion_vectors_are_checked() -> None:
     source, columns, kind = group_of(PLAIN, WITH_VECTOR)
-    with group_checks.GroupChecks("it", "", kind) as checks:
+    with checkpoint_source.GroupChecks("it", "", kind) as checks:
         pages = checks.begin(source, columns, keys_of(*KEYS))
         checks.finish()
         assert pages.keys() == {path for path in columns if path.endswith(("path", "Dv"))} | {
@@ -239,7 +239,7 @@ def test_paths_and_deletion_vectors_are_checked() -> None:
 
 def test_a_failed_check_is_told_before_the_next_row_group() -> None:
     source, columns, kind = group_of(PLAIN, WITH_VECTOR)
-    with group_checks.GroupChecks("it", "", kind) as checks:
+    with checkpoint_source.GroupChecks("it", "", kind) as checks:
         checks.begin(source, columns, keys_of(1, 2))
         with pytest.raises(LogCleanedUpError):
             checks.begin(source, columns, keys_of(*KEYS))
@@ -251,7 +251,7 @@ def test_a_damaged_column_is_told() -> None:
     chunk = columns["add.path"]
     body[chunk.start + 40 : chunk.start + chunk.size_bytes] = bytes(chunk.size_bytes - 40)
     keys = [file_key(f"p{n}", None) for n in range(500)]
-    with group_checks.GroupChecks("it", "", kind) as checks:
+    with checkpoint_source.GroupChecks("it", "", kind) as checks:
         checks.begin(pa.BufferReader(bytes(body)), columns, keys_of(*keys))
         with pytest.raises((CorruptLogError, LogCleanedUpError), match="it"):
             checks.finish()
@@ -260,6 +260,6 @@ def test_a_damaged_column_is_told() -> None:
 def test_entries_without_a_column_of_deletion_vectors_have_none() -> None:
     source, columns, kind = group_of(PLAIN)
     fewer = {path: chunk for path, chunk in columns.items() if "deletionVector" not in path}
-    with group_checks.GroupChecks("it", "", kind) as checks:
+    with checkpoint_source.GroupChecks("it", "", kind) as checks:
         assert checks.begin(source, fewer, keys_of(KEYS[0])).keys() == {"add.path"}
         checks.finish()

@@ -11,9 +11,9 @@ import pytest
 from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
-from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 from tailerd.formats.delta.protocol import sidecar_plan
 from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.formats.delta.stats.table_growth import SnapshotCache
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.formats.delta.histories import assert_described, assert_is, live_files

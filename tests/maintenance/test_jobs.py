@@ -12,11 +12,13 @@ import pytest
 from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance, LogState
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.base import LogStats
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    CheckpointPolicy,
+    ChecksumPolicy,
+    LogCompactionPolicy,
+    LogStats,
+    Policies,
+)
 from tailerd.formats.maintenance import CleanupPolicy, JobResult, RetentionFloor
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock

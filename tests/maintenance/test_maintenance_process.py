@@ -17,10 +17,12 @@ import deltalake
 import pytest
 
 from tailerd.clock import SystemClock
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    CheckpointPolicy,
+    ChecksumPolicy,
+    LogCompactionPolicy,
+    Policies,
+)
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause
 from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.maintenance.table_maintainer import KeptTable

@@ -10,8 +10,7 @@ import pytest
 from tailerd.errors import AccessDeniedError, PinUnreadableError, UsageError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy, RetentionFloor, no_readers
 from tailerd.maintenance.pins import Pin, PinBoard, with_pins
 from tailerd.storage.local import LocalStore

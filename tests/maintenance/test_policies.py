@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.base import (
+from tailerd.formats.delta.maintenance.policies import (
+    MAX_COMPACTION_BYTES,
     READER_BYTES_PER_SECOND,
+    CheckpointPolicy,
+    ChecksumPolicy,
     CommitFigures,
+    LogCompactionPolicy,
     LogStats,
+    Policies,
 )
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import MAX_BYTES, LogCompactionPolicy
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -107,9 +108,9 @@ def test_a_compaction_takes_what_is_in_no_other() -> None:
 
 def test_a_compaction_is_no_larger_than_memory_allows() -> None:
     policy = LogCompactionPolicy(every_commits=5)
-    decision = policy.decide(stats(10, size=MAX_BYTES // 4), NOW)
+    decision = policy.decide(stats(10, size=MAX_COMPACTION_BYTES // 4), NOW)
     assert (decision.start_version, decision.end_version) == (10, 13)
-    large = policy.decide(stats(10, size=MAX_BYTES), NOW)
+    large = policy.decide(stats(10, size=MAX_COMPACTION_BYTES), NOW)
     assert not large.is_due
     assert "too large" in large.reason
 

@@ -13,9 +13,7 @@ from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, ChecksumPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore

@@ -33,7 +33,7 @@ from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.maintenance.engine_messages import EngineRequest
 from tailerd.registry import MAINTENANCE_PROGRAMS
-from tailerd.spark.task_executor import SparkTaskExecutor
+from tailerd.spark.maintenance_program import SparkTaskExecutor
 from tests.doubles.sim_clock import SimClock
 from tests.formats.delta.histories import CheckpointKind, write_checkpoint, write_history
 from tests.formats.delta.log_bodies import add, remove

@@ -11,9 +11,7 @@ import pytest
 from tailerd.errors import AccessDeniedError, StorageError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, ChecksumPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
 from tailerd.maintenance.opening import MaintainedTable
 from tailerd.maintenance.table_maintainer import REFUSED_SECONDS, KeptTable, TableMaintainer

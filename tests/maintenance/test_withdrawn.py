@@ -16,8 +16,7 @@ from tailerd.errors import AccessDeniedError, LogChangedError, StorageError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
+from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, Policies
 from tailerd.storage.local import LocalOutput, LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.output import Output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
-from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies import Policies
 from tailerd.formats.delta.stats.table_growth import open_growth
 from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.placement import TablePlace

@@ -7,11 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.base import CommitFigures, LogStats
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    CheckpointPolicy,
+    ChecksumPolicy,
+    CommitFigures,
+    LogCompactionPolicy,
+    LogStats,
+    Policies,
+)
 from tailerd.formats.maintenance import DAY_MINUTES, MINUTE_MS, DailyPause
 
 NOW = 1_700_000_000_000

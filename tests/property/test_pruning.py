@@ -30,7 +30,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.spark.change_range import UNLIMITED, tasks_between
-from tailerd.spark.pruning import column_filters, first_version, last_version, may_match
+from tailerd.spark.datasource import column_filters, first_version, last_version, may_match
 from tests.tables.builder import CDF, TableBuilder
 
 FIELDS = [("id", "long"), ("p", "string"), ("n", "integer"), ("day", "date"), ("d", "decimal(5,2)")]

@@ -18,8 +18,7 @@ from kafka.record.util import encode_varint
 from tailerd.records.base import Header, Records
 from tailerd.records.short_bytes import constant, varint, varints
 from tailerd.sinks.kafka.record_batches.compression import Compression
-from tailerd.sinks.kafka.record_batches.murmur2 import murmur2
-from tailerd.sinks.kafka.record_batches.partitioning import RUN_RECORDS, assign_partitions
+from tailerd.sinks.kafka.record_batches.partitioning import RUN_RECORDS, assign_partitions, murmur2
 from tailerd.sinks.kafka.record_batches.record_batch import (
     BuiltBatches,
     RecordBatch,
@@ -126,7 +125,7 @@ def test_one_batch_is_byte_for_byte_that_of_kafka_python(
 ) -> None:
     records, headers, times, rows = made
 
-    with patch("tailerd.sinks.kafka.record_batches.few_records.MAX_FEW_RECORDS", max_few):
+    with patch("tailerd.sinks.kafka.record_batches.record_batch.MAX_FEW_RECORDS", max_few):
         built = record_batches(records, timestamps_ms=times, headers=headers)
 
     if not rows:
@@ -164,7 +163,7 @@ def test_every_record_arrives_once_in_order_in_its_partition_within_the_limit(
     partitions = np.array(chosen, dtype=np.int32)
     limit = RecordBatchLimit(max_bytes=max_bytes, max_records=max_records)
 
-    with patch("tailerd.sinks.kafka.record_batches.few_records.MAX_FEW_RECORDS", max_few):
+    with patch("tailerd.sinks.kafka.record_batches.record_batch.MAX_FEW_RECORDS", max_few):
         built = record_batches(
             records,
             timestamps_ms=times,
@@ -288,7 +287,7 @@ def test_values_beyond_two_gibibytes_of_one_buffer_are_found() -> None:
         pa.large_binary(), 5, [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
 
-    with patch("tailerd.sinks.kafka.record_batches.few_records.MAX_FEW_RECORDS", 0):
+    with patch("tailerd.sinks.kafka.record_batches.record_batch.MAX_FEW_RECORDS", 0):
         built = record_batches(Records(keys=None, values=whole), timestamps_ms=NOW_MS)
 
     assert [each.row for each in built.oversize] == [1, 2]

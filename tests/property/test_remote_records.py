@@ -15,11 +15,10 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.records.base import FormatOptions, Header
 from tailerd.records.json import JsonEncoder
-from tailerd.sinks.kafka import kept_producers, remote_writer
+from tailerd.sinks.kafka import remote_writer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.kept_producers import KeptProducer
-from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.remote_writer import KeptProducer, RecordsWriter
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
@@ -53,8 +52,8 @@ def sent_elsewhere(config: KafkaSinkConfig, topics: list[str], *given_batches: C
     )
     opened = KeptProducer(connection=Connection(config), client=client.client)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(kept_producers, "_opened", lambda *_: opened)
-        patches.setattr(kept_producers, "_idle", {})
+        patches.setattr(remote_writer, "_opened", lambda *_: opened)
+        patches.setattr(remote_writer, "_idle", {})
         patches.setattr(remote_writer, "_schemas", OrderedDict())
         patches.setattr("tailerd.sinks.kafka.session.time.time_ns", lambda: NOW_US * 1000)
         pickle.loads(pickle.dumps(writer))(iter(given_batches))

@@ -23,9 +23,9 @@ from tailerd.errors import (
     UnsupportedFeatureError,
 )
 from tailerd.formats.plain_schema import file_column
+from tailerd.reading.compared_files import footer_bounds
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.parquet import read_file
-from tailerd.reading.parquet_bounds import footer_bounds
 from tailerd.reading.parquet_chunks import parse_footer
 from tailerd.reading.parquet_footer import Fields, PageHeader, _Reader, _write_struct
 

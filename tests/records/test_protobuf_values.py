@@ -22,7 +22,7 @@ from tailerd.records.read_back import RowReader
 from tailerd.records.schemas.protobuf_parser import parsed_messages
 from tailerd.records.schemas.protobuf_schema import Collections
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.registered_values import ValueReader
+from tailerd.sinks.kafka.destinations import ValueReader
 from tests.records.batches import change_batch
 from tests.records.tables import tables
 from tests.records.test_avro import ENVELOPE_KINDS, ENVELOPE_ROWS, variants

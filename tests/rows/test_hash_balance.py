@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailerd.rows import hash_balance
-from tailerd.rows.difference import RowDifference, Side
-from tailerd.rows.hash_balance import HashBalance
+from tailerd.rows.difference import HashBalance, RowDifference, Side
 from tailerd.rows.hashing import RowHashes
 
 BITS = 12
@@ -69,7 +67,7 @@ def test_few_rows_that_differ_among_many_take_two_passes(differing: int, passes:
     difference = RowDifference(max_bytes=300_000)
     found: dict[Side, list[int]] = {side: [] for side in Side}
     taken = 0
-    with patch.object(hash_balance, "_LEAST_BITS", 10):
+    with patch.object(difference, "_MIN_BALANCE_BITS", 10):
         while not difference.is_complete:
             for start in range(0, 40_000, 1000):
                 rows = slice(start, start + 1000)

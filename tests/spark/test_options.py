@@ -13,7 +13,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.config import TableConfig
 from tailerd.errors import UsageError
 from tailerd.spark.options import READ_OPTIONS, ReadOptions
-from tailerd.spark.queries import read_options
+from tailerd.spark.supervisor import read_options
 
 
 def test_every_option_is_read_whatever_its_case() -> None:

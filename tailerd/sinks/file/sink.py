@@ -15,13 +15,14 @@ file `....gap.json`, named by what follows it; files of a replaced table are mov
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import pyarrow as pa
 
@@ -38,10 +39,8 @@ from tailerd.sinks.file.delivery_files import (
     Folder,
     prefix,
 )
-from tailerd.sinks.file.gaps import set_aside, write_gap_record
 from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.parts import close_durably, open_temporary
-from tailerd.sinks.file.read_back import read_lines
 from tailerd.sinks.resources import EncodeBatch, SinkResources
 from tailerd.storage.posix_files import sync_folder
 from tailerd.threads import in_thread
@@ -368,3 +367,70 @@ def _cut_version(offset: Offset) -> int:
     """Return the first version whose rows are removed from files that start before the offset."""
     # An offset inside a commit or a snapshot is always the end of a delivery, and so of a file.
     return offset.version + (offset.position > 0)
+
+
+def write_gap_record(path: Path, gap: Gap, owner: FolderOwner, mode: int | None = None) -> None:
+    """Write a durable record of the versions missing before the next files; raises `OSError`."""
+    content = {
+        "table": gap.table,
+        "reason": gap.reason,
+        "from": json.loads(gap.start.to_json()),
+        "to": json.loads(gap.end.to_json()),
+    }
+    with open_temporary(owner.temporary(path), mode) as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
+        close_durably(file)
+    owner.publish(path)
+    sync_folder(path.parent)
+
+
+def set_aside(folder: Path, files: Iterable[Path], gap: Gap) -> None:
+    """Move files of another history into a separate folder; a repeated call continues.
+
+    Raises `OSError`. Files are moved in the given order.
+    """
+    start = gap.start
+    digest = hashlib.sha256(start.table_id.encode()).hexdigest()[:8]
+    aside = folder / f"replaced-{start.version:020d}-{start.position:020d}-{digest}"
+    aside.mkdir(exist_ok=True)
+    for path in files:
+        target, number = aside / path.name, 1
+        while target.exists():
+            # The same history was replaced before at the same offset; nothing is overwritten.
+            number += 1
+            target = aside / f"{path.name}.{number}"
+        path.rename(target)
+    sync_folder(aside)
+    sync_folder(folder)
+
+
+CHUNK_BYTES = 1 << 20
+
+
+async def read_lines(folder: Path) -> AsyncGenerator[Sequence[bytes]]:
+    """Yield the lines of all JSON-lines files of a folder, in the order of the file names.
+
+    Raises:
+        SinkError: The folder or a file cannot be read, or there are Parquet files.
+    """
+    try:
+        for path in await asyncio.to_thread(_files, folder):
+            with path.open("rb") as file:
+                while lines := await asyncio.to_thread(_next_lines, file):
+                    yield lines
+    except OSError as error:
+        raise SinkError(f"The sink folder {folder} cannot be read: {error.strerror}.") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    if any(path.suffix == ".parquet" for path in files):
+        raise SinkError(
+            f"The sink folder {folder} holds Parquet files, and only JSON lines can be read back.",
+            remedy="Query them with any Parquet reader.",
+        )
+    return [path for path in files if path.suffix == ".jsonl"]
+
+
+def _next_lines(file: BinaryIO) -> list[bytes]:
+    return file.readlines(CHUNK_BYTES)

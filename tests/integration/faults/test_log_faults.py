@@ -11,7 +11,7 @@ import pytest
 from tailerd.errors import FileMissingError, StorageError, TailerdError
 from tailerd.formats.delta.log import segment_replay
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
+from tailerd.formats.delta.stats.table_growth import SnapshotCache
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
 from tests.formats.delta.histories import (

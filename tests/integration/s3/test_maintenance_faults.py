@@ -13,10 +13,12 @@ from tailerd.errors import LogCleanedUpError, TailerdError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
-from tailerd.formats.delta.maintenance.policies.checkpoint import CheckpointPolicy
-from tailerd.formats.delta.maintenance.policies.checksum import ChecksumPolicy
-from tailerd.formats.delta.maintenance.policies.log_compaction import LogCompactionPolicy
+from tailerd.formats.delta.maintenance.policies import (
+    CheckpointPolicy,
+    ChecksumPolicy,
+    LogCompactionPolicy,
+    Policies,
+)
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store

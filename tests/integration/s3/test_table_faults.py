@@ -18,7 +18,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies import Policies
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.stores import Stores

@@ -14,11 +14,10 @@ from kafka.errors import TopicAuthorizationFailedError
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.errors import SinkError, SinkRefusedError
-from tailerd.sinks.kafka import kept_producers, remote_writer
+from tailerd.sinks.kafka import remote_writer
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.kept_producers import KeptProducer
-from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.remote_writer import KeptProducer, RecordsWriter
 from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.shared_transaction import SharedTransaction
@@ -92,8 +91,8 @@ class Process:
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     made = Process()
-    monkeypatch.setattr(kept_producers, "_opened", made.open)
-    monkeypatch.setattr(kept_producers, "_idle", {})
+    monkeypatch.setattr(remote_writer, "_opened", made.open)
+    monkeypatch.setattr(remote_writer, "_idle", {})
     monkeypatch.setattr(remote_writer, "_schemas", OrderedDict())
     return made
 

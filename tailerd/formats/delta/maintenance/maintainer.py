@@ -10,7 +10,7 @@ from tailerd.formats.delta.maintenance.distributed.request import (
     CheckpointRequest,
 )
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
-from tailerd.formats.delta.maintenance.plan import Policies
+from tailerd.formats.delta.maintenance.policies import Policies
 from tailerd.formats.maintenance import (
     AskFloor,
     MaintenancePolicies,

@@ -6,19 +6,20 @@ Rows come from statistics: after a file without them, or an inconsistent commit,
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 from tailerd.changefeed.offset import Offset, Phase, first_commit
-from tailerd.errors import MissingVersionError
+from tailerd.errors import BugError, MissingVersionError
 from tailerd.formats.delta.log.live_files import count_rows
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
-from tailerd.formats.delta.log.snapshot_cache import SnapshotCache
 from tailerd.formats.delta.protocol.commit_file import Commit
+from tailerd.formats.delta.protocol.log_path import LogFile
+from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.schema_text import column_texts
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
-from tailerd.formats.delta.stats.log_tally import LogTally
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.statistics import (
     Columns,
@@ -238,3 +239,155 @@ def _snapshot_share(offset: Offset | None) -> float:
     if offset is None or offset.phase is not Phase.SNAPSHOT:
         return 0.0
     return 1 - offset.position / _FILE_KEYS
+
+
+class SnapshotCache:
+    """Holds one table's snapshot and advances it.
+
+    Case A: the next commit exists: the snapshot advances by it.
+    Case B: it does not exist: nothing happens; one request was made.
+
+    Args:
+        reader: The table's log.
+        with_files: Whether live files are indexed.
+        in_thread: Whether commits are applied in a worker thread: an index that is folded, or a
+            commit of very many files, takes longer than an event loop should wait.
+    """
+
+    def __init__(
+        self, reader: LogReader, *, with_files: bool = True, in_thread: bool = False
+    ) -> None:
+        self.reader = reader
+        self._in_thread = in_thread
+        self._with_files = with_files
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot seen.
+
+        Raises:
+            BugError: `open` was not called.
+        """
+        if self._snapshot is None:
+            raise BugError("The snapshot cache was asked before it was opened.")
+        return self._snapshot
+
+    async def open(self, version: int | None = None) -> Snapshot:
+        """Load a version (None: the newest) from the log.
+
+        Raises:
+            TableError: As `LogReader.open`.
+        """
+        self._snapshot = await self.reader.open(version, with_files=self._with_files)
+        return self._snapshot
+
+    async def advance(self) -> CommitBody | None:
+        """Apply the next commit, if it exists; return it.
+
+        Raises:
+            TableError: The commit is damaged, or changes to a protocol that is not supported.
+        """
+        found = await self.reader.find_commit(self.snapshot.version + 1)
+        if found is None:  # Case B
+            return None
+        # Case A. Checked first: advancing takes the files away from the snapshot that stays.
+        self.snapshot.state.after(found.commit).check_rows()
+        if self._in_thread:
+            self._snapshot = await asyncio.to_thread(self.snapshot.advance, found.commit)
+        else:
+            self._snapshot = self.snapshot.advance(found.commit)
+        return found
+
+
+RECENT_SECONDS = 60.0
+"""How often the newest part of the log is listed, while there are new commits."""
+WHOLE_SECONDS = 3600.0
+"""How often the whole log is listed: cleanup removes its oldest files."""
+
+
+class LogTally:
+    """Counts files of one log: listed periodically, updated by every commit in between.
+
+    Attributes:
+        checkpoint_version: The newest complete checkpoint; None without one.
+        commits, bytes: Commits after it, and their bytes: what a reader replays.
+        files: Files of the log.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self.checkpoint_version: int | None = None
+        self.commits = 0
+        self.bytes = 0
+        self.files = 0
+        self._older_files = 0
+        self._listed_from = 0
+        self._whole_at = float("-inf")
+        self._listed_at = float("-inf")
+        self._newest = -1
+        self.is_settled = True
+
+    async def look(self, now: float) -> bool:
+        """List the log if that is due; return whether it was.
+
+        Args:
+            now: Monotonic seconds.
+
+        Raises:
+            StorageError: The log cannot be listed.
+        """
+        if now - self._whole_at >= WHOLE_SECONDS:
+            self._learn(await self._reader.list_log(), 0)
+            self._whole_at = now
+        elif now - self._listed_at >= RECENT_SECONDS:
+            self._learn(await self._reader.list_log(self._listed_from), self._older_files)
+        else:
+            return False
+        self._listed_at = now
+        self.is_settled = True
+        return True
+
+    def due_in(self, now: float) -> float | None:
+        """Return the seconds until the next listing is due; None while there are no commits."""
+        return None if self.is_settled else max(0.0, self._listed_at + RECENT_SECONDS - now)
+
+    def expire(self) -> None:
+        """Make the next `look` list the newest part of the log: a checkpoint was written."""
+        self._listed_at = float("-inf")
+        self.is_settled = False
+
+    def advance(self, file: LogFile) -> None:
+        """Count a new commit."""
+        if file.version <= self._newest:
+            # The listing included it already.
+            return
+        self._newest = file.version
+        self.commits += 1
+        self.bytes += file.size_bytes
+        self.files += 1
+        self.is_settled = False
+
+    def _learn(self, listing: LogListing, older_files: int) -> None:
+        if listing.checkpoints:
+            self.checkpoint_version = max(listing.checkpoints)
+        after = -1 if self.checkpoint_version is None else self.checkpoint_version
+        since = [file for version, file in listing.commits.items() if version > after]
+        self.commits = len(since)
+        self.bytes = sum(file.size_bytes for file in since)
+        self.files = older_files + _count(listing, 0)
+        self._newest = max(listing.commits, default=-1)
+        if not older_files:
+            self._listed_from = max(0, after)
+            self._older_files = self.files - _count(listing, self._listed_from)
+
+
+def _count(listing: LogListing, start: int) -> int:
+    """Return the number of files in a listing for versions from `start` on."""
+    checkpoints = listing.checkpoints.items()
+    return (
+        sum(version >= start for version in listing.commits)
+        + sum(len(parts) for version, found in checkpoints if version >= start for parts in found)
+        + sum(file.version >= start for file in listing.compactions)
+        + sum(version >= start for version in listing.checksum_versions)
+    )

@@ -26,8 +26,7 @@ from pyspark.sql.datasource import (
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.errors import UsageError
-from tailerd.spark.batch_reader import FilteringBatchReader
-from tailerd.spark.datasource import FilteringDataSource
+from tailerd.spark.datasource import FilteringBatchReader, FilteringDataSource
 from tailerd.spark.partitions import ChangePartition
 from tests.tables.builder import CDF, TableBuilder
 

@@ -9,7 +9,7 @@ from typing import Never
 
 import pytest
 
-from tailerd.sinks.kafka.diagnosis import refusal
+from tailerd.sinks.kafka.connection import refusal
 
 
 @pytest.mark.parametrize("raised", [None, ssl.SSLEOFError, ssl.SSLZeroReturnError])

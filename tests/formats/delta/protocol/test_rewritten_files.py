@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
-from tailerd.formats.delta.protocol.file_bounds import bounds_of
-from tailerd.formats.delta.protocol.rewritten_files import can_compare, file_bounds
+from tailerd.formats.delta.protocol.rewritten_files import bounds_of, can_compare, file_bounds
 from tailerd.rows.groups import ColumnBounds
 from tests.tables.delta_schema import Field, array, field, struct
 

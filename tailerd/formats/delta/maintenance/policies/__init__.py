@@ -1,1 +1,0 @@
-"""Decides which job is due, and why. Pure: each policy takes figures and a time."""
