@@ -65,7 +65,9 @@ histories = st.lists(
 def legal(table: TableBuilder, actions: list[Action]) -> list[Action]:
     """Leave out file actions that would be illegal in the table's next commit."""
     live = table.state().adds if table.version >= 0 else {}
-    removed = {key_of(action["remove"]) for action in actions if "remove" in action}
+    removals = (key_of(action["remove"]) for action in actions if "remove" in action)
+    # Of several removals of a path, the first one stays.
+    removed = set({path: (path, vector) for path, vector in reversed([*removals])}.values())
     seen: set[tuple[str, str]] = set()
     kept = []
     for action in actions:
