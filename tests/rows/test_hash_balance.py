@@ -67,7 +67,7 @@ def test_few_rows_that_differ_among_many_take_two_passes(differing: int, passes:
     difference = RowDifference(max_bytes=300_000)
     found: dict[Side, list[int]] = {side: [] for side in Side}
     taken = 0
-    with patch.object(difference, "_MIN_BALANCE_BITS", 10):
+    with patch("tailerd.rows.difference._MIN_BALANCE_BITS", 10):
         while not difference.is_complete:
             for start in range(0, 40_000, 1000):
                 rows = slice(start, start + 1000)

@@ -2,8 +2,7 @@
 
 `KafkaProducer.send` builds batches record by record in Python, which is most of its cost. Here a
 finished batch replaces the client's own builder in its accumulator; the client still handles
-metadata, retries, idempotence, transactions, TLS and SASL. This uses private names of one pinned
-release: a guard test lists them all.
+metadata, retries, idempotence, transactions, TLS and SASL.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from kafka.producer.producer_batch import ProducerBatch
 
 from tailerd.errors import BugError
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.client_internals import append_batch
 from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import (
@@ -56,8 +56,6 @@ class BatchProducer:
             for batch in built.batches:
                 acknowledgements.reserve(batch.size_bytes)
                 self._enqueue(request.topic, batch, acknowledgements)
-                # At once: the next batch may have to wait until this one is acknowledged.
-                self._producer._sender.wakeup()
             oversize += (
                 OversizeRecord(row=start + each.row, size_bytes=each.size_bytes)
                 for each in built.oversize
@@ -65,23 +63,8 @@ class BatchProducer:
         return tuple(oversize)
 
     def _enqueue(self, topic: str, batch: RecordBatch, acknowledgements: Acknowledgements) -> None:
-        """Put a batch into the accumulator's queue, as `RecordAccumulator.append` does."""
-        place = TopicPartition(topic, batch.partition)
-        transactions = self._producer._transaction_manager
-        if transactions.is_transactional():
-            transactions.maybe_add_partition_to_transaction(place)
-        item = ProducerBatch(place, FinishedRecords(batch))
-        item._record_futures = _Watch(item.produce_future, batch, acknowledgements)
-        accumulator = self._producer._accumulator
-        accumulator._appends_in_progress.increment()
-        try:
-            with accumulator._tp_lock(place):
-                if accumulator._closed:
-                    raise IllegalStateError("the producer is closed")
-                accumulator._batches[place].append(item)
-                accumulator._incomplete.add(item)
-        finally:
-            accumulator._appends_in_progress.decrement()
+        item = ProducerBatch(TopicPartition(topic, batch.partition), FinishedRecords(batch))
+        append_batch(self._producer, item, _Watch(item.produce_future, batch, acknowledgements))
 
 
 class FinishedRecords:

@@ -6,22 +6,20 @@ import logging
 import socket
 import ssl
 import struct
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.cluster import ClusterMetadata
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError
 from kafka.net.sasl import get_sasl_mechanism
 
 from tailerd.config.values import parse_address
 from tailerd.errors import SinkError, SinkRefusedError, TailerdError
+from tailerd.sinks.kafka.client_internals import prepare
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.errors import CLOSED_TLS, kafka_calls
 from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
-from tailerd.sinks.kafka.producer_state import keep_batches, keep_identity
 
 # Its messages appear only if logging is configured, never on standard error by default: failures
 # are reported once, as a tailerd error.
@@ -87,9 +85,7 @@ class Connection:
                 enable_idempotence=True,
                 **{k: v for k, v in options.items() if k != "enable_idempotence"},
             )
-        producer._sender._record_exceptions_fn = _one_error
-        keep_identity(producer)
-        keep_batches(producer)
+        prepare(producer)
         return producer
 
     @contextmanager
@@ -139,51 +135,6 @@ class Connection:
     def _common(self) -> dict[str, object]:
         options = {**_DEFAULTS, **self._options}
         return {name: value for name, value in options.items() if name in CONNECTION}
-
-
-def _one_error(
-    error: KafkaError, records: Sequence[tuple[int, str | None]] | None, message: str | None
-) -> Callable[[int], KafkaError]:
-    """Return the error of each record of a rejected batch: the batch's, with the first reason.
-
-    The client itself assigns faulty records one fixed kind of error, and the others none.
-    """
-    reason = next((text for _, text in records or () if text), message)
-    rejection = type(error)(reason) if reason else error
-    return lambda _: rejection
-
-
-def close_producer(producer: KafkaProducer, *, seconds: float, is_clean: bool) -> None:
-    """Close a producer and its thread within about `seconds`; unsent records are dropped.
-
-    Args:
-        producer: Any; closing is idempotent.
-        seconds: How long to wait for its thread.
-        is_clean: Whether everything was acknowledged, so that it may close gracefully.
-    """
-    sender = producer._sender
-    if not is_clean:
-        # Without this the client would first try to send the remaining records.
-        sender.force_close()
-        sender.join(seconds)
-    with suppress(KafkaError):
-        # An error here loses nothing: everything was acknowledged before.
-        producer.close(timeout=seconds if is_clean else 0)
-    if sender.is_alive():
-        sender.force_close()
-
-
-def metadata_now(producer: KafkaProducer, *, seconds: float) -> ClusterMetadata | None:
-    """Return the current metadata of a producer's topics; None if no broker answers."""
-    metadata: ClusterMetadata = producer._metadata
-    answered = threading.Event()
-    metadata.request_update().add_both(lambda *_: answered.set())
-    return metadata if answered.wait(seconds) else None
-
-
-def has_metadata_of(producer: KafkaProducer, topic: str) -> bool:
-    """Return whether a producer has metadata of a topic's partitions."""
-    return producer._metadata.partitions_for_topic(topic) is not None
 
 
 # kafka-python treats a wrong certificate or password like an unavailable broker: it retries until

@@ -17,15 +17,19 @@ from kafka import KafkaProducer
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.sinks.kafka.client_internals import (
+    SharedTransaction,
+    close_producer,
+    join,
+    keep_requests,
+    wait_for_identity,
+)
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.connection import Connection, close_producer
+from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.producer_options import revealed
-from tailerd.sinks.kafka.producer_state import wait_for_identity
 from tailerd.sinks.kafka.send_window import SendWindow
-from tailerd.sinks.kafka.sender_requests import keep_requests
 from tailerd.sinks.kafka.session import Session, WrittenRecords
-from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 
 _MOST_TABLES = 256

@@ -32,25 +32,29 @@ from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements, NoProgressError, too_slow
 from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
 from tailerd.sinks.kafka.batch_producer import BatchProducer
+from tailerd.sinks.kafka.client_internals import (
+    SharedTransaction,
+    close_producer,
+    continue_from,
+    continue_identity,
+    has_metadata,
+    known_sequences,
+    mark_started,
+    read_identity,
+    refresh_metadata,
+    wait_for_identity,
+)
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import (
     DEFAULT_DELIVERY_TIMEOUT_MS,
     DEFAULT_REQUEST_TIMEOUT_MS,
     Connection,
-    close_producer,
-    has_metadata_of,
-    metadata_now,
 )
 from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import mapped
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.produce_request import Producer, ProduceRequest, control_record
-from tailerd.sinks.kafka.producer_state import (
-    continue_identity,
-    read_identity,
-    wait_for_identity,
-)
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.kafka.record_producer import RecordProducer
@@ -61,12 +65,6 @@ from tailerd.sinks.kafka.routing import (
     too_far_ahead,
 )
 from tailerd.sinks.kafka.send_window import SendWindow
-from tailerd.sinks.kafka.shared_transaction import (
-    SharedTransaction,
-    continue_from,
-    known_sequences,
-    mark_started,
-)
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, TopicFacts, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions, claim_again
 from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord
@@ -229,7 +227,7 @@ class Session:
         Returns None if the brokers cannot be reached.
         """
         self._looked = time.monotonic()
-        metadata = metadata_now(self._client, seconds=_LOOK_SECONDS)
+        metadata = refresh_metadata(self._client, seconds=_LOOK_SECONDS)
         if metadata is None or all(
             str(metadata.topic_id(name)) == expected
             for name, expected in self._topics.ids.items()
@@ -403,7 +401,7 @@ class Session:
         """
         if self._transactions is None:
             own = read_identity(self._client)
-            held = None if own is None else Claim(producer_id=own[0], epoch=own[1])
+            held = Claim(producer_id=own.producer_id, epoch=own.epoch) if own.is_valid else None
         else:
             held = self._transactions.held
         if not is_clean and self._transactions is not None:
@@ -479,7 +477,7 @@ class Session:
             self._transactions.begin()
             self._transactions.check_time()
         try:
-            if not has_metadata_of(self._client, piece.topic):
+            if not has_metadata(self._client, piece.topic):
                 # Waiting for metadata of a deleted topic would take the client's whole timeout.
                 self._looked = 0.0
                 self._check_topics()

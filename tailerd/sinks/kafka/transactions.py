@@ -21,15 +21,17 @@ from kafka.admin import TransactionDescription, TransactionState
 from kafka.errors import KafkaError
 
 from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError, TailerdError
-from tailerd.sinks.kafka.connection import (
-    DEFAULT_TRANSACTION_TIMEOUT_MS,
-    Connection,
+from tailerd.sinks.kafka.client_internals import (
+    SharedTransaction,
     close_producer,
+    end_transaction,
+    keep_requests,
+    known_sequences,
+    raise_epoch,
+    read_identity,
 )
+from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
 from tailerd.sinks.kafka.errors import fenced, mapped
-from tailerd.sinks.kafka.producer_state import end_transaction, raise_epoch
-from tailerd.sinks.kafka.sender_requests import keep_requests
-from tailerd.sinks.kafka.shared_transaction import SharedTransaction, known_sequences
 
 _ABORT_SECONDS = 5.0
 _COMMIT_SECONDS = 30.0
@@ -109,7 +111,7 @@ class Transactions:
     @property
     def held(self) -> Claim:
         """This producer's claim on the id."""
-        own = self._producer._transaction_manager.producer_id_and_epoch
+        own = read_identity(self._producer)
         return Claim(
             producer_id=own.producer_id,
             epoch=own.epoch,

@@ -39,10 +39,10 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 from tailerd.records.base import Records
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
+from tailerd.sinks.kafka.client_internals import SharedTransaction, join, known_sequences
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import RecordBatch, record_batches
 from tailerd.sinks.kafka.send_window import SendWindow
-from tailerd.sinks.kafka.shared_transaction import SharedTransaction, join, known_sequences
 
 PLACE = TopicPartition("t", 0)
 
@@ -83,7 +83,7 @@ def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
     assert {"producer_id", "epoch"} <= set(ProducerIdAndEpoch.__slots__)
     assert "timeout_ms" in inspect.signature(TransactionalRequestResult.wait).parameters
     assert {"COMPLETE_ABORT", "PREPARE_ABORT"} <= set(TransactionState.__members__)
-    # Of `producer_state.py`.
+    # Of `client_internals.py`.
     needed = {"_supports_epoch_bump", "reset_producer_id", "has_fatal_error", "last_error"}
     assert needed | {"_transition_to", "_enqueue_request"} <= set(dir(TransactionManager))
     assert "_pending_requests" in attributes(TransactionManager, "__init__")
@@ -92,7 +92,7 @@ def test_the_producer_has_the_parts_the_sink_takes_hold_of() -> None:
 
 
 def test_a_producer_joins_a_transaction_that_another_process_began() -> None:
-    """`shared_transaction.py` sets what `init_transactions` and `begin_transaction` would."""
+    """`join` sets what `init_transactions` and `begin_transaction` would."""
     manager = TransactionManager("shared")
     known = {
         "_sequence_numbers",

@@ -11,7 +11,7 @@ from kafka.errors import KafkaConnectionError
 from kafka.net.compat import KafkaNetClient
 from kafka.producer.sender import Sender
 
-from tailerd.sinks.kafka.sender_requests import keep_requests
+from tailerd.sinks.kafka.client_internals import keep_requests
 from tests.kafka.ports import free_port
 
 NODE = "bootstrap-0"
