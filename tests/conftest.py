@@ -28,7 +28,7 @@ if str(ROOT) not in sys.path:
     # `tests` is importable also where pytest is started by its own name.
     sys.path.insert(0, str(ROOT))
 
-from tests import forked_popen, tiers  # noqa: E402 - importable only now
+from tests import tiers  # noqa: E402 - importable only now
 from tests.archives import unpack  # noqa: E402
 from tests.tables.given import given_place  # noqa: E402
 
@@ -72,9 +72,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist makes of the number of processes what it needs.
 def pytest_cmdline_main(config: pytest.Config) -> None:
     tiers.choose(config)
-    if not config.getoption("--benchmark"):
-        # What is measured starts as users start it.
-        forked_popen.install()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,12 +131,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("benchmark"):
             item.add_marker(reason)
-
-
-@pytest.hookimpl(tryfirst=True)  # Before fixtures start Spark.
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("spark") and not item.config.getoption("--benchmark"):
-        forked_popen.start_server()
 
 
 def _group_of(item: pytest.Item) -> str:

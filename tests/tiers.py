@@ -13,12 +13,23 @@ from zlib import crc32
 
 import pytest
 
-from tests.java_archives import hasten_java
-
 WORKERS = 4
 """On two cores: many tests wait for servers."""
 
 KEPT_RUNS = 20
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java of tests lives for seconds, and would spend a fifth of them on compiling for hours."""
+SPARK_OPTIONS = " ".join(
+    (
+        JAVA_OPTIONS,
+        # For some rows, compiling a query takes longer than interpreting it.
+        "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+        # Java that compiles little has too little room for the code of Spark: it would throw
+        # methods away and compile them again. And queries leave much garbage that is soon free.
+        "-XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing -Xmn256m",
+    )
+)
 
 
 def choose(config: pytest.Config) -> None:
@@ -34,8 +45,9 @@ def choose(config: pytest.Config) -> None:
     implied = ("benchmark", "all_tables", "seeds", "kills", "race_seconds")
     option.full = option.full or is_named or any(getattr(option, name) for name in implied)
     if not option.benchmark and not option.collectonly:
-        # What is measured runs as users run it.
-        hasten_java(make=not is_named)
+        # Benchmarks run Java as users run it.
+        os.environ.setdefault("KAFKA_OPTS", JAVA_OPTIONS)
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_OPTIONS)
     if is_named or option.collectonly:
         return
     if option.numprocesses is None and not option.usepdb:

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ def failures(
 ) -> dict[tuple[str, str], str]:
     """Return (kind of check, table) -> why, of the checks that failed.
 
-    Runs here, so that `subprocess` forks the commands; as a program it would start each.
-
     Args:
         tables: The folder with `tables/`, their manifest and answers.
         report: Where every result is written.
@@ -48,8 +45,6 @@ def failures(
     options = {"--tables": tables, "--command": f"{sys.executable} -m tailerd", "--only": only}
     words = [str(word) for option in options.items() for word in option]
     monkeypatch.setattr(sys, "argv", ["score.py", *words, "--report", str(report)])
-    # The process that forks is there before two threads ask for it.
-    subprocess.run([sys.executable, "-m", "tailerd", "--version"], check=True, capture_output=True)
     with contextlib.suppress(SystemExit):
         score.main()
     results = [json.loads(line) for line in report.read_text().splitlines()]

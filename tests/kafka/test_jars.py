@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka import jars
-from tests.kafka.jars import VERSION, KafkaUnavailableError, class_path, java
+from tests.kafka.jars import VERSION, KafkaUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]
 # Answers `-version` like Java 17, and else does what Ivy would: slowly.
@@ -49,20 +48,6 @@ def test_three_processes_at_once_fetch_once(runs: Path) -> None:
 def test_what_is_there_is_not_fetched_again(runs: Path) -> None:
     assert jars.kafka_jars() == jars.kafka_jars()
     assert runs.read_text() == "run\n"
-
-
-def test_classes_come_from_the_archive_that_was_made_of_them(
-    kafka_jars: Path, tmp_path: Path
-) -> None:
-    """Java says nothing where an archive does not fit its class path, and takes twice as long."""
-    options = os.environ.get("KAFKA_OPTS", "")
-    if "SharedArchiveFile" not in options:
-        pytest.skip("Java starts without an archive here")
-    log = tmp_path / "loaded"
-    kept = [word for word in options.split() if word != "-Xlog:disable"]
-    words = [*kept, f"-Xlog:class+load:file={log}", "-cp", class_path(), "kafka.Kafka", "--version"]
-    subprocess.run([java(), *words], check=True, capture_output=True)
-    assert "kafka.Kafka source: shared objects file (top)" in log.read_text()
 
 
 def test_a_failed_fetch_leaves_no_folder_and_says_what_ivy_said(

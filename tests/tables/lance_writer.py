@@ -1,7 +1,4 @@
-"""Writes Lance tables with the library itself, in this process.
-
-Not for the process of the fork server: a child of a process that has used the library hangs.
-"""
+"""Writes Lance tables with the library itself, in this process."""
 
 from __future__ import annotations
 

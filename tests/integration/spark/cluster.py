@@ -32,7 +32,6 @@ class Cluster:
         self._port = str(free_port())
         self.master = f"spark://{LOOPBACK}:{self._port}"
         self.folder = folder
-        # Of the tests' Java (`tests/java_archives.py`), where there is one.
         self.home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
         self._java_options = " ".join(
             # Spark refuses its own settings there.

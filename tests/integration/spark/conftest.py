@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-@pytest.fixture
-def workers_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Spark start its Python workers itself, as users have it: below Java, and killed there."""
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
 class Stream:

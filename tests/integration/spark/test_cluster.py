@@ -12,7 +12,7 @@ import pytest
 from tests.integration.spark.cluster import CLEAN, Cluster
 from tests.tables.builder import TableBuilder
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[3]
 SUBMIT_SECONDS = 400.0

@@ -26,7 +26,7 @@ from tests.process_tree import processes_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TABLES = 3
 DEFAULT_KILLS = 3

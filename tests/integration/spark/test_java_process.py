@@ -13,7 +13,7 @@ import yaml
 
 from tests.tables.builder import TableBuilder
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 # What a worker says of itself, and which home was left in this process.
 PROGRAM = """
@@ -73,8 +73,6 @@ def test_workers_load_pyspark_from_where_pip_put_it_unless_a_home_was_named(name
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     if named:
         environment["SPARK_HOME"] = own
-    else:
-        environment.pop("SPARK_SUBMIT_OPTS", None)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )

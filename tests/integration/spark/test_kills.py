@@ -26,7 +26,7 @@ from tests.integration.spark.test_supervisor import Supervised
 from tests.process_tree import pids_below
 from tests.tables.builder import TableBuilder
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("workers_of_spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KINDS = ("worker", "executor", "driver", "java")
 DEFAULT_KILLS = 3
