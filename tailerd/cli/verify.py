@@ -69,6 +69,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     from tailerd.daemon.offsets import held_offset
     from tailerd.daemon.tables import ledger_of, open_source
     from tailerd.errors import OffsetError, UsageError
+    from tailerd.formats.base import SupportsWidenedFloats
     from tailerd.pipeline.verification import Verification
     from tailerd.sinks.base import Readable
     from tailerd.sinks.opening import open_sink
@@ -96,7 +97,9 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
                 held.offset,
                 held.beginning or Beginning(offset=held.offset),
                 on_progress=progress.report,
-                widened=await source.widened_floats(),
+                widened=await source.widened_floats()
+                if isinstance(source, SupportsWidenedFloats)
+                else frozenset(),
             )
             return await verification.run()
     finally:

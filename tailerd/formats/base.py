@@ -233,10 +233,6 @@ class ChangeSource(Versions, Protocol):
         """
         ...
 
-    async def widened_floats(self) -> frozenset[str]:
-        """Return the columns in which floats became doubles, as of the head version."""
-        ...
-
 
 class TaskReader(Protocol):
     """Reads the tasks that a format planned, both in the daemon and on executors.
@@ -417,6 +413,15 @@ class SupportsFileLookup(Protocol):
         Raises:
             TableError: The newest version cannot be read.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsWidenedFloats(Protocol):
+    """A source whose columns may have changed from floats to doubles. Optional."""
+
+    async def widened_floats(self) -> frozenset[str]:
+        """Return the columns in which floats became doubles, as of the head version."""
         ...
 
 

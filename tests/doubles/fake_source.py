@@ -104,9 +104,6 @@ class FakeSource(ConsecutiveVersions):
     async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
         return SCHEMA
 
-    async def widened_floats(self) -> frozenset[str]:
-        return frozenset()
-
     async def identity(self, version: Version) -> TableIdentity:
         self._fails("identity")
         known = 0 <= version <= self._table.head

@@ -345,9 +345,6 @@ class MemorySource:
             raise MissingVersionError(f"Version {version} is not there.")
         return pa.schema([f for f in SCHEMA if columns is None or f.name in columns])
 
-    async def widened_floats(self) -> frozenset[str]:
-        return frozenset()
-
 
 def _kind(at: Offset) -> ChangeSourceKind:
     is_snapshot = at.phase is Phase.SNAPSHOT

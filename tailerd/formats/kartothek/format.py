@@ -103,8 +103,8 @@ class KartothekFormat(OptionalParts):
         return any(map(_is_here, addresses(path_of(place))))
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:
-        """Open a table of a dataset; see `opening.open_source`."""
-        from tailerd.formats.kartothek.opening import open_source
+        """Open a table of a dataset; see `log.open_source`."""
+        from tailerd.formats.kartothek.log import open_source
 
         return await open_source(place, request, self.reader)
 

@@ -92,7 +92,7 @@ class LanceFormat(OptionalParts):
         return any(version_of(path.name) is not None for path in folder.iterdir())
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:
-        """Open a table; see `opening.open_source`."""
-        from tailerd.formats.lance.opening import open_source
+        """Open a table; see `log.open_source`."""
+        from tailerd.formats.lance.log import open_source
 
         return await open_source(place, request, self.reader)

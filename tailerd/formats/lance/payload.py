@@ -99,6 +99,11 @@ class ChangedColumns:
         """The columns of the rows."""
         return self.after.schema
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """URLs of the data files of both sides."""
+        return (*self.before.files, *self.after.files)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFragments:
@@ -118,6 +123,11 @@ class ComparedFragments:
     updates: tuple[ChangedColumns, ...] = ()
     key: tuple[str, ...] = ()
     prefix: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """URLs of the data files of removed and added rows."""
+        return tuple(url for each in (*self.removed, *self.added) for url in each.files)
 
 
 Payload = FragmentRows | ChangedColumns | ComparedFragments

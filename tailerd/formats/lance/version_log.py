@@ -208,11 +208,12 @@ class VersionLog:
             raise missing_version(self._name, version, why())
         return found
 
-    async def fetch_ahead(self, versions: Sequence[int]) -> None:
-        """Read several manifests of a bucket concurrently into the cache."""
-        if self._store.is_remote:
-            wanted = [each for each in versions if each not in self._manifests]
-            await asyncio.gather(*map(self.find, wanted[:_AT_ONCE]))
+    async def fetch_ahead(self, version: int) -> None:
+        """Read an unread manifest of a bucket together with those after it, into the cache."""
+        if self._store.is_remote and version not in self._manifests:
+            await asyncio.gather(
+                *map(self.find, range(version, min(version + _AT_ONCE, self.head + 1)))
+            )
 
     def columns(self, manifest: Manifest | None) -> tuple[Column, ...]:
         """Return the columns of a version; none before the first."""

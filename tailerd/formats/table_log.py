@@ -1,0 +1,316 @@
+"""The contract between a table's log and `versioned_source`, which makes it a change source.
+
+A format describes the versions of a table, and what the rows between two of them are read from.
+Limits, net steps, marks and everything else about offsets is in `versioned_source` only.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Version, Versions
+from tailerd.changefeed.points import show_ms
+from tailerd.errors import MissingVersionError, UsageError
+from tailerd.formats.base import Backlog, TableIdentity
+from tailerd.storage.links import RealPlaces
+
+_PLANS_IN_MEMORY = 4
+_Plan = TypeVar("_Plan")
+
+
+@dataclass(kw_only=True)
+class StepPlan:
+    """How the rows of one commit, snapshot, late commit or difference are read.
+
+    Planned again, also in another process, its tasks are the same.
+
+    Attributes:
+        version, timestamp_us, kind: As in `TaskGroup`; the version of its rows.
+        table_id: Identity of the table once any of its tasks are delivered.
+        following: Version of the offset after it.
+        following_position: Position of the offset after it.
+        max_files: Upper bound for the files that it reads.
+        is_whole: It must not be split over deliveries.
+        is_alone: Nothing else is delivered in the same step.
+        resume_state: What planning the rest of it needs to repeat its choices; short.
+        operation, files_added, bytes_added, files_removed, bytes_removed: As in `TaskGroup`.
+    """
+
+    version: Version
+    timestamp_us: int
+    kind: ChangeSourceKind
+    table_id: str
+    following: Version
+    following_position: int = 0
+    max_files: int = 1
+    is_whole: bool = True
+    is_alone: bool = False
+    resume_state: str = ""
+    operation: str = ""
+    files_added: int = 0
+    bytes_added: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
+
+    async def size_bytes(self) -> int:
+        """Return an upper bound for the bytes to read; called only if `max_files` fits."""
+        return 0
+
+    def tasks(self, start: int, until: int | None) -> AsyncIterator[Sequence[ChangeTask]]:
+        """Yield the tasks from a position on, ascending, in groups of bounded size.
+
+        Args:
+            until: Tasks from this position on may be left out; None for none.
+
+        Raises:
+            TableError: They cannot be planned.
+        """
+        raise NotImplementedError
+
+    def schemas(self, start: int) -> AsyncIterator[tuple[int, Version, pa.Schema]]:
+        """Yield where rows of another schema begin, from a position on.
+
+        Each is a position, the version whose schema it is, and its columns without change columns.
+        """
+        raise NotImplementedError
+
+    def count_files(self, task: ChangeTask) -> int:
+        """Return how many files a task reads."""
+        return 1
+
+    def local_files(self, tasks: Sequence[ChangeTask]) -> Iterable[str]:
+        """Return the paths to check for symbolic links before tasks are read."""
+        return ()
+
+    async def fit(self, start: int, limit: ReadLimit) -> int | None:
+        """Return the position before which tasks fit the limit, at least one; None if all do."""
+        files = size = 0
+        position = start
+        async for tasks in self.tasks(start, None):
+            for task in tasks:
+                files, size = files + self.count_files(task), size + task.size_bytes
+                if position > start and (files > limit.max_files or size > limit.max_bytes):
+                    return position
+                position = task.position + 1
+        return None
+
+
+class TableLog(Versions, Protocol):
+    """The versions of one table. Used by one task at a time.
+
+    Attributes:
+        name: The table's location, as the user gave it.
+        links: Real paths that its files may resolve to; None if the table has no symbolic links.
+        run_bytes: As in `ChangeSource`.
+    """
+
+    name: str
+    links: RealPlaces | None = None
+    run_bytes: int = 0
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table when it was opened."""
+        ...
+
+    # ------------------------------------------------------------------ points
+
+    async def refresh(self) -> Version | None:
+        """Return the newest version for a new reader; None before the first commit.
+
+        What a reader of it needs after a restart is durable afterwards.
+        """
+        ...
+
+    async def locate_version(self, version: Version) -> Version:
+        """Return where an offset at a version begins, after `refresh`.
+
+        Raises:
+            MissingVersionError: It is not there, or more than one ahead of the head.
+        """
+        ...
+
+    async def find_first_since(self, time: datetime.datetime) -> Version:
+        """Return the first version whose commit is at or after a time, after `refresh`.
+
+        Raises:
+            UsageError: There is none.
+            MissingVersionError: Its changes are no longer known.
+        """
+        ...
+
+    async def find_last_until(self, time: datetime.datetime) -> Version:
+        """Return the last version whose commit is at or before a time.
+
+        Raises:
+            MissingVersionError: There is none.
+        """
+        ...
+
+    async def prepare_snapshot(self, start: Offset) -> None:
+        """Make durable what the delivery of a snapshot needs after a restart."""
+        return
+
+    # ------------------------------------------------------------------ offsets
+
+    async def identify(self, offset: Offset, end: Offset | None = None) -> Offset:
+        """Return an offset with the token by which `check` recognises the state before it.
+
+        Args:
+            offset: Without a table id if that is not known yet.
+            end: Of the step that is planned and has the offset inside it; None: the offset is new,
+                and its token must be durable.
+        """
+        ...
+
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return the table's identity in a version; see `ChangeSource`."""
+        ...
+
+    async def check(self, offset: Offset) -> None:
+        """Make sure that an offset is one of this table and its history.
+
+        Raises:
+            TableRecreatedError: It is of another table.
+            MissingVersionError: The history was rewritten, or is no longer known.
+        """
+        ...
+
+    # ------------------------------------------------------------------ steps
+
+    def notify(self, version: int | None) -> None:
+        """Note that the table may have changed since the last poll, or that a version exists."""
+        return
+
+    async def advance(self, start: Offset, walk: Callable[[], Awaitable[Offset]]) -> Offset:
+        """Poll, check `start`, and return how far a step may go.
+
+        Args:
+            walk: Returns that from the commits that exist; `start` if nothing is new.
+
+        Raises:
+            TableRecreatedError: The table was dropped, or `start` is of another one.
+            MissingVersionError: A version that is needed is gone.
+        """
+        ...
+
+    async def commit(self, at: Offset, state: str, end: Offset | None = None) -> StepPlan | None:
+        """Return the plan of the first commit at or after an offset.
+
+        Args:
+            state: `StepPlan.resume_state` at an offset inside a commit; else empty.
+            end: Of the step that is planned; None while polling.
+
+        Returns:
+            None while polling if there is no such commit yet, without a request if a poll showed
+            that; for a planned step, if the log is sparse and has no version before its end.
+
+        Raises:
+            MissingVersionError: It is no longer there, or not yet although it is planned.
+            TableError: It cannot be read.
+        """
+        ...
+
+    async def snapshot(self, at: Offset, state: str, end: Offset | None = None) -> StepPlan:
+        """Return the plan of a version's snapshot; arguments as for `commit`."""
+        ...
+
+    # ------------------------------------------------------------------ the rest
+
+    async def schema(self, version: Version | None, columns: Sequence[str] | None) -> pa.Schema:
+        """Return the columns of a version, without change columns.
+
+        Args:
+            version: None for the newest that is known without a request.
+            columns: Names to have; None for all.
+
+        Raises:
+            TableError: The version no longer exists.
+            UsageError: It has no such column.
+        """
+        ...
+
+    async def backlog(self, start: Offset) -> Backlog:
+        """Return how far the head is from an offset, with at most one poll."""
+        ...
+
+    async def forget(self, end: Offset) -> None:
+        """Drop state that only offsets before `end` need."""
+        return
+
+
+@runtime_checkable
+class SupportsDifference(Protocol):
+    """A log that can compare any two versions. Optional."""
+
+    @property
+    def newest(self) -> Version | None:
+        """The newest version that a poll showed; None if none did."""
+        ...
+
+    async def find_head(self, start: Offset) -> Version | None:
+        """Poll, check `start`, and return the newest version; None if it is before `start`."""
+        ...
+
+    async def check_difference(self, start: Offset, end: Offset) -> None:
+        """Make sure that [start, end), both at the start of a commit, has a difference.
+
+        Raises:
+            TableError: It has not, or one of the versions can no longer be read.
+        """
+        ...
+
+    async def difference(self, start: Offset, end: Offset) -> StepPlan:
+        """Return the plan of the difference of the states before two offsets.
+
+        Raises:
+            TableError: As `check_difference`.
+        """
+        ...
+
+
+class PlanCache(Generic[_Plan]):
+    """The plans of a few steps, so that a step is not planned again to deliver it."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, tuple[Version, _Plan]] = {}
+
+    async def find(
+        self, key: Hashable, version: Version, make_plan: Callable[[], Awaitable[_Plan]]
+    ) -> _Plan:
+        """Return the plan of a step of `version`; `make_plan` makes it if it is not known."""
+        if key not in self._plans:
+            found = await make_plan()
+            while len(self._plans) >= _PLANS_IN_MEMORY:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = version, found
+        return self._plans[key][1]
+
+    def forget_before(self, version: Version) -> None:
+        """Drop the plans of earlier versions."""
+        for key in [key for key, (planned, _) in self._plans.items() if planned < version]:
+            del self._plans[key]
+
+
+def version_ahead(name: str, version: int, head: int) -> MissingVersionError:
+    """Return the error for a version that is more than one ahead of the head."""
+    return MissingVersionError(
+        f"Version {version} is ahead of {name}: the newest is {head}.",
+        remedy=f"Start at {head + 1} at most, to wait for the next commit.",
+    )
+
+
+def no_commit_since(time: datetime.datetime, version: int, time_ms: int) -> UsageError:
+    """Return the error for a time after the newest commit."""
+    return UsageError(
+        f"There is no commit at or after {time.isoformat()}: the newest, version {version}, is of"
+        f" {show_ms(time_ms)}.",
+        remedy="Use --from latest to wait for the next one.",
+    )

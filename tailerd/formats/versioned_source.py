@@ -1,0 +1,434 @@
+"""The change source of every format: offsets, limits and steps over the versions of a `TableLog`.
+
+An offset's mark is what the log wrote to recognise the state before it. Inside a commit, `/` and
+the plan's `resume_state` follow; at the start of a difference, `/net:` and the version at which it
+ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
+from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
+from tailerd.changefeed.points import StartWord, parse_point, parse_start
+from tailerd.errors import RESET_OR_ON_GAP, BugError, MissingVersionError, TableError
+from tailerd.formats.base import (
+    Backlog,
+    OpenRequest,
+    SchemaStep,
+    SupportsFileLookup,
+    SupportsWidenedFloats,
+    TableIdentity,
+    TaskReader,
+)
+from tailerd.formats.table_log import StepPlan, SupportsDifference, TableLog
+
+GROUP_TASKS = 10_000
+"""Maximum number of tasks in a group, so that memory stays bounded."""
+_STATE = "/"
+_NET = "/net:"
+
+
+class VersionedSource:
+    """Changes of one table; see `formats.base.ChangeSource`. Created by `open_log`.
+
+    Args:
+        reader: Reads the tasks that the log plans.
+        request: Which columns are read, and how files are accessed.
+    """
+
+    def __init__(self, log: TableLog, reader: TaskReader, request: OpenRequest) -> None:
+        self._log = log
+        self._task_reader = reader
+        self._stores = request.stores
+        self._columns = None if request.columns is None else tuple(request.columns)
+
+    @property
+    def name(self) -> str:
+        """The table's place, as the user gave it."""
+        return self._log.name
+
+    @property
+    def table_id(self) -> str:
+        """Identity of the table when it was opened."""
+        return self._log.table_id
+
+    @property
+    def log(self) -> TableLog:
+        """The table's versions."""
+        return self._log
+
+    def version_before(self, version: Version) -> Version:
+        """Return the last version below `version`; `BEFORE_ALL` if there is none."""
+        return self._log.version_before(version)
+
+    def next_version(self, version: Version) -> Version:
+        """Return the first version above `version`, which may not exist yet."""
+        return self._log.next_version(version)
+
+    async def identity(self, version: Version) -> TableIdentity:
+        """Return the table's identity in `version`, as far as it is known."""
+        return await self._log.identity(version)
+
+    def hear(self, version: int | None) -> None:
+        """Note that the table may have changed since the last poll, or that a version exists."""
+        self._log.notify(version)
+
+    # ------------------------------------------------------------------ points
+
+    async def offset_at(self, version: Version, phase: Phase = Phase.FOLLOW) -> Offset:
+        """Return the start of a version's commit, or of its snapshot."""
+        return await self._log.identify(Offset(table_id="", version=version, phase=phase))
+
+    async def initial_offset(self, start: str) -> Offset:
+        """Return where to begin: `snapshot`, `latest`, a version, or a time.
+
+        Raises:
+            MissingVersionError: The version is not there, or more than one ahead of the head.
+            UsageError: The text is none of these, or the time is in the future.
+        """
+        point = parse_start(start)
+        head = await self._log.refresh()
+        match point:
+            case StartWord.SNAPSHOT if head is not None:
+                offset = await self.offset_at(head, Phase.SNAPSHOT)
+                await self._log.prepare_snapshot(offset)
+                return offset
+            case StartWord():
+                return await self.offset_at(self.next_version(BEFORE_ALL if head is None else head))
+            case int(number):
+                return await self.offset_at(await self._log.locate_version(Version(number)))
+            case time:
+                return await self.offset_at(await self._log.find_first_since(time))
+
+    async def end_version(self, end: str) -> Version:
+        """Return the last version to read up to `end`: a version, or the last at or before a time.
+
+        Raises:
+            UsageError, MissingVersionError: There is no such version.
+        """
+        match parse_point(end):
+            case int(version):
+                return Version(version)
+            case time:
+                return await self._log.find_last_until(time)
+
+    # ------------------------------------------------------------------ how far a step goes
+
+    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
+
+        Raises:
+            TableRecreatedError: `start` is of another table, or this one was dropped.
+            MissingVersionError: A version that is needed is missing.
+            TableError: The first commit cannot be read.
+        """
+        return await self._log.advance(start, lambda: self._walk(start, limit))
+
+    async def _walk(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return how far one step may go from the commits that exist.
+
+        Case A: a commit fits the rest of the limit: it is admitted whole.
+        Case B: it does not fit, and something was admitted before: the step ends before it.
+        Case C: it does not fit, is first, and must stay whole: it is admitted alone.
+        Case D: it does not fit, is first, and may be split: as many of its tasks as fit.
+
+        Raises:
+            TableError: The first commit cannot be read. At a later one the step ends before it.
+        """
+        at, files, size = start, limit.max_files, limit.max_bytes
+        while (found := await self._measure_step(at, files, is_first=at is start)) is not None:
+            step, needed = found
+            if needed is not None and needed <= size:  # Case A
+                at, files, size = await self._after(at, step), files - step.max_files, size - needed
+            elif at is not start:  # Case B
+                break
+            elif step.is_whole:  # Case C
+                return await self._after(at, step)
+            else:  # Case D
+                position = await step.fit(at.position, limit)
+                if position is None:
+                    return await self._after(at, step)
+                return await self._inside(at, position, step)
+        return at
+
+    async def _measure_step(
+        self, at: Offset, files: int, *, is_first: bool
+    ) -> tuple[StepPlan, int | None] | None:
+        """Return the next step and its bytes; None for these if it does not fit otherwise."""
+        try:
+            step = await self._step(at)
+            if step is None:
+                return None
+            is_entire = step.is_whole or not at.position
+            is_fitting = is_entire and not step.is_alone and step.max_files <= files
+            return step, await step.size_bytes() if is_fitting else None
+        except TableError:
+            if is_first:
+                raise
+            return None
+
+    async def _step(self, at: Offset, end: Offset | None = None) -> StepPlan | None:
+        """Return the plan of the commit or snapshot at an offset; `end` as for the log."""
+        state = at.mark.partition(_STATE)[2] if at.position else ""
+        if at.phase is Phase.SNAPSHOT:
+            return await self._log.snapshot(at, state, end)
+        return await self._log.commit(at, state, end)
+
+    async def _after(self, at: Offset, step: StepPlan, end: Offset | None = None) -> Offset:
+        """Return the offset after a step; `end` itself if that is not further."""
+        after = Offset(
+            table_id=step.table_id, version=step.following, position=step.following_position
+        )
+        if end is not None and not after.is_before(end):
+            return end
+        return await self._log.identify(after, end)
+
+    async def _inside(
+        self, at: Offset, position: int, step: StepPlan, end: Offset | None = None
+    ) -> Offset:
+        """Return an offset in the step at `at`; before its first task it has the previous id."""
+        if position == at.position:
+            return at
+        inside = replace(at, position=position, table_id=step.table_id)
+        named = await self._log.identify(inside, end)
+        mark = f"{named.mark}{_STATE}{step.resume_state}" if step.resume_state else named.mark
+        return replace(named, mark=mark)
+
+    # ------------------------------------------------------------------ plans
+
+    async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
+        """Yield the tasks of [start, end) in order.
+
+        A group whose end equals its start belongs to one delivery with the group after it.
+
+        Raises:
+            TableError: A version cannot be read.
+        """
+        await self._log.check(start)
+        at = start
+        while at.is_before(end) and (step := await self._step(at, end)) is not None:
+            after = await self._after(at, step, end)
+            async for group in self._groups(at, after, step, end):
+                yield group
+            at = after
+
+    async def _groups(
+        self, at: Offset, after: Offset, step: StepPlan, end: Offset
+    ) -> AsyncIterator[TaskGroup]:
+        is_inside = (after.version, after.phase) == (at.version, at.phase)
+        until = after.position if is_inside and after is end else None
+        ready: list[ChangeTask] = []
+        async for tasks in step.tasks(at.position, until):
+            ready.extend(t for t in tasks if until is None or t.position < until)
+            while len(ready) > GROUP_TASKS:
+                some = ready[:GROUP_TASKS]
+                del ready[:GROUP_TASKS]
+                reached = at
+                if not step.is_whole:
+                    reached = await self._inside(at, some[-1].position + 1, step, end)
+                yield await self._group(at, reached, step, some)
+                at = reached
+            if until is not None and tasks and tasks[-1].position >= until:
+                break
+        yield await self._group(at, after, step, ready)
+
+    async def _group(
+        self, at: Offset, reached: Offset, step: StepPlan, tasks: Sequence[ChangeTask]
+    ) -> TaskGroup:
+        if any(task.version != step.version for task in tasks):
+            raise BugError(f"Tasks of other versions came with version {step.version}.")
+        links = self._log.links
+        if links is not None and tasks:
+            await asyncio.to_thread(links.check, step.local_files(tasks))
+        return TaskGroup(
+            start=at,
+            end=reached,
+            version=step.version,
+            timestamp_us=step.timestamp_us,
+            change_source=step.kind,
+            tasks=tuple(tasks),
+            operation=step.operation,
+            files_added=step.files_added,
+            bytes_added=step.bytes_added,
+            files_removed=step.files_removed,
+            bytes_removed=step.bytes_removed,
+        )
+
+    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
+        """Yield where in [start, end) rows of another schema begin, the first rows included."""
+        at, last = start, None
+        while at.is_before(end):
+            try:
+                step = await self._step(at, end)
+            except MissingVersionError:
+                return
+            if step is None:
+                return
+            async for position, version, schema in step.schemas(at.position):
+                offset = await self._inside(at, position, step, end)
+                if not offset.is_before(end):
+                    return
+                if schema != last:
+                    last = schema
+                    yield SchemaStep(offset=offset, version=version, schema=schema)
+            at = await self._after(at, step, end)
+
+    # ------------------------------------------------------------------ rows and the rest
+
+    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read one task's rows; blocking, for worker threads and executors."""
+        return self._task_reader.read(task, limit, self._columns, stores=self._stores)
+
+    @property
+    def run_bytes(self) -> int:
+        """Bytes of small files that one `read_run` should cover; 0 if that makes no difference."""
+        return self._log.run_bytes
+
+    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
+        """Read the rows of tasks in order; the reader may prefetch."""
+        return self._task_reader.read_run(tasks, limit, self._columns, stores=self._stores)
+
+    async def backlog(self, start: Offset) -> Backlog:
+        """Return how far the head is from `start`, with at most one poll."""
+        return await self._log.backlog(start)
+
+    async def commit(self, end: Offset) -> None:
+        """Drop state that only offsets before `end` need: everything before it is delivered."""
+        await self._log.forget(end)
+
+    async def arrow_schema(self) -> pa.Schema:
+        """Return the newest version's columns."""
+        return await self._log.schema(None, self._columns)
+
+    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the columns of a version.
+
+        Raises:
+            TableError: The version no longer exists.
+            UsageError: It has no such column.
+        """
+        return await self._log.schema(version, columns)
+
+    async def has_live_file(self, url: str) -> bool:
+        """Return whether the newest version has a file; true if the log cannot look that up."""
+        log = self._log
+        return await log.has_live_file(url) if isinstance(log, SupportsFileLookup) else True
+
+    async def widened_floats(self) -> frozenset[str]:
+        """Return the columns in which floats became doubles, as of the head version."""
+        log = self._log
+        return await log.widened_floats() if isinstance(log, SupportsWidenedFloats) else frozenset()
+
+
+class ComparingSource(VersionedSource):
+    """A source that can emit several commits as one difference; see `formats.base.NetSteps`."""
+
+    def __init__(
+        self, log: TableLog, versions: SupportsDifference, reader: TaskReader, request: OpenRequest
+    ) -> None:
+        super().__init__(log, reader, request)
+        self._versions = versions
+        self._always = request.changes is ChangeMode.NET
+        self._above = request.net_above
+        self._chosen: Offset | None = None
+
+    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
+
+        A difference that was begun ends where it was to end.
+
+        Raises:
+            TableError: As in `VersionedSource.latest_offset`.
+        """
+        if (last := _pinned_end(start)) is not None:
+            await self._log.check(start)
+            return await self._end_after(start, last)
+        if self.is_net(start):
+            head = await self._versions.find_head(start)
+            return start if head is None else await self._end_after(start, head)
+        return await super().latest_offset(start, limit)
+
+    async def _walk(self, start: Offset, limit: ReadLimit) -> Offset:
+        end = await super()._walk(start, limit)
+        head = self._versions.newest
+        if end != start and head is not None and await self._is_far(start, head):
+            return await self._end_after(start, head)
+        return end
+
+    async def _end_after(self, start: Offset, version: Version) -> Offset:
+        end = Offset(table_id=start.table_id, version=self.next_version(version))
+        return await self._log.identify(end)
+
+    async def _is_far(self, start: Offset, head: Version) -> bool:
+        """Return whether the step to the head is one difference: long enough, and available."""
+        if self._above is None or not start.is_commit_start:
+            return False
+        if head + 1 - start.version <= self._above:
+            return False
+        try:
+            await self._versions.check_difference(start, self._offset_after(start, head))
+        except TableError:
+            # The commits are read one by one instead.
+            return False
+        self._chosen = start
+        return True
+
+    async def _step(self, at: Offset, end: Offset | None = None) -> StepPlan | None:
+        if end is not None and self.is_net(at):
+            return await self._versions.difference(at, end)
+        return await super()._step(at, end)
+
+    def pinned(self, start: Offset, end: Offset) -> Offset:
+        """Return `start` with the mark of the step to `end`, if that is one difference."""
+        if start != self._chosen and not self.is_net(start):
+            return start
+        return _pin(start, end.last_version(self))
+
+    def is_net(self, start: Offset) -> bool:
+        """Return whether the step that begins at `start`, as pinned, is one difference."""
+        return _pinned_end(start) is not None or (self._always and start.is_commit_start)
+
+    async def over_gap(self, start: Offset) -> Offset:
+        """Return `start` with the mark of one difference to the newest version.
+
+        Raises:
+            TableRecreatedError: The version before `start` is of another table.
+            TableError: One of the two versions can no longer be read, or they have no difference.
+        """
+        head = await self._versions.find_head(start)
+        if not start.is_commit_start or head is None:
+            raise MissingVersionError(
+                f"Version {start.version} was delivered in part, and a net change cannot deliver"
+                " the rest.",
+                remedy=RESET_OR_ON_GAP,
+            )
+        await self._versions.check_difference(start, self._offset_after(start, head))
+        return _pin(start, head)
+
+    def _offset_after(self, start: Offset, version: Version) -> Offset:
+        return replace(start, version=self.next_version(version), mark="")
+
+
+def open_log(log: TableLog, reader: TaskReader, request: OpenRequest) -> VersionedSource:
+    """Return the change source of a table."""
+    if isinstance(log, SupportsDifference):
+        return ComparingSource(log, log, reader, request)
+    return VersionedSource(log, reader, request)
+
+
+def _pinned_end(start: Offset) -> Version | None:
+    """Return the end of the difference that was begun here, in this process or an earlier one."""
+    _, is_there, version = start.mark.partition(_NET)
+    return Version(int(version)) if is_there else None
+
+
+def _pin(start: Offset, version: Version) -> Offset:
+    return replace(start, mark=f"{start.mark.partition(_NET)[0]}{_NET}{version}")
