@@ -191,7 +191,6 @@ def test_only_what_others_define_is_called_as_they_call_it() -> None:
     files = {"storage/output", "storage/s3/remote_input"}
     sources_of_changes = {
         "formats/base",
-        "formats/tiledb/source",
         "formats/versioned_source",
         "formats/delta/changes/source",
     }

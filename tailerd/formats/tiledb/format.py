@@ -107,7 +107,7 @@ class TileDBFormat(OptionalParts):
         return (path / SCHEMA).is_dir() or (path / OLD_SCHEMA).is_file()
 
     async def open(self, place: str, request: OpenRequest) -> ChangeSource:
-        """Open an array; see `opening.open_source`."""
-        from tailerd.formats.tiledb.opening import open_source
+        """Open an array; see `log.open_source`."""
+        from tailerd.formats.tiledb.log import open_source
 
         return await open_source(place, request, self.reader)

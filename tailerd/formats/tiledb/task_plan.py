@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType, TaskGroup
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.plain_schema import encode_schema
@@ -50,7 +50,6 @@ class TaskPlan:
 
     Attributes:
         timeline: To be replaced after each poll.
-        seen: `TileScan.seen_ms` and `TileScan.seen` of tasks.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class TaskPlan:
         self._table_id = table_id
         self._places = places
         self.timeline = timeline
-        self.seen: tuple[int, str] = (0, "")
         self._shapes: OrderedDict[tuple[object, ...], ArrayShape] = OrderedDict()
 
     async def shape(self, time_ms: int) -> ArrayShape:
@@ -140,14 +138,12 @@ class TaskPlan:
             for start, end in itertools.pairwise(edges)
         ]
 
-    async def snapshot_group(
-        self, start: Offset, end: Offset, cut: int | None, until: int | None
-    ) -> TaskGroup:
-        """Return the tasks of a snapshot from an offset inside it on."""
-        version = int(start.version)
+    async def snapshot_tasks(
+        self, version: int, shares: Sequence[tuple[Range, ...]]
+    ) -> list[ChangeTask]:
+        """Return the tasks of a snapshot, one for each share."""
         every = self.timeline.deletes_between(-1, version)
         await self._check(self.timeline.writes_between(-1, version))
-        shares = await self.shares(version, cut)
         scan = TileScan(
             url=self._place,
             part=Part.SNAPSHOT,
@@ -157,24 +153,15 @@ class TaskPlan:
             deletes=await self._log.read_deletes(every),
         )
         size = await self.snapshot_bytes(version) // len(shares)
-        tasks = tuple(
+        return [
             self._task(replace(scan, first_ranges=share), version, version, number, size)
             for number, share in enumerate(shares)
-        )
-        return TaskGroup(
-            start=start,
-            end=end,
-            version=Version(version),
-            timestamp_us=version * 1000,
-            change_source=ChangeSourceKind.SNAPSHOT,
-            tasks=tasks[start.position : until],
-        )
+        ]
 
     # ------------------------------------------------------------------ steps
 
-    async def step_group(self, start: Offset, end: Offset, version: int) -> TaskGroup:
-        """Return the tasks of the difference of the state before an offset and a version."""
-        after = int(start.version) - 1
+    async def step_task(self, after: int, version: int, position: int) -> ChangeTask:
+        """Return the task of the difference of the states at two times."""
         writes = self.timeline.writes_between(after, version)
         deletes = self.timeline.deletes_between(after, version)
         await self._check(writes)
@@ -190,17 +177,7 @@ class TaskPlan:
             deletes=await self._log.read_deletes(deletes),
             first_ranges=await self._ranges(after, version, written_bytes),
         )
-        return TaskGroup(
-            start=start,
-            end=end,
-            version=Version(version),
-            timestamp_us=version * 1000,
-            change_source=ChangeSourceKind.ROWS,
-            tasks=(self._task(scan, version, version, start.position, size),),
-            operation=operation(has_writes=bool(writes), has_deletes=bool(deletes)),
-            files_added=len(writes),
-            bytes_added=size,
-        )
+        return self._task(scan, version, version, position, size)
 
     async def _ranges(
         self, after: int, version: int, written_bytes: int | None
@@ -218,29 +195,19 @@ class TaskPlan:
         # Twice the size: the state before is read as well.
         return tuple(await asyncio.to_thread(self._cut, looks, _shares_of(2 * size)))
 
-    async def late_group(
-        self, start: Offset, end: Offset, late: LateCommits, known: Collection[object]
-    ) -> TaskGroup:
+    async def late_tasks(
+        self, start: Offset, late: LateCommits, known: Collection[object]
+    ) -> list[ChangeTask]:
         """Return the tasks of late commits, one for each of their times.
 
         Their rows have the newest delivered version, so that versions ascend, but their own time.
         """
-        head = self.timeline.before(int(start.version))
-        delivered = int(start.version) - 1
+        head, delivered = self.timeline.before(int(start.version)), int(start.version) - 1
         tasks = []
-        for number, time in enumerate(late.times_ms):
+        for position, time in enumerate(late.times_ms, start.position):
             scan = await self._late_scan(time, delivered, late, known)
-            position = start.position + number
             tasks.append(self._task(scan, head, time, position, 0))
-        return TaskGroup(
-            start=start,
-            end=end,
-            version=Version(head),
-            timestamp_us=late.times_ms[-1] * 1000,
-            change_source=ChangeSourceKind.LATE,
-            tasks=tuple(tasks),
-            operation="late",
-        )
+        return tasks
 
     async def _late_scan(
         self, time: int, delivered: int, late: LateCommits, known: Collection[object]
@@ -271,7 +238,6 @@ class TaskPlan:
         self, scan: TileScan, version: int, time_ms: int, position: int, size: int
     ) -> ChangeTask:
         is_snapshot = scan.part is Part.SNAPSHOT
-        seen_ms, seen = self.seen
         return ChangeTask(
             version=Version(version),
             timestamp_us=time_ms * 1000,
@@ -280,7 +246,7 @@ class TaskPlan:
             change_type=ChangeType.INSERT if is_snapshot else None,
             size_bytes=size,
             format=FORMAT,
-            payload=replace(scan, seen_ms=seen_ms, seen=seen),
+            payload=scan,
             table_id=self._table_id,
         )
 
