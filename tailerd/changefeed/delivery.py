@@ -18,7 +18,7 @@ class _Pending:
 class DeliveryTracker:
     """Derives from completed deliveries the offset that is safe to save.
 
-    Call `begin` in table order, `delivered` in any order. The returned offset covers an unbroken
+    Call `begin` in table order, `acknowledge` in any order. The returned offset covers an unbroken
     run of deliveries from the start; it never moves backward.
     """
 
@@ -43,7 +43,7 @@ class DeliveryTracker:
         self._pending.append(pending)
         self._by_end[end] = pending
 
-    def delivered(self, end: Offset) -> Offset | None:
+    def acknowledge(self, end: Offset) -> Offset | None:
         """Note that the delivery up to `end` is acknowledged; return the offset to save, if any.
 
         Raises:

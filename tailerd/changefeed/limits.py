@@ -34,7 +34,7 @@ class ReadLimit:
     max_files: int = 1000
     max_bytes: int = 256 * 1024 * 1024
 
-    def halved(self) -> ReadLimit:
+    def halve(self) -> ReadLimit:
         """Return a limit of half the size, never of nothing."""
         return ReadLimit(
             max_files=max(1, self.max_files // 2), max_bytes=max(1, self.max_bytes // 2)

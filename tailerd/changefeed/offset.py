@@ -181,7 +181,7 @@ def is_past(offset: Offset, target: Version | None) -> bool:
     return target is not None and offset.phase is Phase.FOLLOW and offset.version > target
 
 
-def clipped(end: Offset, target: Version | None, versions: Versions) -> Offset:
+def clip_end(end: Offset, target: Version | None, versions: Versions) -> Offset:
     """Return the end of a delivery, limited to the target."""
     if target is None or not is_past(end, target):
         return end

@@ -74,7 +74,7 @@ def port_finding(config: Config, *, is_running: bool) -> Finding:
     check = "port"
     address = config.http.address()
     if address is None:
-        return Finding.skipped(check, "The listener is off (http.listen is null)")
+        return Finding.skip(check, "The listener is off (http.listen is null)")
     if address.port == 0:
         return Finding.ok(check, f"{address.host}, any free port")
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET

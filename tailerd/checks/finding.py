@@ -50,7 +50,7 @@ class Finding:
         return cls(check=check, outcome=Outcome.WARNING, message=message, remedy=remedy)
 
     @classmethod
-    def skipped(cls, check: str, message: str) -> Self:
+    def skip(cls, check: str, message: str) -> Self:
         """Return the finding of a check that was not made, and why."""
         return cls(check=check, outcome=Outcome.SKIPPED, message=message)
 

@@ -156,7 +156,7 @@ def inotify_findings(config: Config | None, limits: Path) -> Iterator[Finding]:
         watches = int((limits / "max_user_watches").read_text())
         instances = int((limits / "max_user_instances").read_text())
     except (OSError, ValueError):
-        yield Finding.skipped("inotify", "This kernel has no inotify: tables are polled.")
+        yield Finding.skip("inotify", "This kernel has no inotify: tables are polled.")
         return
     local = [] if config is None else [t for t in config.tables.values() if not is_remote(t.path)]
     needed = WATCHES_PER_TABLE * len(local)

@@ -54,7 +54,7 @@ async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, 
     try:
         await _check_rights(stores, place, "lease", report, is_written=True)
     except TailerdError as error:
-        report.update(_failed(error))
+        report.update(_describe_failure(error))
     yield report
 
 
@@ -65,23 +65,23 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     if lacks_demo_table(config.tables[name]):
         report["makes_demo_table"] = True
     else:
-        await _noted(_examine_place(config, name, stores, report), errors)
+        await _collect_errors(_examine_place(config, name, stores, report), errors)
     if config.tables[name].has_sink:
-        await _noted(_examine_sink(config, name), errors)
-    report["errors"] = [_failed(error) for error in errors]
+        await _collect_errors(_examine_sink(config, name), errors)
+    report["errors"] = [_describe_failure(error) for error in errors]
     if errors:
-        report.update(_failed(errors[0]))
+        report.update(_describe_failure(errors[0]))
     return report
 
 
-async def _noted(check: Awaitable[None], errors: list[TailerdError]) -> None:
+async def _collect_errors(check: Awaitable[None], errors: list[TailerdError]) -> None:
     try:
         await check
     except TailerdError as error:
         errors.append(error)
 
 
-def _failed(error: TailerdError) -> dict[str, object]:
+def _describe_failure(error: TailerdError) -> dict[str, object]:
     return {
         "error": str(error),
         "message": error.message,

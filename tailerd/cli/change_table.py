@@ -70,14 +70,14 @@ class ChangeTable:
         if not is_new:
             needed = [max(pair) for pair in zip(needed, self._widths, strict=True)]
         self._widths = needed
-        shown = fitted(needed, self._width)
+        shown = fit_widths(needed, self._width)
         is_new = is_new or shown != self._shown
         self._shown = shown
         lines = []
         if is_new:
             lines.append(self._heading(shown))
         lines.extend(
-            self._styled(row[0], self._line(row, shown)) for row in zip(*cells, strict=True)
+            self._style_line(row[0], self._line(row, shown)) for row in zip(*cells, strict=True)
         )
         return "".join(f"{line}\n" for line in lines)
 
@@ -90,12 +90,12 @@ class ChangeTable:
 
     def _line(self, texts: Sequence[str], shown: Sequence[int]) -> str:
         parts = [
-            aligned(text, width, is_number=column.is_number, is_cut=self._width is not None)
+            pad_text(text, width, is_number=column.is_number, is_cut=self._width is not None)
             for text, width, column in zip(texts, shown, self._columns, strict=False)
         ]
         return GAP.join(parts).rstrip()
 
-    def _styled(self, kind: str, line: str) -> str:
+    def _style_line(self, kind: str, line: str) -> str:
         if not self._is_coloured:
             return line
         from rich.color import ColorSystem
@@ -121,7 +121,7 @@ def text_width(text: str) -> int:
     return cell_len(text)
 
 
-def aligned(text: str, width: int, *, is_number: bool = False, is_cut: bool = False) -> str:
+def pad_text(text: str, width: int, *, is_number: bool = False, is_cut: bool = False) -> str:
     """Pad to a width, numbers to the right; a longer text is truncated only with `is_cut`."""
     length = text_width(text)
     if length > width and is_cut:
@@ -138,7 +138,7 @@ def _cut(text: str, width: int) -> str:
     return set_cell_size(text, width - 1) + "…"
 
 
-def fitted(widths: Sequence[int], total_width: int | None) -> list[int]:
+def fit_widths(widths: Sequence[int], total_width: int | None) -> list[int]:
     """Return widths that fit into a line: the widest shrink first, then columns are left out.
 
     The change columns are never left out.
@@ -149,18 +149,18 @@ def fitted(widths: Sequence[int], total_width: int | None) -> list[int]:
     fixed = list(widths[: len(HEADINGS)])
     free = list(widths[len(HEADINGS) :])
     count = len(free)
-    while free and _taken([*fixed, *(min(width, MIN_WIDTH) for width in free)]) > total:
+    while free and _line_width([*fixed, *(min(width, MIN_WIDTH) for width in free)]) > total:
         free.pop()
         # Room for the number of columns left out.
         total = min(total, total_width - len(GAP) - len(f"+{count}"))
     for cap in range(total, MIN_WIDTH, -1):
         capped = [*fixed, *(min(width, cap) for width in free)]
-        if _taken(capped) <= total:
+        if _line_width(capped) <= total:
             return capped
     return [*fixed, *(min(width, MIN_WIDTH) for width in free)]
 
 
-def _taken(widths: Sequence[int]) -> int:
+def _line_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 

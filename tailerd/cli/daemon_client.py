@@ -77,7 +77,7 @@ class DaemonClient:
             token = _read_token(token_file)
         if not token and config is not None and config.http.token is not None:
             token = config.http.token.get_secret_value()
-        return cls(_checked(url or (DEFAULT_URL if config is None else url_of(config))), token)
+        return cls(_check_url(url or (DEFAULT_URL if config is None else url_of(config))), token)
 
     def status(self, timeout_seconds: float = _TIMEOUT_SECONDS) -> dict[str, object]:
         """Return what `/status` shows.
@@ -124,10 +124,12 @@ class DaemonClient:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         try:
             with opener.open(request, timeout=timeout_seconds) as answer:
-                return _parsed(self.url, answer.read(_LARGEST_ANSWER_BYTES))
+                return _parse_response(self.url, answer.read(_LARGEST_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                raise _refused(self.url, error.code, error.read(_LARGEST_ANSWER_BYTES)) from error
+                raise _explain_refusal(
+                    self.url, error.code, error.read(_LARGEST_ANSWER_BYTES)
+                ) from error
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise DaemonUnreachableError(
@@ -172,7 +174,7 @@ def _read_token(path: Path) -> str:
         raise UsageError(f"The token file {path} cannot be read: {error}.") from error
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
@@ -185,7 +187,7 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _parsed(url: str, body: bytes) -> dict[str, object]:
+def _parse_response(url: str, body: bytes) -> dict[str, object]:
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -198,7 +200,7 @@ def _parsed(url: str, body: bytes) -> dict[str, object]:
     return answer
 
 
-def _refused(url: str, status: int, body: bytes) -> TailerdError:
+def _explain_refusal(url: str, status: int, body: bytes) -> TailerdError:
     try:
         error = json.loads(body)["error"]
         code, message = str(error["code"]), str(error["message"])

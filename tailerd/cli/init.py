@@ -139,11 +139,11 @@ async def _configuration(place: str, sink: StarterSink, engine: str) -> str:
             f"No table was found in {place} and {DEPTH} levels below it.",
             remedy="Give the folder of a table (the one that holds _delta_log), or one above it.",
         )
-    tables = [await _described(each, stores) for each in found.tables]
+    tables = [await _describe_table(each, stores) for each in found.tables]
     return starter(tables, sink, engine=engine, place=place)
 
 
-async def _described(found: FoundTable, stores: Stores) -> StarterTable:
+async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     """Return the configuration of a table, also of one that cannot be read."""
     from tailerd.cli.output import warn
     from tailerd.config.starter import StarterTable

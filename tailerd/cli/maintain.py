@@ -75,7 +75,7 @@ async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange
     if change.unpin is not None and not await board.remove(change.unpin):
         raise UsageError(f"There is no pin {change.unpin}, so none was removed.")
     if change.pin is not None:
-        wanted = _parsed(change.pin, change.pin_for, SystemClock().now_ms())
+        wanted = _parse_pin(change.pin, change.pin_for, SystemClock().now_ms())
         await work.check_readable_from(Version(wanted.version), wanted.name)
         await board.set(wanted)
         # A cleanup that had read the pins before may have been running.
@@ -83,7 +83,7 @@ async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange
     return await board.read()
 
 
-def _parsed(text: str, pin_for: str | None, now_ms: int) -> Pin:
+def _parse_pin(text: str, pin_for: str | None, now_ms: int) -> Pin:
     from tailerd.config.values import parse_duration
     from tailerd.errors import UsageError
     from tailerd.maintenance.pins import Pin
@@ -197,12 +197,12 @@ def command(
     if change.is_wanted:
         if is_applying:
             raise UsageError("--apply runs jobs and cannot be combined with --pin or --unpin.")
-        wanted = _wanted(table, config_path, None, table_format, allowed_paths)
+        wanted = _request_maintenance(table, config_path, None, table_format, allowed_paths)
         pins = asyncio.run(_pin(wanted, change))
         shown = [*pin_texts(pins)] or ["Nothing is pinned."]
         texts = map(pin_json, pins) if is_json else iter(shown)
     else:
-        wanted = _wanted(table, config_path, engine, table_format, allowed_paths)
+        wanted = _request_maintenance(table, config_path, engine, table_format, allowed_paths)
         lines, pinned = asyncio.run(_maintain(table, wanted, is_applying=is_applying))
         plain = (*_texts(lines, is_applying=is_applying), *pinned)
         texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
@@ -259,7 +259,7 @@ def _lines(table: str, assessment: LogAssessment, done: dict[str, _Line]) -> lis
     ]
 
 
-def _wanted(
+def _request_maintenance(
     table: str,
     config_path: Path | None,
     engine: str | None,

@@ -21,7 +21,7 @@ import click
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
-from tailerd.cli.change_table import ChangeTable, aligned, printable, text_width
+from tailerd.cli.change_table import ChangeTable, pad_text, printable, text_width
 from tailerd.cli.paragraphs import say
 from tailerd.cli.record_table import Layout, line_width, table_text
 from tailerd.errors import TailerdError, UsageError
@@ -127,7 +127,7 @@ class TableWriter:
 
     def write(self, batch: ChangeBatch) -> None:
         """Print the rows of a batch."""
-        text = self._table.lines(_selected(batch, self._columns))
+        text = self._table.lines(_select_columns(batch, self._columns))
         write_bytes(self._stream, text.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class DebeziumWriter:
 
     def write(self, batch: ChangeBatch) -> None:
         """Print the changes of a batch."""
-        write_bytes(self._stream, self._encoder.encode_lines(_selected(batch, self._columns)))
+        write_bytes(self._stream, self._encoder.encode_lines(_select_columns(batch, self._columns)))
 
     def close(self) -> None:
         """Do nothing: every line is complete."""
@@ -162,7 +162,7 @@ class ArrowWriter:
 
     def write(self, batch: ChangeBatch) -> None:
         """Print a batch as one record batch of the stream."""
-        write_bytes(self._stream, self._arrow.append(_selected(batch, self._columns)))
+        write_bytes(self._stream, self._arrow.append(_select_columns(batch, self._columns)))
 
     def close(self) -> None:
         """End the stream, so that readers know that nothing is missing."""
@@ -197,7 +197,7 @@ def print_object(
         _render(out, grid)
         return
     width = max((text_width(name) for name, _ in cells), default=0)
-    lines = [f"{aligned(name, width)}  {text}".rstrip() + "\n" for name, text in cells]
+    lines = [f"{pad_text(name, width)}  {text}".rstrip() + "\n" for name, text in cells]
     write_bytes(out, _bytes("".join(lines)))
 
 
@@ -267,7 +267,7 @@ def _ending_with_its_reader(stream: BinaryIO) -> Iterator[None]:
         raise click.exceptions.Exit(0) from error
 
 
-def _selected(batch: ChangeBatch, columns: Sequence[str] | None) -> ChangeBatch:
+def _select_columns(batch: ChangeBatch, columns: Sequence[str] | None) -> ChangeBatch:
     """Return the batch with some columns; one that it lacks is null."""
     if columns is None:
         return batch

@@ -15,10 +15,10 @@ _LEAST_WIDTH = 40
 def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
     """Print a text to standard output, or to standard error; JSON stays as it is."""
     stream = sys.stderr if err else sys.stdout
-    click.echo(text if is_json else fitted(text, stream), err=err)
+    click.echo(text if is_json else wrap_text(text, stream), err=err)
 
 
-def fitted(text: str, stream: TextIO) -> str:
+def wrap_text(text: str, stream: TextIO) -> str:
     """Return a text with its lines wrapped between words to the width of a terminal.
 
     A word that is longer than a line, such as a path, is not broken.

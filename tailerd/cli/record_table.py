@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import BinaryIO
 
-from tailerd.cli.change_table import GAP, aligned, printable, text_width
+from tailerd.cli.change_table import GAP, pad_text, printable, text_width
 
 Record = Mapping[str, object]
 
@@ -69,7 +69,7 @@ def table_text(
 
     def line(texts: Sequence[str]) -> str:
         parts = [
-            aligned(text, size, is_number=numeric[name], is_cut=width is not None)
+            pad_text(text, size, is_number=numeric[name], is_cut=width is not None)
             for text, (name, size) in zip(texts, widths.items(), strict=True)
         ]
         return GAP.join(parts).rstrip()
@@ -93,7 +93,7 @@ def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dic
             break
         shown.pop(name, None)
     for name in layout.cut:
-        excess = _taken(shown) - width
+        excess = _line_width(shown) - width
         if excess > 0 and name in shown:
             shown[name] = max(min(shown[name], LEAST_WIDTH), shown[name] - excess)
     return shown
@@ -101,10 +101,10 @@ def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dic
 
 def _least(widths: Mapping[str, int], layout: Layout) -> int:
     cut = {n: min(w, layout.least_text_width) for n, w in widths.items() if n in layout.cut}
-    return _taken({**widths, **cut})
+    return _line_width({**widths, **cut})
 
 
-def _taken(widths: Mapping[str, int]) -> int:
+def _line_width(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + len(GAP) * (len(widths) - 1)
 
 

@@ -162,7 +162,7 @@ def row_of(table: Mapping[str, object], now: float) -> dict[str, object]:
         "head": table.get("head_version"),
         "lag": table.get("lag_versions"),
         "lag time": duration_text(lag) if isinstance(lag, int | float) else None,
-        "rows/s": _rounded(table.get("rows_per_second")),
+        "rows/s": _round_value(table.get("rows_per_second")),
         "next retry": retry_text(table, now),
         "error": text,
     }
@@ -184,7 +184,7 @@ def retry_text(table: Mapping[str, object], now: float) -> str | None:
     return f"in {duration_text(seconds)}" if seconds >= 0.1 else "now"
 
 
-def _rounded(value: object) -> object:
+def _round_value(value: object) -> object:
     return round(value, 1) if isinstance(value, float) else value
 
 
@@ -217,7 +217,7 @@ def _fields(table: Status, now: float) -> Iterator[tuple[str, str]]:
     yield "table", _text(table.get("table"))
     yield "state", _text(table.get("state"))
     yield "source", _text(table.get("source"))
-    yield "sink", _joined(table.get("sink"), table.get("guarantee"))
+    yield "sink", _join_texts(table.get("sink"), table.get("guarantee"))
     yield "engine", _text(table.get("engine"))
     yield "delivered", _version(table)
     yield "lag", _lag(table)
@@ -285,7 +285,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _joined(first: object, second: object) -> str:
+def _join_texts(first: object, second: object) -> str:
     return ", ".join(text for text in (_text(first), _text(second)) if text)
 
 

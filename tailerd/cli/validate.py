@@ -116,7 +116,7 @@ def _line(report: dict[str, object]) -> str:
         return f"{name}would fail ({report['error_code']})"
     if report["makes_demo_table"]:
         return f"{name}a demo table would be made at {report['path']}"
-    kept = _kept(report)
+    kept = _describe_state(report)
     if report["from"] is None:
         return f"{name}{report['path']} is at version {report['head_version']}; no sink{kept}"
     if report["resumes_at_version"] is not None:
@@ -131,7 +131,7 @@ def _line(report: dict[str, object]) -> str:
     )
 
 
-def _kept(report: dict[str, object]) -> str:
+def _describe_state(report: dict[str, object]) -> str:
     if report["maintenance_refused"] is not None:
         return f"; maintenance would be skipped: {report['maintenance_refused']}"
     due = report["maintenance_due"]

@@ -16,7 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.delivery import DeliveryTracker
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Version, clipped, is_past
+from tailerd.changefeed.offset import Offset, Version, clip_end, is_past
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.clock import Clock
@@ -301,8 +301,8 @@ class DeliveryLoop:
                 await self._backlog.measure(offset)
                 deferred_version = self._plan.deferred_version
                 if deferred_version is not None and offset.version < deferred_version:
-                    end = clipped(end, self._source.version_before(deferred_version), self._source)
-                return clipped(end, target, self._source)
+                    end = clip_end(end, self._source.version_before(deferred_version), self._source)
+                return clip_end(end, target, self._source)
             self._backlog.emit_idle(offset)
             if self._plan.is_once:
                 return None
@@ -339,7 +339,7 @@ class DeliveryLoop:
         if rows is None:
             rows = await self._deliver_here(start, end, saved)
         self._emit_delivery(rows, start, end, self._parts.clock.monotonic() - began)
-        safe = self._tracker.delivered(end)
+        safe = self._tracker.acknowledge(end)
         if safe is not None:
             await self._save(safe, is_kept=self._parts.sink.offsets is not None)
         await self._offsets.note_changes()

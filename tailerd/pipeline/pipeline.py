@@ -246,7 +246,7 @@ class Pipeline:
         if isinstance(error, SinkTooSlowError):
             # The same delivery would fail every time. Deliveries stay small until the next start: a
             # size that was too slow once is not retried at every commit.
-            self._plan = replace(self._plan, read_limit=self._plan.read_limit.halved())
+            self._plan = replace(self._plan, read_limit=self._plan.read_limit.halve())
         if isinstance(error, TableError):
             # The cached state of the table may be wrong: open it again.
             self._source = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase, Version, clipped
+from tailerd.changefeed.offset import Offset, Phase, Version, clip_end
 from tailerd.clock import SystemClock
 from tailerd.errors import TailerdError
 from tailerd.formats.base import ChangeSource
@@ -73,7 +73,7 @@ class Reading:
         """
         while self.last is None or at.version <= self.last:
             found = await self.source.latest_offset(at, self.read_limit)
-            end = clipped(found, self.last, self.source)
+            end = clip_end(found, self.last, self.source)
             if end == at:
                 if wakeup is None:
                     return

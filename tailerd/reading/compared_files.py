@@ -174,7 +174,9 @@ class ComparedInputs(abc.ABC):
         kept = self._kept.get((side, number))
         names = None if columns is None else self.commit.schema(columns).names
         if kept is not None and kept.has(wanted, names):
-            yield from _taken(kept.parts, None if wanted is None else wanted.to_numpy(), names)
+            yield from _select_rows(
+                kept.parts, None if wanted is None else wanted.to_numpy(), names
+            )
         elif is_again and columns is None:
             yield from self._read_first(side, number, wanted)
         else:
@@ -289,31 +291,31 @@ class ComparedFiles(ComparedInputs):
             raise self.commit.missing(url) from error
 
 
-def _taken(
+def _select_rows(
     kept: Iterable[PositionedRows], wanted: Rows | None, names: list[str] | None
 ) -> Iterator[PositionedRows]:
     """Yield the wanted rows of those kept."""
     for positions, batch in kept:
-        rows = batch if names is None else _selected(batch, names)
+        rows = batch if names is None else _select_columns(batch, names)
         if wanted is None:
             yield positions, rows
             continue
         if isinstance(positions, int):
-            here = _between(wanted, positions, positions + batch.num_rows - 1)
+            here = _slice_range(wanted, positions, positions + batch.num_rows - 1)
             places = here - positions
         else:
-            here = _between(wanted, positions[0], positions[-1])
+            here = _slice_range(wanted, positions[0], positions[-1])
             places = np.searchsorted(positions, here)
         if len(here):
             yield here, _rows_at(rows, places)
 
 
-def _between(ascending: Rows, first: int, last: int) -> Rows:
+def _slice_range(ascending: Rows, first: int, last: int) -> Rows:
     start, end = np.searchsorted(ascending, first), np.searchsorted(ascending, last, "right")
     return ascending[start:end]
 
 
-def _selected(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+def _select_columns(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     return rows_of_columns(
         [batch.column(name) for name in names],
         pa.schema([batch.schema.field(name) for name in names]),
@@ -405,7 +407,7 @@ def unequal_rows(
     if max(counts) > most:
         return None
     partly = [group for group in found.groups if group.columns is not None]
-    for places in _compared(partly, schema, read) if partly else ():
+    for places in _compare_groups(partly, schema, read) if partly else ():
         unknown.append(places)
         if sum(map(len, unknown)) > most:
             return None
@@ -417,7 +419,7 @@ def unequal_rows(
     return removed, added
 
 
-def _compared(
+def _compare_groups(
     groups: Sequence[GroupDifference], schema: pa.Schema, read: ReadColumns
 ) -> Iterator[Rows]:
     """Yield the positions of the rows that differ in the columns that may differ."""

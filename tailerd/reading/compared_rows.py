@@ -25,8 +25,8 @@ from tailerd.reading.compared_files import (
     ComparedInputs,
 )
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.merged_batches import merged
-from tailerd.reading.placed_rows import placed, unplaced
+from tailerd.reading.merged_batches import merge_batches
+from tailerd.reading.placed_rows import add_positions, split_positions
 from tailerd.rows.difference import Leftover, Side
 from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
 from tailerd.rows.groups import FileGroup, FilesToCompare, likely_rewrites
@@ -77,7 +77,7 @@ def compared_changes(
     commit = inputs.commit
     numbers = {side: commit.numbers(side) for side in Side}
     for change_type, found in _changes(inputs, None if columns is None else tuple(columns)):
-        rows, of_files, positions = unplaced(found, numbers)
+        rows, of_files, positions = split_positions(found, numbers)
         yield ChangeBatch(
             rows=rows,
             change_type=change_type,
@@ -99,7 +99,7 @@ def _changes(files: ComparedInputs, wanted: Columns) -> Changes:
     changes: Changes | None = None
     if commit.key and set(commit.key) <= set(commit.schema(tuple(commit.key)).names):
         changes = paired_changes(files, left, commit.key, wanted)
-    return _unpaired(files, left, wanted) if changes is None else changes
+    return _emit_unpaired(files, left, wanted) if changes is None else changes
 
 
 def _different(
@@ -121,7 +121,7 @@ def _different(
             # A row that was rewritten with a new id may still have the values of a removed one.
             left = _difference(files, _inputs(files, numbers, (), {}).only(left))
     else:
-        aligned = _aligned(files, group, numbers)
+        aligned = _pair_files(files, group, numbers)
         left = _difference(files, _inputs(files, numbers, aligned, _unequal(files, aligned)))
     for each in left:
         yield each.side, each.input, each.positions
@@ -167,7 +167,7 @@ def _difference(files: ComparedInputs, inputs: Inputs) -> list[Leftover]:
     return exact_difference(inputs, seed=seed, max_bytes=files.working_bytes)
 
 
-def _aligned(
+def _pair_files(
     files: ComparedInputs, group: FilesToCompare, numbers: Mapping[Side, list[int]]
 ) -> list[tuple[int, int]]:
     """Return pairs of a removed file and an added one that likely rewrites it.
@@ -194,12 +194,12 @@ def _known_pairs(group: FilesToCompare, numbers: Mapping[Side, list[int]]) -> li
     return [pair for pair in group.aligned if pair[0] in removed and pair[1] in added]
 
 
-def _unpaired(files: ComparedInputs, left: LeftRows, columns: Columns) -> Changes:
+def _emit_unpaired(files: ComparedInputs, left: LeftRows, columns: Columns) -> Changes:
     """Yield all deletes, then all inserts."""
     for side, change_type in ((Side.REMOVED, ChangeType.DELETE), (Side.ADDED, ChangeType.INSERT)):
         parts = left.read(files, side, columns)
-        batches = (placed(rows, side, number, places) for number, places, rows in parts)
-        for batch in merged(batches, files.limit):
+        batches = (add_positions(rows, side, number, places) for number, places, rows in parts)
+        for batch in merge_batches(batches, files.limit):
             yield change_type, batch
 
 
@@ -263,7 +263,7 @@ class NumberedRows:
                 wanted = Positions.of(positions.to_numpy()[is_here])
             if len(wanted):
                 for at, rows in self._files.read(self._side, number, wanted, columns):
-                    yield placed(rows, self._side, number, at)
+                    yield add_positions(rows, self._side, number, at)
 
     def rows(self, columns: Columns, numbers: Rows, max_bytes: int) -> pa.RecordBatch | None:
         """Return the rows with these numbers and their places, in that order; at least one.
@@ -279,7 +279,7 @@ class NumberedRows:
             if len(here):
                 wanted = Positions.of(positions.to_numpy()[here])
                 for at, rows in self._files.read(self._side, number, wanted, columns):
-                    found.append(placed(rows, self._side, number, at))
+                    found.append(add_positions(rows, self._side, number, at))
                     size += found[-1].nbytes
                     if size > max_bytes and len(numbers) > 1:
                         return None
@@ -306,10 +306,10 @@ def paired_changes(
     )
     if (len(deleted) + len(inserted)) * PAIR_BYTES > files.limit.memory_bytes // 2:
         return None
-    return _paired(files, deleted, inserted, tuple(key), columns)
+    return _emit_pairs(files, deleted, inserted, tuple(key), columns)
 
 
-def _paired(
+def _emit_pairs(
     files: ComparedInputs,
     deleted: NumberedRows,
     inserted: NumberedRows,
@@ -319,10 +319,10 @@ def _paired(
     pairs = _pairs(files, deleted, inserted, key)
     is_alone = np.ones(len(deleted), np.bool_)
     is_alone[pairs.deleted] = False
-    for batch in merged(deleted.read(columns, is_alone), files.limit):
+    for batch in merge_batches(deleted.read(columns, is_alone), files.limit):
         yield ChangeType.DELETE, batch
     at = 0
-    for rows in merged(inserted.read(columns), files.limit):
+    for rows in merge_batches(inserted.read(columns), files.limit):
         first, end = np.searchsorted(pairs.inserted, (at, at + rows.num_rows))
         if first == end:
             yield ChangeType.INSERT, rows

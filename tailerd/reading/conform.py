@@ -20,7 +20,7 @@ from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.file_scan import FieldScan
 from tailerd.reading.nested_arrays import null_mask, own_offsets, zero_based
-from tailerd.reading.shredded_variant import TYPED_VALUE, assembled
+from tailerd.reading.shredded_variant import TYPED_VALUE, assemble_variant
 
 _Key = TypeVar("_Key", str, bytes)
 
@@ -146,10 +146,10 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
 def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     target = scan.target.type
     if not pa.types.is_struct(array.type):
-        raise _retyped(array, scan)
+        raise _retype_error(array, scan)
     is_variant = (scan.target.metadata or {}).items() >= VARIANT_FIELD.items()
     if is_variant and array.type.get_field_index(TYPED_VALUE) >= 0:
-        array = assembled(array)
+        array = assemble_variant(array)
     fields = [array.type.field(index) for index in range(array.type.num_fields)]
     columns = array.flatten()
     places = FileFields(fields, [child.name for child in scan.children])
@@ -173,7 +173,7 @@ def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
     elif pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
         array = _of_views(array)
     if not pa.types.is_list(array.type):
-        raise _retyped(array, scan)
+        raise _retype_error(array, scan)
     if len(array) == 0:
         return pa.nulls(0, scan.target.type)
     offsets, start, end = zero_based(array)
@@ -197,7 +197,7 @@ def _of_views(array: pa.Array) -> pa.ListArray:
 
 def _conform_map(array: pa.Array, scan: FieldScan) -> pa.Array:
     if not pa.types.is_map(array.type):
-        raise _retyped(array, scan)
+        raise _retype_error(array, scan)
     if len(array) == 0:
         return pa.nulls(0, scan.target.type)
     offsets, start, end = zero_based(array)
@@ -251,14 +251,14 @@ def _cast(array: pa.Array, scan: FieldScan) -> pa.Array:
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target):
         return _cast_timestamp(array, scan)
     if not any(is_from(source) and is_to(target) for is_from, is_to in _CASTS):
-        raise _retyped(array, scan)
+        raise _retype_error(array, scan)
     if pa.types.is_date64(source) and pa.types.is_date32(target):
         # A time of day is not part of a date.
         array = array.view(pa.timestamp("ms"))
     try:
         return array.cast(target)
     except pa.ArrowInvalid as error:
-        raise _retyped(array, scan, f": {error}") from error
+        raise _retype_error(array, scan, f": {error}") from error
 
 
 def _cast_timestamp(array: pa.Array, scan: FieldScan) -> pa.Array:
@@ -286,7 +286,7 @@ def _cast_timestamp(array: pa.Array, scan: FieldScan) -> pa.Array:
     return numbers.view(target)
 
 
-def _retyped(array: pa.Array, scan: FieldScan, detail: str = "") -> UnreadableDataFileError:
+def _retype_error(array: pa.Array, scan: FieldScan, detail: str = "") -> UnreadableDataFileError:
     return UnreadableDataFileError(
         f"column {scan.target.name} is {array.type} in the file and {scan.target.type} in the"
         f" table's schema{detail}"

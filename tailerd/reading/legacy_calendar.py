@@ -99,7 +99,7 @@ class LegacyCalendar:
     def _rebase_leaf(self, array: pa.Array, physical_type: str) -> pa.Array:
         kind = array.type
         if pa.types.is_date32(kind) and self.is_datetime:
-            return _replaced(array, _rebased_days)
+            return _replace_valid(array, _rebased_days)
         if not pa.types.is_timestamp(kind):
             return array
         if physical_type == "INT96":
@@ -109,10 +109,12 @@ class LegacyCalendar:
             is_legacy = self.is_datetime and kind.tz is not None
         if not is_legacy:
             return array
-        return _replaced(array, functools.partial(_rebased_times, _TICKS[kind.unit], self.zone))
+        return _replace_valid(
+            array, functools.partial(_rebased_times, _TICKS[kind.unit], self.zone)
+        )
 
 
-def _replaced(array: pa.Array, rebased: Callable[[_Numbers], _Numbers]) -> pa.Array:
+def _replace_valid(array: pa.Array, rebased: Callable[[_Numbers], _Numbers]) -> pa.Array:
     """Return an array with other numbers in the place of its valid ones."""
     stored = pa.int32() if pa.types.is_date32(array.type) else pa.int64()
     numbers = array.view(stored).fill_null(0).to_numpy().astype(np.int64)

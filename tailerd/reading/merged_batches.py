@@ -13,7 +13,7 @@ _SHARE = 8
 """A batch of at least 1/8 of the limit is returned without merging."""
 
 
-def merged(batches: Iterable[pa.RecordBatch], limit: BatchLimit) -> Iterator[pa.RecordBatch]:
+def merge_batches(batches: Iterable[pa.RecordBatch], limit: BatchLimit) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches of one schema in order: small ones merged, large ones split."""
     held: list[pa.RecordBatch] = []
     rows = size = 0

@@ -77,7 +77,7 @@ def read_file(
         part
         for rows, changes, stretch in parts
         if rows.num_rows
-        for part in bounded(FileRows(rows, changes, stretch.positions()), limit)
+        for part in split_part(FileRows(rows, changes, stretch.positions()), limit)
     )
 
 
@@ -118,14 +118,14 @@ def _parts(
     scan: FileScan, limit: BatchLimit, open_file: OpenFile
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None, _Stretch]]:
     """Yield selected rows, their change types, and their stretch of the file."""
-    with open_file(scan.url) as source, _named(scan.url):
+    with open_file(scan.url) as source, _name_file(scan.url):
         opened = _open(source, scan, limit)
         selection = None
         if scan.select_rows is not None:
             selection = scan.select_rows(opened.file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, opened)
         for batch, at in _RowGroups(scan, opened, source, shape, limit).read(selection):
-            rows, changes = _selected(shape.of(batch, at), selection, at)
+            rows, changes = _select_part(shape.of(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
 
@@ -158,7 +158,7 @@ def _options(source: BinaryIO, change_column: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _named(url: str) -> Iterator[None]:
+def _name_file(url: str) -> Iterator[None]:
     """Add the file's name to errors."""
     try:
         yield
@@ -221,9 +221,9 @@ class _Shape:
             if field.constant is not None:
                 arrays.append(pa.repeat(field.constant, count))
             elif at is None:
-                arrays.append(_filled(pa.nulls(count, field.target.type), field, start))
+                arrays.append(_fill_nulls(pa.nulls(count, field.target.type), field, start))
             else:
-                arrays.append(_filled(conform(batch.column(at), field), field, start))
+                arrays.append(_fill_nulls(conform(batch.column(at), field), field, start))
         return rows_of_columns(arrays, self._schema, count), self._change_types(batch)
 
     def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
@@ -247,7 +247,7 @@ def _padded_bytes(field: FieldScan) -> int:
     return (field.pad_to or 0) + sum(map(_padded_bytes, field.children))
 
 
-def _filled(values: pa.Array, field: FieldScan, start: int) -> pa.Array:
+def _fill_nulls(values: pa.Array, field: FieldScan, start: int) -> pa.Array:
     """Return values with the field's default for nulls; `start` is the first row's position."""
     if field.first_default is not None:
         first = field.first_default + start
@@ -385,7 +385,7 @@ def _batch_rows(about: RowGroup, limit: BatchLimit) -> int:
     return max(1, min(limit.max_rows, limit.max_bytes // row_bytes))
 
 
-def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
+def _select_part(part: _Part, selection: RowSelection | None, at: int) -> _Part:
     """Return the selected rows of a part that begins at position `at` of the file.
 
     Applied after the cast to the table's types: PyArrow 26 can neither filter nor take string
@@ -397,7 +397,7 @@ def _selected(part: _Part, selection: RowSelection | None, at: int) -> _Part:
     return selection.apply(rows, at), None if changes is None else selection.apply(changes, at)
 
 
-def bounded(part: FileRows, limit: BatchLimit) -> Iterator[FileRows]:
+def split_part(part: FileRows, limit: BatchLimit) -> Iterator[FileRows]:
     """Yield rows, split if they are larger than the file stated (as with dictionaries)."""
     count = part.rows.num_rows
     pieces = min(count, -(-part.rows.get_total_buffer_size() // limit.max_bytes))
@@ -414,7 +414,7 @@ def _with_whole_pairs(parts: Iterable[FileRows]) -> Iterator[FileRows]:
     held: FileRows | None = None
     for part in parts:
         if held is not None:
-            part, held = _joined(held, part), None
+            part, held = _join_rows(held, part), None
         if part.changes is not None and part.changes[-1].as_py() == ChangeType.UPDATE_PREIMAGE:
             last = part.rows.num_rows - 1
             held, part = part.slice(last, 1), part.slice(0, last)
@@ -424,7 +424,7 @@ def _with_whole_pairs(parts: Iterable[FileRows]) -> Iterator[FileRows]:
         yield held
 
 
-def _joined(first: FileRows, second: FileRows) -> FileRows:
+def _join_rows(first: FileRows, second: FileRows) -> FileRows:
     changes = [
         each.cast(pa.string()) for each in (first.changes, second.changes) if each is not None
     ]

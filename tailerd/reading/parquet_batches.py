@@ -124,7 +124,9 @@ class BoundedBatches:
             if sizes is None:
                 yield from _batches(self._file, most_rows, group, leaves)
             else:
-                yield from self._sized(self._for_chunks(chunks), group, leaves, sizes, most_rows)
+                yield from self._read_sized(
+                    self._for_chunks(chunks), group, leaves, sizes, most_rows
+                )
         finally:
             if readers is not None:
                 readers.give_back(sum(held))
@@ -245,7 +247,7 @@ class BoundedBatches:
                 total += (pc.max(pc.binary_length(words)).as_py() or 0) * per_row
         return total
 
-    def _sized(
+    def _read_sized(
         self,
         file: pq.ParquetFile,
         group: int,
@@ -332,11 +334,11 @@ class _RowSizes:
     def fitting(self, start: int, most_rows: int, most_bytes: int) -> int:
         """Return how many rows from `start` on take no more than `most_bytes`; at least one."""
         count = max(1, most_rows)
-        while count > 1 and self._taken(start, count) > most_bytes:
+        while count > 1 and self._measure_rows(start, count) > most_bytes:
             count //= 2
         return count
 
-    def _taken(self, start: int, count: int) -> float:
+    def _measure_rows(self, start: int, count: int) -> float:
         total = self.longest * count
         for edges, totals in zip(self._edges, self._totals, strict=True):
             before, after = np.interp([start, start + count], edges, totals)

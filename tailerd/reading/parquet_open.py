@@ -47,7 +47,7 @@ class OpenedParquet:
         for leaf in leaves:
             chunk = self.footer.groups[group].chunks[leaf]
             if chunk.is_encrypted:
-                raise _encrypted(f"Column {self._path(leaf)} of {self.name} is", LEAVE_OUT)
+                raise _refuse_encrypted(f"Column {self._path(leaf)} of {self.name} is", LEAVE_OUT)
             if chunk.is_elsewhere or chunk.first_byte + chunk.stored_bytes > self.size_bytes:
                 raise pa.ArrowInvalid(
                     f"its footer says that {self._path(leaf)} is not, or not wholly, in the file"
@@ -78,7 +78,7 @@ def open_parquet(source: BinaryIO, memory_bytes: int, name: str, **options: Any)
     try:
         file = pq.ParquetFile(source, **options)
     except (pa.ArrowException, OSError):
-        repaired = _repaired(body)
+        repaired = _repair_footer(body)
         if repaired is None:
             raise
         file = pq.ParquetFile(source, metadata=_arrow_metadata(repaired), **options)
@@ -97,7 +97,9 @@ def read_footer_bytes(source: BinaryIO, memory_bytes: int, name: str) -> tuple[b
     source.seek(max(0, end - TAIL_BYTES))
     tail = source.read(TAIL_BYTES)
     if tail[4:] == ENCRYPTED_MAGIC:
-        raise _encrypted(f"The footer of {name} is", "start after the commits with such files")
+        raise _refuse_encrypted(
+            f"The footer of {name} is", "start after the commits with such files"
+        )
     if len(tail) < TAIL_BYTES or tail[4:] != MAGIC:
         raise pa.ArrowInvalid("it does not end with Parquet's magic bytes")
     [size] = struct.unpack("<I", tail[:4])
@@ -110,7 +112,7 @@ def read_footer_bytes(source: BinaryIO, memory_bytes: int, name: str) -> tuple[b
     return source.read(size), end
 
 
-def _encrypted(what: str, remedy: str) -> UnsupportedFeatureError:
+def _refuse_encrypted(what: str, remedy: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"{what} encrypted, and tailerd has no keys to decrypt it.",
         remedy=f"Either write the table without encryption, or {remedy}.",
@@ -121,7 +123,7 @@ def _arrow_metadata(body: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(MAGIC + body + struct.pack("<I", len(body)) + MAGIC))
 
 
-def _repaired(body: bytes) -> bytes | None:
+def _repair_footer(body: bytes) -> bytes | None:
     try:
         return without_group_marks(body) if len(body) <= MAX_PATCHED_BYTES else None
     except CorruptLogError:

@@ -16,7 +16,9 @@ _PLACE = pa.field("place", pa.int64(), nullable=False)
 _ROW_BITS = 40
 
 
-def placed(rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int) -> pa.RecordBatch:
+def add_positions(
+    rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int
+) -> pa.RecordBatch:
     """Return rows with an additional column of their places.
 
     Args:
@@ -31,7 +33,7 @@ def placed(rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int)
     )
 
 
-def unplaced(
+def split_positions(
     rows: pa.RecordBatch, numbers: Mapping[Side, Sequence[int]]
 ) -> tuple[pa.RecordBatch, Rows, Rows]:
     """Return rows without that column, the numbers of their files, and their positions in them.

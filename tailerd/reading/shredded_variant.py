@@ -48,7 +48,7 @@ _FIXED: Mapping[pa.DataType, int] = {
 _Bytes = npt.NDArray[np.uint8]
 
 
-def assembled(array: pa.StructArray) -> pa.StructArray:
+def assemble_variant(array: pa.StructArray) -> pa.StructArray:
     """Return a variant column with `metadata` and `value` alone.
 
     A field that is in neither column is missing from its object; elsewhere this is a variant null.
@@ -58,7 +58,7 @@ def assembled(array: pa.StructArray) -> pa.StructArray:
     """
     metadata = pc.struct_field(array, _METADATA).cast(pa.binary())
     try:
-        values = _encoded(array, metadata, 0)
+        values = _encode_group(array, metadata, 0)
     except (IndexError, struct.error, ValueError) as error:
         raise UnreadableDataFileError(f"a shredded variant cannot be assembled: {error}") from error
     return pa.StructArray.from_arrays(
@@ -66,7 +66,7 @@ def assembled(array: pa.StructArray) -> pa.StructArray:
     )
 
 
-def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
+def _encode_group(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
     """Return a group of `value` and `typed_value` as variants; null if it has neither.
 
     Args:
@@ -88,10 +88,10 @@ def _encoded(group: pa.StructArray, metadata: pa.Array, depth: int) -> pa.Array:
         return _objects(typed, rest, metadata, depth)
     if pc.any(pc.and_(rest.is_valid(), typed.is_valid())).as_py():
         raise ValueError("a value that is not an object is in value and in typed_value")
-    return pc.coalesce(_typed(typed, metadata, depth), rest)
+    return pc.coalesce(_encode_typed(typed, metadata, depth), rest)
 
 
-def _typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
+def _encode_typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _arrays(array, metadata, depth)
@@ -164,7 +164,7 @@ def _arrays(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
     offsets = array.offsets.to_numpy().astype(np.int64)
     items = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     owners = np.repeat(np.arange(len(array)), np.diff(offsets))
-    encoded = _encoded(items, metadata.take(pa.array(owners)), depth + 1)
+    encoded = _encode_group(items, metadata.take(pa.array(owners)), depth + 1)
     elements = encoded.fill_null(_NULL).to_pylist()
     spans = pairwise((offsets - offsets[0]).tolist())
     return pa.array(
@@ -179,7 +179,7 @@ def _arrays(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
 def _objects(typed: pa.StructArray, rest: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
     """Return objects: their shredded fields plus those of `rest`; `rest` itself if not shredded."""
     names = [item.name.encode() for item in typed.type]
-    columns = [_encoded(part, metadata, depth + 1).to_pylist() for part in typed.flatten()]
+    columns = [_encode_group(part, metadata, depth + 1).to_pylist() for part in typed.flatten()]
     rows = zip(*columns, strict=True) if columns else ((),) * len(typed)
     shredded = frozenset(names)
     found = []

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tailerd.errors import BugError
-from tailerd.rows.hash_kernels import U64, Bools, Rows, scrambled
-from tailerd.rows.hash_runs import prefix_order, resolved
+from tailerd.rows.hash_kernels import U64, Bools, Rows, scramble_numbers
+from tailerd.rows.hash_runs import prefix_order, resolve_runs
 from tailerd.rows.hashing import RowHashes
 from tailerd.rows.positions import Positions
 
@@ -251,7 +251,7 @@ class _Chunk:
             self.is_left = np.ones(len(self), np.bool_)
         self.is_left[places] = False
 
-    def left(self) -> Rows:
+    def take_left_rows(self) -> Rows:
         """Return the positions of the rows left over."""
         is_left = np.ones(len(self), np.bool_) if self.is_left is None else self.is_left
         places = np.flatnonzero(is_left)
@@ -266,7 +266,7 @@ def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:
     """Yield the rows left over for each input; chunks are released first."""
     by_input: dict[int, list[Rows]] = {}
     for chunk in chunks:
-        left = chunk.left()
+        left = chunk.take_left_rows()
         if len(left):
             by_input.setdefault(chunk.number, []).append(left)
     chunks.clear()
@@ -292,7 +292,7 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
         hashes[start : start + count, 0] = found.first
         hashes[start : start + count, 1] = found.second
         start += count
-    is_left = unmatched(hashes, num_removed)
+    is_left = find_unmatched(hashes, num_removed)
     del hashes
     start = 0
     for chunk, places, count in zip(chunks, selected, counts, strict=True):
@@ -301,7 +301,7 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
         chunk.cancel(cancelled if places is None else places[cancelled])
 
 
-def unmatched(hashes: U64, num_removed: int) -> Bools:
+def find_unmatched(hashes: U64, num_removed: int) -> Bools:
     """Return which rows have no equal row on the other side; each row cancels at most once.
 
     Args:
@@ -332,7 +332,7 @@ def unmatched(hashes: U64, num_removed: int) -> Bools:
     is_many[places] = False
     is_many[places - 1] = False
     if is_many.any():
-        rows, is_same = resolved(order[is_many], is_like[is_many], hashes[:, 0], hashes[:, 1])
+        rows, is_same = resolve_runs(order[is_many], is_like[is_many], hashes[:, 0], hashes[:, 1])
         _match_runs(rows, is_same, num_removed, is_left)
     return is_left
 
@@ -404,8 +404,8 @@ class HashBalance:
     def add(self, hashes: RowHashes, *, is_removed: bool) -> None:
         """Add rows of a side to the sums."""
         places = self._places(hashes)
-        one = scrambled(hashes.first + _OFFSET)
-        other = scrambled(hashes.second ^ one)
+        one = scramble_numbers(hashes.first + _OFFSET)
+        other = scramble_numbers(hashes.second ^ one)
         change = np.add if is_removed else np.subtract
         for sums, shares in zip(self._sums, (one, other), strict=True):
             change.at(sums, places, shares)

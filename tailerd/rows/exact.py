@@ -102,7 +102,7 @@ class RowMatcher:
         object.__setattr__(self, "hasher", RowHasher(*arguments))
         object.__setattr__(self, "comparer", RowComparer(*arguments))
 
-    def hashed(
+    def hash_rows(
         self, side: Side, number: int, rows: Iterable[PositionedRows]
     ) -> Iterator[HashedRows]:
         """Yield the hashes of the rows of one input."""
@@ -182,7 +182,7 @@ def _all_hashed(matcher: RowMatcher, inputs: Inputs) -> Iterator[HashedRows]:
             inputs.read(Side.ADDED, added, None),
         )
     for side, number in inputs.alone:
-        yield from matcher.hashed(side, number, inputs.read(side, number, None))
+        yield from matcher.hash_rows(side, number, inputs.read(side, number, None))
 
 
 def difference_of_batches(

@@ -85,10 +85,12 @@ def widened_bounds(lower: Any, upper: Any) -> tuple[Any, Any]:
         kept = upper.rstrip(b"\xff")
         return lower, kept[:-1] + bytes([kept[-1] + 1]) if kept else None
     is_time = isinstance(lower, dt.datetime), isinstance(upper, dt.datetime)
-    return (_moved(lower, -1) if is_time[0] else lower), (_moved(upper, 1) if is_time[1] else upper)
+    return (_shift_time(lower, -1) if is_time[0] else lower), (
+        _shift_time(upper, 1) if is_time[1] else upper
+    )
 
 
-def _moved(time: dt.datetime, milliseconds: int) -> dt.datetime | None:
+def _shift_time(time: dt.datetime, milliseconds: int) -> dt.datetime | None:
     try:
         return time + milliseconds * _MILLISECOND
     except OverflowError:
@@ -119,7 +121,7 @@ def group_files(removed: Sequence[FileBounds], added: Sequence[FileBounds]) -> l
     found = [
         FileGroup(_places(group, Side.REMOVED), _places(group, Side.ADDED))
         for members in by_partition.values()
-        for group in _refined(members, columns)
+        for group in _refine_group(members, columns)
     ]
     return sorted(found, key=lambda group: (group.removed, group.added))
 
@@ -178,7 +180,7 @@ def _places(group: _Group, side: Side) -> tuple[int, ...]:
     return tuple(sorted(member.place for member in group if member.side is side))
 
 
-def _refined(members: _Group, columns: Sequence[str]) -> Iterator[_Group]:
+def _refine_group(members: _Group, columns: Sequence[str]) -> Iterator[_Group]:
     """Yield groups that no column divides further."""
     waiting = [members]
     while waiting:
@@ -187,7 +189,7 @@ def _refined(members: _Group, columns: Sequence[str]) -> Iterator[_Group]:
             yield group
             continue
         for column in columns:
-            parts = _divided(group, column)
+            parts = _divide_group(group, column)
             if len(parts) > 1:
                 # A column that did not divide the larger group may divide a smaller one.
                 waiting += parts
@@ -196,7 +198,7 @@ def _refined(members: _Group, columns: Sequence[str]) -> Iterator[_Group]:
             yield group
 
 
-def _divided(group: _Group, column: str) -> list[_Group]:
+def _divide_group(group: _Group, column: str) -> list[_Group]:
     """Divide a group by the bounds of a column."""
     unknown = ColumnBounds()
     bounds = [member.file.columns.get(column, unknown) for member in group]

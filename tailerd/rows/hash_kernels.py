@@ -207,10 +207,10 @@ def sums_of_runs(values: U64, counts: Rows) -> U64:
 
 def numbers_of(places: Rows, seed: np.uint64) -> U64:
     """Return a secret odd number for each place."""
-    return scrambled(places.view(np.uint64) + seed) | np.uint64(1)
+    return scramble_numbers(places.view(np.uint64) + seed) | np.uint64(1)
 
 
-def scrambled(values: U64) -> U64:
+def scramble_numbers(values: U64) -> U64:
     """Return each number scrambled by a bijection, so that sums reveal nothing simple."""
     found = values * np.uint64(0x9E3779B97F4A7C15)
     found ^= found >> np.uint64(30)

@@ -39,10 +39,10 @@ def equal_runs(first: U64, second: U64) -> tuple[Rows, Bools]:
         equal to the one before.
     """
     order, is_like = prefix_order(first)
-    return resolved(order, is_like, first, second)
+    return resolve_runs(order, is_like, first, second)
 
 
-def resolved(order: Rows, is_like: Bools, first: U64, second: U64) -> tuple[Rows, Bools]:
+def resolve_runs(order: Rows, is_like: Bools, first: U64, second: U64) -> tuple[Rows, Bools]:
     """Return the result of `equal_runs` for rows in their `prefix_order`."""
     is_same = _is_same(order, first, second)
     if (is_like & ~is_same).any():

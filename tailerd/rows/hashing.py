@@ -39,7 +39,7 @@ from tailerd.rows.hash_kernels import (
     add_values,
     numbers_of,
     places_within,
-    scrambled,
+    scramble_numbers,
     sums_of_runs,
 )
 from tailerd.rows.variant_encoding import (
@@ -128,7 +128,7 @@ class RowHasher:
             for column, array in zip(self._columns, rows.columns, strict=True)
             for part in column.parts(array)
         ]
-        sums = _added(parts, rows.num_rows)
+        sums = _add_sums(parts, rows.num_rows)
         return RowHashes(sums.first, sums.second)
 
 
@@ -152,7 +152,7 @@ class _Part(Protocol):
     def add(self, rows: slice, sums: Sums) -> None: ...
 
 
-def _added(parts: list[_Part], count: int) -> Sums:
+def _add_sums(parts: list[_Part], count: int) -> Sums:
     """Return the sums of all parts, block by block."""
     sums = Sums(np.zeros(count, np.uint64), np.zeros(count, np.uint64))
     for first in range(0, count, BLOCK_ROWS):
@@ -266,7 +266,7 @@ class _Column:
 
     def sums(self, array: pa.Array) -> Sums:
         """Return the sums of this column alone."""
-        return _added(list(self.parts(array)), len(array))
+        return _add_sums(list(self.parts(array)), len(array))
 
     def _struct(self, array: pa.StructArray) -> Iterator[_Part]:
         if array.null_count:
@@ -298,22 +298,22 @@ class _Column:
             values *= factors.scramble
             values.byteswap(inplace=True)
             values *= numbers_of(places, seed)
-        yield from self._summed(array, elements, lengths)
+        yield from self._sum_elements(array, elements, lengths)
 
     def _map(self, array: pa.MapArray) -> Iterator[_Part]:
         lengths, offsets = _ranges(array)
         key, item = self._children
         keys = _of_ranges(array.keys, array, offsets, lengths)
         items = _of_ranges(array.items, array, offsets, lengths)
-        entries = _added([*key.parts(keys), *item.parts(items)], len(keys))
+        entries = _add_sums([*key.parts(keys), *item.parts(items)], len(keys))
         # A sum has no order: without scrambling, parts of different entries could be swapped.
         summed = Sums(
-            scrambled(entries.first ^ self._factors.seed_first),
-            scrambled(entries.second ^ self._factors.seed_second),
+            scramble_numbers(entries.first ^ self._factors.seed_first),
+            scramble_numbers(entries.second ^ self._factors.seed_second),
         )
-        yield from self._summed(array, summed, lengths)
+        yield from self._sum_elements(array, summed, lengths)
 
-    def _summed(self, array: pa.Array, elements: Sums, lengths: Rows) -> Iterator[_Part]:
+    def _sum_elements(self, array: pa.Array, elements: Sums, lengths: Rows) -> Iterator[_Part]:
         if array.null_count:
             yield _NullPart(nulls_of(array), self._factors)
         sums = Sums(sums_of_runs(elements.first, lengths), sums_of_runs(elements.second, lengths))
@@ -469,7 +469,7 @@ def canonical_variant(metadata: bytes, value: bytes) -> bytes:
     try:
         return VariantReader(variant_names(metadata), value, _CANONICAL).read()
     except BAD_BYTES:
-        return b"x" + _sized(metadata) + value
+        return b"x" + _prefix_size(metadata) + value
 
 
 class _Canonical:
@@ -479,11 +479,13 @@ class _Canonical:
         return _primitive(data, kind, position)
 
     def short_string(self, text: bytes) -> bytes:
-        return b"s" + _sized(text)
+        return b"s" + _prefix_size(text)
 
     def object(self, members: Sequence[tuple[bytes, bytes]]) -> bytes:
         ordered = sorted(members)
-        return b"o%d;" % len(ordered) + b"".join(_sized(name) + made for name, made in ordered)
+        return b"o%d;" % len(ordered) + b"".join(
+            _prefix_size(name) + made for name, made in ordered
+        )
 
     def array(self, items: Sequence[bytes]) -> bytes:
         return b"a%d;" % len(items) + b"".join(items)
@@ -508,7 +510,7 @@ def _primitive(data: bytes, kind: int, position: int) -> bytes:
         return tag + bytes_at(data, position, width)
     if kind in _SIZED:
         length = unsigned_at(data, position, 4)
-        return _SIZED[kind] + _sized(bytes_at(data, position + 4, length))
+        return _SIZED[kind] + _prefix_size(bytes_at(data, position + 4, length))
     if kind == 7:
         return b"F" + _floating(data, position, "<d", 8)
     if kind == 14:
@@ -529,5 +531,5 @@ def _floating(data: bytes, position: int, form: str, width: int) -> bytes:
     return struct.pack(form, math.nan if math.isnan(number) else number + 0.0)
 
 
-def _sized(data: bytes) -> bytes:
+def _prefix_size(data: bytes) -> bytes:
     return b"%d:" % len(data) + data

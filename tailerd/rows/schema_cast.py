@@ -86,7 +86,7 @@ def _columns(
         number = _field_id(field)
         by_id = match is MatchColumns.BY_FIELD_ID and number is not None
         place = ids.get(number) if by_id else names.get(field.name)
-        yield place, _unchanged if place is None else _conversion(old[place], field, match)
+        yield place, _keep_array if place is None else _conversion(old[place], field, match)
 
 
 def _field_id(field: pa.Field) -> bytes | None:
@@ -94,7 +94,7 @@ def _field_id(field: pa.Field) -> bytes | None:
     return found
 
 
-def _unchanged(array: pa.Array) -> pa.Array:
+def _keep_array(array: pa.Array) -> pa.Array:
     return array
 
 
@@ -110,7 +110,7 @@ def _conversion(old: pa.Field, new: pa.Field, match: MatchColumns) -> _Convert:
         key = _conversion(source.key_field, target.key_field, match)
         return _map(target, key, _conversion(source.item_field, target.item_field, match))
     if source == target:
-        return _unchanged
+        return _keep_array
     if pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if not _is_widened(source, target):

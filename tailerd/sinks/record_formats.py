@@ -83,9 +83,9 @@ class TableRecords:
         Raises:
             TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
         """
-        return self.prepared(batch.rows.schema).records(batch, now_us=now_us)
+        return self.prepare_schema(batch.rows.schema).records(batch, now_us=now_us)
 
-    def prepared(self, schema: pa.Schema) -> RecordFormat:
+    def prepare_schema(self, schema: pa.Schema) -> RecordFormat:
         """Return the format for rows with a schema.
 
         Raises:

@@ -88,7 +88,7 @@ async def tasks_between(source: ChangeSource, start: Offset, end: Offset) -> lis
     return [task async for group in source.plan(start, end) for task in group.tasks]
 
 
-def clamped(offset: Offset, *, start: Offset, end: Offset | None) -> Offset:
+def clamp_offset(offset: Offset, *, start: Offset, end: Offset | None) -> Offset:
     """Return `offset`, or `end` if that is smaller; never before `start`."""
     if end is None or not end.is_before(offset):
         return offset

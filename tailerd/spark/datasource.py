@@ -71,7 +71,7 @@ from tailerd.storage.stores import StoreSettings
 _Source = TypeVar("_Source", bound=DataSource)
 
 
-def configured(source: type[_Source], storage: StoreSettings) -> type[_Source]:
+def configure_source(source: type[_Source], storage: StoreSettings) -> type[_Source]:
     """Return a data source, to be registered, that reaches its tables with these settings.
 
     Spark's Java keeps a registered class pickled, and passes it to the Python processes of its
@@ -88,7 +88,7 @@ class TailerdDataSource(DataSource):
     # Parts are imported where they are used: every executor task and every commit of the sink
     # starts or wakes a Python process that needs only one of them.
     storage: ClassVar[StoreSettings | None] = None
-    """How tables are reached, if set by `configured`; otherwise as the environment says."""
+    """How tables are reached, if set by `configure_source`; otherwise as the environment says."""
 
     _schema_version: Version | None = None
     _pushes_filters = False
@@ -193,12 +193,12 @@ class TailerdBatchReader(DataSourceReader):
     async def _tasks(self) -> list[ChangeTask]:
         source = await open_source(self._options)
         start, end = await batch_range(source, self._options)
-        start, end = await self._narrowed(source, start, end)
+        start, end = await self._narrow_range(source, start, end)
         tasks = await tasks_between(source, start, end) if start.is_before(end) else []
         filters = column_filters(self._filters)
         return [task for task in tasks if may_match(task, filters)]
 
-    async def _narrowed(
+    async def _narrow_range(
         self, source: ChangeSource, start: Offset, end: Offset
     ) -> tuple[Offset, Offset]:
         """Leave out commits at both ends whose rows cannot pass the filters."""
@@ -287,25 +287,27 @@ def _column_filter(each: Filter) -> ColumnFilter | None:
         case IsNotNull(attribute=(name,)):
             return ColumnFilter(column=name, comparison=Comparison.IS_NOT_NULL)
         case In(attribute=(name,), value=choices):
-            return _compared(name, Comparison.IN, tuple(choices))
+            return _compare_filter(name, Comparison.IN, tuple(choices))
         case (
             EqualTo(attribute=(name,), value=value) | EqualNullSafe(attribute=(name,), value=value)
         ):
             # `EqualNullSafe` treats two nulls as equal.
-            return None if value is None else _compared(name, Comparison.EQUAL, (value,))
+            return None if value is None else _compare_filter(name, Comparison.EQUAL, (value,))
         case GreaterThan(attribute=(name,), value=value):
-            return _compared(name, Comparison.GREATER, (value,))
+            return _compare_filter(name, Comparison.GREATER, (value,))
         case GreaterThanOrEqual(attribute=(name,), value=value):
-            return _compared(name, Comparison.AT_LEAST, (value,))
+            return _compare_filter(name, Comparison.AT_LEAST, (value,))
         case LessThan(attribute=(name,), value=value):
-            return _compared(name, Comparison.LESS, (value,))
+            return _compare_filter(name, Comparison.LESS, (value,))
         case LessThanOrEqual(attribute=(name,), value=value):
-            return _compared(name, Comparison.AT_MOST, (value,))
+            return _compare_filter(name, Comparison.AT_MOST, (value,))
         case _:
             return None
 
 
-def _compared(name: str, comparison: Comparison, values: tuple[object, ...]) -> ColumnFilter | None:
+def _compare_filter(
+    name: str, comparison: Comparison, values: tuple[object, ...]
+) -> ColumnFilter | None:
     """Return a filter; commit times become numbers, None if that fails."""
     if name == COMMIT_TIMESTAMP:
         values = tuple(_microseconds(value) for value in values)

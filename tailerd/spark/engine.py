@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tailerd.config import Config
 from tailerd.errors import EngineError
-from tailerd.spark.datasource import TailerdDataSource, configured
+from tailerd.spark.datasource import TailerdDataSource, configure_source
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.query_listener import QueryListener
 from tailerd.spark.session import forget_session, local_session
@@ -68,7 +68,7 @@ class SparkEngine:
 
                 def open_session() -> SparkSession:
                     spark = local_session("tailerd", settings.master, settings.conf)
-                    spark.dataSource.register(configured(TailerdDataSource, self.storage))
+                    spark.dataSource.register(configure_source(TailerdDataSource, self.storage))
                     self.listener = QueryListener()
                     spark.streams.addListener(self.listener)
                     return spark

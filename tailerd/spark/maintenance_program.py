@@ -139,14 +139,14 @@ class SparkTaskExecutor:
         if not items:
             return []
 
-        def written() -> list[_Out]:
+        def write_results() -> list[_Out]:
             pieces = self._context.parallelize(items, len(items)).flatMap(errors_travel(cut))
             by_range = pieces.partitionBy(ranges, lambda number: int(number))
             return by_range.mapPartitions(
                 errors_travel(lambda found: write(piece for _, piece in found))
             ).collect()
 
-        return await _blocking(written)
+        return await _blocking(write_results)
 
 
 async def _blocking(work: Callable[[], list[_Out]]) -> list[_Out]:

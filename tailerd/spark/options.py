@@ -124,7 +124,7 @@ class ReadOptions:
         Raises:
             UsageError: An option is unknown, malformed or contradicts another one.
         """
-        given = _known(options, READ_OPTIONS)
+        given = _check_names(options, READ_OPTIONS)
         start = _one_of(given, "startingVersion", "startingTimestamp")
         end = _one_of(given, "endingVersion", "endingTimestamp")
         parsed = cls(
@@ -182,7 +182,7 @@ def naming(option: str, text: object) -> Iterator[None]:
         raise named from error
 
 
-def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def _check_names(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     by_lower = {name.lower(): name for name in names}
     given: dict[str, str] = {}
     for key, value in options.items():
@@ -251,7 +251,7 @@ def _check_time(name: str, text: str) -> None:
         is_time = False
     if not is_time or not re.match(r"^\d{4}-\d{2}-\d{2}", text):
         raise UsageError(
-            f"The option {name}={_shown(text)} is not a valid timestamp.",
+            f"The option {name}={_quote_text(text)} is not a valid timestamp.",
             remedy="Write it like 2024-02-29, 2024-02-29 12:34:56 or 2024-02-29T12:34:56.123Z.",
         )
 
@@ -261,7 +261,7 @@ def _table_format(given: Mapping[str, str]) -> str:
     names = (AUTO, *format_names())
     if name not in names:
         raise UsageError(
-            f"The option tableFormat={_shown(name)} is not a table format.",
+            f"The option tableFormat={_quote_text(name)} is not a table format.",
             remedy=known(name, names),
         )
     return name
@@ -285,7 +285,7 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
         return "latest"
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         allowed = "a version number or `latest`" if allow_latest else "a version number"
-        raise UsageError(f"The option {name}={_shown(text)} is not {allowed}.")
+        raise UsageError(f"The option {name}={_quote_text(text)} is not {allowed}.")
     return str(int(text))
 
 
@@ -317,7 +317,7 @@ def _allowed_paths(text: str) -> tuple[str, ...]:
         paths = [None]
     if not all(isinstance(path, str) for path in paths):
         raise UsageError(
-            f"The option allowedPaths={_shown(text)} is not a JSON list of texts.",
+            f"The option allowedPaths={_quote_text(text)} is not a JSON list of texts.",
             remedy='Write it like ["/shared", "/other"], or /shared,/other.',
         )
     return tuple(paths)
@@ -329,7 +329,7 @@ def _timezone(given: Mapping[str, str], name: str) -> str:
         try:
             zone_named(text)
         except ValueError as error:
-            raise UsageError(f"The option {name} is {_shown(text)}, but {error}.") from error
+            raise UsageError(f"The option {name} is {_quote_text(text)}, but {error}.") from error
     return text
 
 
@@ -358,7 +358,9 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_Choice], default: _
 def _read_limit(given: Mapping[str, str]) -> ReadLimit:
     files = given.get("maxFilesPerTrigger", str(DEFAULT_READ_LIMIT.max_files))
     if not (files.isascii() and files.isdigit() and len(files) <= _MOST_DIGITS and int(files) > 0):
-        raise UsageError(f"The option maxFilesPerTrigger={_shown(files)} is not a number above 0.")
+        raise UsageError(
+            f"The option maxFilesPerTrigger={_quote_text(files)} is not a number above 0."
+        )
     size = given.get("maxBytesPerTrigger", str(DEFAULT_READ_LIMIT.max_bytes))
     return ReadLimit(max_files=int(files), max_bytes=_byte_count("maxBytesPerTrigger", size))
 
@@ -368,13 +370,13 @@ def _byte_count(name: str, text: str) -> int:
     count = int(match[1]) * _BYTE_UNITS[match[2].lower()] if match else 0
     if count <= 0:
         raise UsageError(
-            f"The option {name}={_shown(text)} is not a valid size.",
+            f"The option {name}={_quote_text(text)} is not a valid size.",
             remedy="Write it like 256m or 1g.",
         )
     return count
 
 
-def _shown(text: str) -> str:
+def _quote_text(text: str) -> str:
     return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
 
 

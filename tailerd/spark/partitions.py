@@ -58,18 +58,18 @@ def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[
         elif _cost(commit) <= target_bytes:
             units.append(commit)
         else:
-            partitions += _packed(units, target_bytes, KeyPass.WHOLE)
+            partitions += _pack_units(units, target_bytes, KeyPass.WHOLE)
             units = []
             for key_pass in (KeyPass.DELETES, KeyPass.UPSERTS):
-                partitions += _packed([[each] for each in shares], target_bytes, key_pass)
-    return partitions + _packed(units, target_bytes, KeyPass.WHOLE)
+                partitions += _pack_units([[each] for each in shares], target_bytes, key_pass)
+    return partitions + _pack_units(units, target_bytes, KeyPass.WHOLE)
 
 
 def _cost(tasks: Sequence[ChangeTask]) -> int:
     return sum(each.size_bytes + OPEN_COST_BYTES for each in tasks)
 
 
-def _packed(
+def _pack_units(
     units: Sequence[Sequence[ChangeTask]], target_bytes: int, key_pass: KeyPass
 ) -> list[ChangePartition]:
     costs = [_cost(unit) for unit in units]
@@ -115,7 +115,7 @@ def read_partition(
         try:
             yield conform(batch.to_arrow(), target, may_drop=may_drop)
         except SchemaChangedError as error:
-            raise _located(error, batch.version) from error
+            raise _locate_error(error, batch.version) from error
 
 
 @functools.cache
@@ -127,7 +127,7 @@ def freeze_gc() -> None:
     gc.freeze()
 
 
-def _located(error: SchemaChangedError, version: Version) -> SchemaChangedError:
+def _locate_error(error: SchemaChangedError, version: Version) -> SchemaChangedError:
     return SchemaChangedError(
         f"Version {version} has another schema than this query. {error.message}",
         version=version,

@@ -212,7 +212,7 @@ class SparkPlace:
         if job is None or link.item is None:
             return
         item = job.items[link.item]
-        error = _repeated()
+        error = _build_retry_error()
         if link.is_killed:
             error = BatchRetryError(
                 f"A delivery of {item.table} took long while other tables waited for a core of"
@@ -505,7 +505,7 @@ def _fail(item: _Item, error: BaseException) -> None:
     item.answer.exception()
 
 
-def _repeated() -> BatchRetryError:
+def _build_retry_error() -> BatchRetryError:
     return BatchRetryError(
         "A Spark task failed and is retried, so the delivery restarts: rows of the first"
         " attempt may have been written."
@@ -535,14 +535,14 @@ def _doing(
             return
         try:
             for index, data in items:
-                yield _reported(reporter, index, data, storage)
+                yield _run_item(reporter, index, data, storage)
         finally:
             reporter.close()
 
     return do
 
 
-def _reported(reporter: TaskReporter, index: int, data: bytes, storage: StoreSettings) -> bytes:
+def _run_item(reporter: TaskReporter, index: int, data: bytes, storage: StoreSettings) -> bytes:
     """Do an item, if it may start, and report its result; return what was not reported."""
     # Loads modules, which is not the table's fault.
     pickle.loads(data)
@@ -556,7 +556,7 @@ def _done(data: bytes, storage: StoreSettings, *, is_allowed: bool = False) -> _
     try:
         context = TaskContext.get()
         if not is_allowed and context is not None and context.attemptNumber():
-            raise _repeated()
+            raise _build_retry_error()
         return do_remote_work(pickle.loads(data), worker_stores(storage))
     except TailerdError as error:
         return error.to_data()

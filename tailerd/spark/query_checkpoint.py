@@ -46,14 +46,14 @@ def check_checkpoint(folder: Path) -> None:
         _check_metadata(folder, mend)
         planned, done = batch_numbers(folder / "offsets"), batch_numbers(folder / "commits")
         if done and (not planned or done[-1] > planned[-1]):
-            raise _damaged(
+            raise _describe_damage(
                 folder,
                 f"commits/{done[-1]} says that a micro-batch is done whose offset is missing",
                 mend,
             )
         for number in done[-2:]:
             if not _lines(folder / f"commits/{number}"):
-                raise _damaged(folder, f"commits/{number} is cut off", mend)
+                raise _describe_damage(folder, f"commits/{number} is cut off", mend)
         for number in planned[-2:]:
             _check_offset(folder, f"offsets/{number}", begin_again, mend)
     except OSError as error:
@@ -94,7 +94,7 @@ def _check_metadata(folder: Path, mend: str) -> None:
     path = folder / "metadata"
     if not path.exists():
         if batch_numbers(folder / "offsets"):
-            raise _damaged(folder, "metadata, which names the query, is missing", mend)
+            raise _describe_damage(folder, "metadata, which names the query, is missing", mend)
         return
     try:
         query = json.loads(path.read_text(encoding="utf-8"))["id"]
@@ -102,7 +102,7 @@ def _check_metadata(folder: Path, mend: str) -> None:
         query = ""
     if not query:
         what = "metadata, which names the query, is empty or cut off"
-        raise _damaged(folder, what, mend)
+        raise _describe_damage(folder, what, mend)
 
 
 def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
@@ -112,7 +112,7 @@ def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
         # Spark decides whether it can read that version.
         return
     if len(lines) < 3:
-        raise _damaged(folder, f"{name} is cut off", mend)
+        raise _describe_damage(folder, f"{name} is cut off", mend)
     for line in lines[2:]:
         if line == _NONE:
             continue
@@ -135,7 +135,7 @@ def _lines(path: Path) -> list[str]:
     return lines if lines and _ANY_VERSION.fullmatch(lines[0]) else []
 
 
-def _damaged(folder: Path, what: str, mend: str) -> OffsetError:
+def _describe_damage(folder: Path, what: str, mend: str) -> OffsetError:
     return OffsetError(
         f"Spark's checkpoint {folder} is damaged: {what}, because it was copied in part or the"
         " disk failed.",

@@ -47,11 +47,11 @@ def error_of(text: str) -> TailerdError:
         An `EngineError` with Spark's text if there is no trailer, or the last one is damaged.
     """
     trailers = _TRAILER.findall(text)
-    error = _unpacked(*trailers[-1]) if trailers else None
+    error = _unpack_error(*trailers[-1]) if trailers else None
     return _unknown(_TRAILER.sub("", text)) if error is None else error
 
 
-def _unpacked(packed: str, checksum: str) -> TailerdError | None:
+def _unpack_error(packed: str, checksum: str) -> TailerdError | None:
     if not checksum or zlib.crc32(packed.encode("ascii")) != int(checksum, 16):
         return None
     try:

@@ -21,15 +21,15 @@ from tailerd.spark.progress import OBSERVED, BatchReport
 class QueryObserver(Protocol):
     """Receives Spark's reports about one query; called from Spark's callback thread."""
 
-    def reported(self, report: BatchReport) -> None:
+    def on_progress(self, report: BatchReport) -> None:
         """Handle a micro-batch."""
         ...
 
-    def idled(self) -> None:
+    def on_idle(self) -> None:
         """Note that the query found nothing new."""
         ...
 
-    def terminated(self) -> None:
+    def on_end(self) -> None:
         """Note that the query ended, for whatever reason."""
         ...
 
@@ -75,7 +75,7 @@ class QueryListener(StreamingQueryListener):
             observer = self._observers.get(str(event.runId))
             self._early.pop(str(event.runId), None)
         if observer is not None:
-            observer.terminated()
+            observer.on_end()
 
     def _pass_on(self, run_id: str, progress: StreamingQueryProgress | None) -> None:
         with self._lock:
@@ -88,9 +88,9 @@ class QueryListener(StreamingQueryListener):
 
 def _notify(observer: QueryObserver, progress: StreamingQueryProgress | None) -> None:
     if progress is None:
-        observer.idled()
+        observer.on_idle()
     else:
-        observer.reported(_report(progress))
+        observer.on_progress(_report(progress))
 
 
 def _report(progress: StreamingQueryProgress) -> BatchReport:

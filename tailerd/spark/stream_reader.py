@@ -37,7 +37,7 @@ from tailerd.formats.base import ChangeSource, SchemaStep
 from tailerd.spark.arrow_schema import conform, declared_schema, spark_schema
 from tailerd.spark.change_range import (
     UNLIMITED,
-    clamped,
+    clamp_offset,
     ending_offset,
     starting_offset,
     tasks_between,
@@ -218,7 +218,7 @@ class _Follower:
             self._planned = start
             return start
         found = self._call(self._table.latest(start, limit, wait))
-        end = clamped(found, start=start, end=self._end)
+        end = clamp_offset(found, start=start, end=self._end)
         if end is self._end:
             # `_end` has the table id of the query's start; another process expects the id that
             # the table has at this version.
@@ -245,7 +245,7 @@ class _Follower:
         backlog = self._loop.call(self._table.backlog(self._planned))
         next_version = self._table.source.next_version(backlog.head_version)
         head = Offset(table_id=self._planned.table_id, version=next_version)
-        end = clamped(head, start=self._planned, end=self._end)
+        end = clamp_offset(head, start=self._planned, end=self._end)
         fields = self._head_fields(end, backlog.versions if self._planned.is_before(end) else 0)
         if backlog.oldest_undelivered_timestamp_ms is not None:
             fields[OLDEST_MS] = backlog.oldest_undelivered_timestamp_ms
@@ -333,7 +333,7 @@ class SchemaBoundary:
         async for step in source.schema_steps(start, end):
             if not self._fits(step):
                 if not start.is_before(step.offset):
-                    raise await self._changed(source, step)
+                    raise await self._describe_change(source, step)
                 return step.offset
         return end
 
@@ -350,7 +350,7 @@ class SchemaBoundary:
         """
         async for step in source.schema_steps(start, end):
             if self._misfit(step.schema):
-                raise await self._changed(source, step, planned_with)
+                raise await self._describe_change(source, step, planned_with)
 
     def _fits(self, step: SchemaStep) -> bool:
         if self._version is None or step.version <= self._version:
@@ -367,7 +367,7 @@ class SchemaBoundary:
             self._misfits[key] = misfit(schema, self._target, may_drop=self._version is None)
         return self._misfits[key]
 
-    async def _changed(
+    async def _describe_change(
         self, source: ChangeSource, step: SchemaStep, planned_with: int | None = None
     ) -> SchemaChangedError:
         detail = self._misfit(step.schema) or self._difference(step.schema)

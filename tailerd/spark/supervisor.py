@@ -73,7 +73,7 @@ class SparkPipeline:
         self._table = table
         self._claim = claim
         self._loop = asyncio.get_running_loop()
-        self._query = QueryRun(engine, f"table {name}", self._start, self._reported)
+        self._query = QueryRun(engine, f"table {name}", self._start, self._report_events)
         self._attempt = 0
         self._schema_version: int | None = None
         self._schemas_tried: set[int] = set()
@@ -97,7 +97,7 @@ class SparkPipeline:
         )
         stop = self._query.stop
         while not stop.is_set():
-            failure = await self._claimed() or await self._query.run()
+            failure = await self._claim_name() or await self._query.run()
             if failure is None:
                 break
             if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
@@ -125,7 +125,7 @@ class SparkPipeline:
             )
         )
 
-    async def _claimed(self) -> TailerdError | None:
+    async def _claim_name(self) -> TailerdError | None:
         """Claim the table's name in the state; return why that failed."""
         if self._claim is not None:
             try:
@@ -137,13 +137,13 @@ class SparkPipeline:
             self._claim = None
         return None
 
-    def _reported(self, report: BatchReport) -> None:
+    def _report_events(self, report: BatchReport) -> None:
         """Pass a report on as events; called from Spark's callback thread."""
         for event in events_of(report, self._name, self._table.sink.kind):
             self._engine.telemetry.emit(event)
-        self._loop.call_soon_threadsafe(self._progressed, report.end)
+        self._loop.call_soon_threadsafe(self._note_progress, report.end)
 
-    def _progressed(self, end: str) -> None:
+    def _note_progress(self, end: str) -> None:
         if end != self._last_end:
             self._last_end = end
             self._attempt = 0
@@ -227,7 +227,7 @@ def start_query(
         if schema_version is not None:
             options["schemaVersion"] = str(schema_version)
         changes = spark.readStream.format("tailerd").options(**options).load()
-        writer = _counted(changes).writeStream.format(sink.format).outputMode("append")
+        writer = _count_changes(changes).writeStream.format(sink.format).outputMode("append")
         writer = writer.options(**sink.options).queryName(name)
         writer = writer.option("checkpointLocation", str(checkpoint))
         make_private(checkpoint)
@@ -262,7 +262,7 @@ def read_options(table: TableConfig) -> dict[str, str]:
     return {**options, "startingTimestamp": table.start}
 
 
-def _counted(changes: DataFrame) -> DataFrame:
+def _count_changes(changes: DataFrame) -> DataFrame:
     """Count rows by change type on the way, for progress reports."""
     kind, version = sql.col(CHANGE_TYPE), sql.col(COMMIT_VERSION)
     counters = [sql.count_if(kind == each.value).alias(each.value) for each in ChangeType]
@@ -345,20 +345,20 @@ class QueryRun:
             for each in begun:
                 each.forget()
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         """Note that the query is alive; called in the event loop."""
         self._answered.set()
 
-    def reported(self, report: BatchReport) -> None:
+    def on_progress(self, report: BatchReport) -> None:
         """Pass a report on; called from Spark's callback thread."""
         self._on_report(report)
         self._loop.call_soon_threadsafe(self._answered.set)
 
-    def idled(self) -> None:
+    def on_idle(self) -> None:
         """Note that the query is alive."""
         self._loop.call_soon_threadsafe(self._answered.set)
 
-    def terminated(self) -> None:
+    def on_end(self) -> None:
         """Wake the coroutine that waits for the query."""
         self._loop.call_soon_threadsafe(self._woken.set)
 

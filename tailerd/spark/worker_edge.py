@@ -44,7 +44,7 @@ def errors_travel(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def at_edge(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with worker_edge():
             made = function(*args, **kwargs)
-        return cast(_R, _guarded(made)) if isinstance(made, Iterator) else made
+        return cast(_R, _guard_items(made)) if isinstance(made, Iterator) else made
 
     return at_edge
 
@@ -57,6 +57,6 @@ def all_errors_travel(kind: type[_T]) -> type[_T]:
     return kind
 
 
-def _guarded(items: Iterator[_T]) -> Iterator[_T]:
+def _guard_items(items: Iterator[_T]) -> Iterator[_T]:
     with worker_edge():
         yield from items

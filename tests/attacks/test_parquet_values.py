@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.errors import UnreadableDataFileError
-from tailerd.reading.shredded_variant import assembled
+from tailerd.reading.shredded_variant import assemble_variant
 from tailerd.records.variant import variant_json
 from tests.cli.commands import Commands
 from tests.corners.feed import changes
@@ -92,7 +92,7 @@ async def test_a_file_of_ten_thousand_columns_is_read_in_time_that_follows_their
 
 def texts_of(variants: pa.StructArray) -> list[str | None]:
     """Return the JSON of each variant once its columns are put together."""
-    rows = assembled(variants).to_pylist()
+    rows = assemble_variant(variants).to_pylist()
     return [None if row is None else variant_json(row["metadata"], row["value"]) for row in rows]
 
 
@@ -222,7 +222,7 @@ BAD: dict[str, pa.StructArray] = {
 @pytest.mark.parametrize("variant", BAD.values(), ids=BAD)
 def test_shredded_columns_that_contradict_each_other_are_an_error(variant: pa.StructArray) -> None:
     with pytest.raises(UnreadableDataFileError, match="shredded variant cannot be assembled"):
-        assembled(variant)
+        assemble_variant(variant)
 
 
 @pytest.mark.parametrize("feature", ["variantShredding", "variantShredding-preview"])

@@ -70,7 +70,7 @@ OURS = (
         found = []
         with ThreadPoolExecutor(2) as pool:
             while not difference.is_complete:
-                work = lambda each: list(matcher.hashed(*each, read(*each)))
+                work = lambda each: list(matcher.hash_rows(*each, read(*each)))
                 # No more at a time than there are threads: what is hashed waits in memory.
                 for at in range(0, len(inputs), 2):
                     for hashed in pool.map(work, inputs[at : at + 2]):
@@ -80,7 +80,7 @@ OURS = (
         return found
 
     # What is loaded once a process is not counted.
-    list(RowMatcher(schema=schema, seed=1).hashed(Side.REMOVED, 0, [next(read(Side.REMOVED, 0))]))
+    list(RowMatcher(schema=schema, seed=1).hash_rows(Side.REMOVED, 0, [next(read(Side.REMOVED, 0))]))
     idle = resident()
     open("/proc/self/clear_refs", "w").write("5")
     start, start_cpu = time.perf_counter(), time.process_time()

@@ -23,7 +23,7 @@ def test_the_safe_offset_covers_an_unbroken_run_whatever_the_order(order: list[i
     for version in order:
         done.add(version)
         unbroken = next(number for number in range(9) if number not in done) - 1
-        moved = tracker.delivered(at(version))
+        moved = tracker.acknowledge(at(version))
         assert moved == (at(unbroken) if unbroken > safe else None)
         safe = max(safe, unbroken)
         assert tracker.in_flight == 7 - safe
@@ -41,8 +41,8 @@ def test_deliveries_begin_in_the_order_of_the_table() -> None:
 def test_a_delivery_is_acknowledged_once_and_after_it_began() -> None:
     tracker = DeliveryTracker()
     with pytest.raises(BugError, match="never begun"):
-        tracker.delivered(at(1))
+        tracker.acknowledge(at(1))
     tracker.begin(at(1))
-    assert tracker.delivered(at(1)) == at(1)
+    assert tracker.acknowledge(at(1)) == at(1)
     with pytest.raises(BugError, match="never begun"):
-        tracker.delivered(at(1))
+        tracker.acknowledge(at(1))

@@ -16,7 +16,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.cli import output
-from tailerd.cli.change_table import ChangeTable, fitted, text_width
+from tailerd.cli.change_table import ChangeTable, fit_widths, text_width
 from tailerd.cli.output import print_object, print_records, writer_for
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.records.json import JsonEncoder
@@ -224,7 +224,7 @@ def test_change_types_cannot_either() -> None:
 def test_change_columns_are_kept_however_narrow_the_terminal(total: int) -> None:
     widths = [16, 7, 19, 4, 200, 80, 9]
 
-    shown = fitted(widths, total)
+    shown = fit_widths(widths, total)
 
     assert shown[:3] == [16, 7, 19]
     assert sum(shown) + 2 * (len(shown) - 1) <= max(total, 16 + 7 + 19 + 4)

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tailerd.cli.paragraphs import fitted, say
+from tailerd.cli.paragraphs import say, wrap_text
 
 LONG = "error[x]: " + "A sentence of words. " * 6 + "See /a/" + "long/" * 20
 
@@ -20,7 +20,7 @@ def test_a_terminal_breaks_between_words_and_keeps_paths_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    lines = fitted(LONG, Screen()).split("\n")
+    lines = wrap_text(LONG, Screen()).split("\n")
     assert [len(line) > 60 for line in lines] == [False] * (len(lines) - 1) + [True]
     assert lines[-1] == "/a/" + "long/" * 20
     assert " ".join(lines) == LONG
@@ -29,12 +29,12 @@ def test_a_terminal_breaks_between_words_and_keeps_paths_whole(
 def test_lines_that_were_there_stay_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     text = "t.yaml:1:2: one\n  t.yaml:2:2: two"
-    assert fitted(text, Screen()) == text
+    assert wrap_text(text, Screen()) == text
 
 
 def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert fitted(LONG, io.StringIO()) == LONG
+    assert wrap_text(LONG, io.StringIO()) == LONG
 
 
 def test_json_is_never_broken(
@@ -53,4 +53,4 @@ def test_a_terminal_that_does_not_say_its_width_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert fitted(LONG, Screen()) == LONG
+    assert wrap_text(LONG, Screen()) == LONG

@@ -20,7 +20,7 @@ from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.row_groups import (
     GroupCopier,
     RowGroupFile,
-    encoded,
+    encode_group,
     footer_of,
 )
 from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
@@ -152,7 +152,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_and_no_open_file(
     source = await opened_source(held)
     is_checking, may_end = threading.Event(), threading.Event()
     opened: list[CheckpointFile] = []
-    open_file = source.opened
+    open_file = source.open_file
 
     def wait(*_: object) -> None:
         is_checking.set()
@@ -199,7 +199,7 @@ def group_of(*entries: dict[str, object]) -> tuple[pa.BufferReader, dict[str, Ch
         }
     )
     rows = pa.array([entry["add"] for entry in entries], kind)
-    body = encoded(pa.RecordBatch.from_arrays([rows], schema=pa.schema({"add": kind})))
+    body = encode_group(pa.RecordBatch.from_arrays([rows], schema=pa.schema({"add": kind})))
     source = pa.BufferReader(body)
     columns = GroupCopier(footer_of(body), footer_of(body)).columns_of(
         read_footer(source, "it").groups[0]

@@ -194,7 +194,7 @@ class TrackerMachine(RuleBasedStateMachine):
     def deliver(self, data: st.DataObject) -> None:
         open_ends = [end for end in self.begun if end not in self.delivered]
         end = data.draw(st.sampled_from(open_ends))
-        offset = self.tracker.delivered(end)
+        offset = self.tracker.acknowledge(end)
         self.delivered.add(end)
         run = 0
         while run < len(self.begun) and self.begun[run] in self.delivered:

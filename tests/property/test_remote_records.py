@@ -52,7 +52,7 @@ def sent_elsewhere(config: KafkaSinkConfig, topics: list[str], *given_batches: C
     )
     opened = KeptProducer(connection=Connection(config), client=client.client)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(remote_writer, "_opened", lambda *_: opened)
+        patches.setattr(remote_writer, "_open_producer", lambda *_: opened)
         patches.setattr(remote_writer, "_idle", {})
         patches.setattr(remote_writer, "_schemas", OrderedDict())
         patches.setattr("tailerd.sinks.kafka.session.time.time_ns", lambda: NOW_US * 1000)

@@ -14,7 +14,7 @@ from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import ConfigError, TailerdError, UnsupportedFeatureError
 from tailerd.records.base import FormatOptions, Records
 from tailerd.records.formats.debezium import with_null_after
-from tailerd.sinks.kafka.record_batches.compression import Compression, compressed
+from tailerd.sinks.kafka.record_batches.compression import Compression, compress_bytes
 from tailerd.sinks.kafka.record_batches.partitioning import explicit_partitions
 from tailerd.sinks.record_formats import record_format
 from tests.records.batches import TIMESTAMP_US, change_batch
@@ -344,7 +344,7 @@ def test_a_column_that_names_no_partition_is_refused(numbers: pa.Array) -> None:
 def test_snappy_has_the_framing_of_kafkas_java_client() -> None:
     data = b"value" * 20_000
 
-    framed = bytes(compressed(memoryview(data), Compression.SNAPPY))
+    framed = bytes(compress_bytes(memoryview(data), Compression.SNAPPY))
 
     assert framed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     blocks: list[bytes] = []
@@ -359,7 +359,7 @@ def test_snappy_has_the_framing_of_kafkas_java_client() -> None:
 
 
 def test_lz4_blocks_do_not_refer_to_each_other() -> None:
-    framed = bytes(compressed(memoryview(b"value" * 100_000), Compression.LZ4))
+    framed = bytes(compress_bytes(memoryview(b"value" * 100_000), Compression.LZ4))
 
     assert framed[:4] == b"\x04\x22\x4d\x18"
     # Of the flags: version 01, and blocks that are independent.

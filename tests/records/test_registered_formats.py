@@ -126,9 +126,9 @@ def test_equal_keys_have_equal_bytes_after_a_change_of_the_schema(
 def test_a_key_whose_bytes_would_change_is_refused(name: str, change: str) -> None:
     records = table_records(name, "none", False)
     before, after = REFUSED[change]
-    records.prepared(pa.schema([pa.field("id", before)]))
+    records.prepare_schema(pa.schema([pa.field("id", before)]))
     with pytest.raises(SchemaChangedError, match=r"'id' of orders was .* new topic"):
-        records.prepared(pa.schema([pa.field("id", after)]))
+        records.prepare_schema(pa.schema([pa.field("id", after)]))
 
 
 @pytest.mark.parametrize("name", FORMATS)

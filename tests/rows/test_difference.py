@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailerd.errors import BugError
-from tailerd.rows.difference import RowDifference, Side, unmatched
+from tailerd.rows.difference import RowDifference, Side, find_unmatched
 from tailerd.rows.hashing import RowHashes
 from tailerd.rows.positions import Positions
 
@@ -126,7 +126,7 @@ def test_positions_may_be_given_one_by_one() -> None:
 def test_unmatched_rows_of_a_side_are_its_last(removed: list[Hash], added: list[Hash]) -> None:
     hashes = row_hashes([*removed, *added])
     both = np.stack([hashes.first, hashes.second], axis=1)
-    found = np.flatnonzero(unmatched(both, len(removed))).tolist()
+    found = np.flatnonzero(find_unmatched(both, len(removed))).tolist()
     expected = model([removed], [added])
     shifted = [len(removed) + position for position in expected.get((Side.ADDED, 0), [])]
     assert found == [*expected.get((Side.REMOVED, 0), []), *shifted]

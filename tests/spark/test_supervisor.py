@@ -141,7 +141,7 @@ async def test_the_next_query_waits_a_moment_for_the_first_micro_batch(
     running = asyncio.ensure_future(run.run())
     await asyncio.sleep(0.3)
     assert engine.starting.locked()
-    run.idled()
+    run.on_idle()
     await _until(lambda: not engine.starting.locked())
     query.stop()
     await running

@@ -127,7 +127,7 @@ class FolderOwner:
             SinkFencedError: Another process has.
             FileNotFoundError: The claim was removed, and there is no other.
         """
-        if self._said(self.epoch).get("owner") == self._id:
+        if self._build_record(self.epoch).get("owner") == self._id:
             return
         newest = max(self._epochs(), default=0)
         if newest < self.epoch:
@@ -197,7 +197,7 @@ class FolderOwner:
         Raises:
             OffsetError: It is from another owner, or from an old copy of the state.
         """
-        published = self.published(newest_file)
+        published = self.read_published(newest_file)
         if published is None or published.agrees_with(saved) or self._is_reset_to(saved):
             return
         raise OffsetError(
@@ -214,7 +214,7 @@ class FolderOwner:
         Raises:
             OffsetError: Something was delivered.
         """
-        published = self.published(newest_file)
+        published = self.read_published(newest_file)
         if published is None:
             return
         raise OffsetError(
@@ -237,7 +237,7 @@ class FolderOwner:
             self.record(saved, saved)
         (self._place / _RESET).unlink(missing_ok=True)
 
-    def published(self, newest_file: Offset | None) -> Published | None:
+    def read_published(self, newest_file: Offset | None) -> Published | None:
         """Return the offsets of the last delivery; None if there was none."""
         try:
             fields = json.loads((self._place / _PUBLISHED).read_text())
@@ -284,7 +284,7 @@ class FolderOwner:
     def _owner_file(self, epoch: int) -> Path:
         return self._place / f"owner-{epoch:010}"
 
-    def _said(self, epoch: int) -> dict[str, object]:
+    def _build_record(self, epoch: int) -> dict[str, object]:
         try:
             # Opened, not only checked for existence: a network file system then asks its server.
             fields = json.loads(self._owner_file(epoch).read_text(encoding="utf-8"))
@@ -293,7 +293,7 @@ class FolderOwner:
         return fields if isinstance(fields, dict) else {}
 
     def _who(self, epoch: int) -> str:
-        said = self._said(epoch)
+        said = self._build_record(epoch)
         return f"process {said.get('pid', 'unknown')} on {said.get('host', 'another machine')}"
 
 

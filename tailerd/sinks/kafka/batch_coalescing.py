@@ -65,7 +65,7 @@ class BatchCoalescer:
             yield self._flush(topic)
 
     def _flush(self, topic: str) -> Versioned:
-        return _joined(self._buffers.pop(topic).pieces)
+        return _join_pieces(self._buffers.pop(topic).pieces)
 
 
 def _fits(first: ProduceRequest, other: ProduceRequest) -> bool:
@@ -91,14 +91,14 @@ def _have_alike_headers(first: Sequence[Header], other: Sequence[Header]) -> boo
 
 def _joined_headers(pieces: Sequence[Sequence[Header]]) -> tuple[Header, ...]:
     return tuple(
-        Header(name=some[0].name, value=_concatenated([each.value for each in some]))
+        Header(name=some[0].name, value=_concatenate_arrays([each.value for each in some]))
         if isinstance(some[0].value, pa.Array)
         else some[0]
         for some in zip(*pieces, strict=True)
     )
 
 
-def _joined(pieces: Sequence[Versioned]) -> Versioned:
+def _join_pieces(pieces: Sequence[Versioned]) -> Versioned:
     first = pieces[0]
     if len(pieces) == 1:
         return first
@@ -109,8 +109,8 @@ def _joined(pieces: Sequence[Versioned]) -> Versioned:
         request=replace(
             first.request,
             records=Records(
-                keys=None if keys[0] is None else _concatenated(keys),
-                values=_concatenated([part.records.values for part in parts]),
+                keys=None if keys[0] is None else _concatenate_arrays(keys),
+                values=_concatenate_arrays([part.records.values for part in parts]),
             ),
             partitions=_of_each([part.partitions for part in parts], counts),
             timestamps_ms=_of_each([part.timestamps_ms for part in parts], counts),
@@ -137,7 +137,7 @@ def _of_each(
     )
 
 
-def _concatenated(arrays: Sequence[pa.Array]) -> pa.Array:
+def _concatenate_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
     # Arrays of large values have 64-bit offsets.
     kinds = {array.type for array in arrays}
     kind = kinds.pop() if len(kinds) == 1 else pa.large_binary()

@@ -176,10 +176,10 @@ class _Watch:
 
     def _wait_for(self, future: FutureProduceResult) -> None:
         self._waiting.add(future)
-        future.add_callback(lambda result: self._ended(future, _error_of(result)))
-        future.add_errback(lambda error: self._ended(future, error))
+        future.add_callback(lambda result: self._note_end(future, _error_of(result)))
+        future.add_errback(lambda error: self._note_end(future, error))
 
-    def _ended(self, future: FutureProduceResult, error: Exception | None) -> None:
+    def _note_end(self, future: FutureProduceResult, error: Exception | None) -> None:
         self._waiting.discard(future)
         self._error = self._error or error
         if not self._waiting:

@@ -19,7 +19,7 @@ from tailerd.errors import SinkError, SinkRefusedError, TailerdError
 from tailerd.sinks.kafka.client_internals import prepare
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.errors import CLOSED_TLS, kafka_calls
-from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, revealed
+from tailerd.sinks.kafka.producer_options import CONNECTION, SECRETS, reveal_secrets
 
 # Its messages appear only if logging is configured, never on standard error by default: failures
 # are reported once, as a tailerd error.
@@ -49,7 +49,7 @@ class Connection:
 
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._servers = list(config.bootstrap_servers)
-        self._options = revealed(config.producer)
+        self._options = reveal_secrets(config.producer)
         self.secrets = tuple(str(self._options[n]) for n in SECRETS if self._options.get(n))
         self.is_finished_batches = config.batching == "batches"
 
@@ -231,7 +231,7 @@ def _login_refusal(
     while not login.is_done():
         token = login.auth_bytes()
         _send(connection, _AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
-        answer = _parsed(_receive(connection))
+        answer = _parse_answer(_receive(connection))
         if answer.code:
             return SinkRefusedError(
                 f"Kafka at {server} refuses the authentication of"
@@ -264,7 +264,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def _parsed(body: bytes) -> _Answer:
+def _parse_answer(body: bytes) -> _Answer:
     code, size = struct.unpack_from(">hh", body)
     start = 4 + max(size, 0)
     (token_size,) = struct.unpack_from(">i", body, start)

@@ -84,28 +84,28 @@ class TableDestinations:
             IncompatibleSchemaError: The registry's rule forbids the schema, and the policy is stop.
             TailerdError: As `RecordFormat.prepare` and `RecordFormat.records`.
         """
-        destination, records = self.prepared(batch.rows.schema)
+        destination, records = self.prepare_schema(batch.rows.schema)
         return destination, records.records(batch, now_us=now_us)
 
-    def prepared(self, schema: pa.Schema) -> Placed:
+    def prepare_schema(self, schema: pa.Schema) -> Placed:
         """Return the destination and the format of rows with a schema.
 
         Raises:
             TailerdError: As `records`.
         """
         if self._registry is None:
-            return TOPIC, self._plain.prepared(schema)
+            return TOPIC, self._plain.prepare_schema(schema)
         if self._latest is not None and self._latest[0].equals(schema, check_metadata=True):
             return self._latest[1]
         text = schema.serialize().to_pybytes()
-        found = self._chosen.pop(text, None) or self._placed(schema, self._registry)
+        found = self._chosen.pop(text, None) or self._place_schema(schema, self._registry)
         self._chosen[text] = found
         if len(self._chosen) > _MOST_SCHEMAS:
             self._chosen.popitem(last=False)
         self._latest = schema, found
         return found
 
-    def _placed(self, schema: pa.Schema, registry: Registry) -> Placed:
+    def _place_schema(self, schema: pa.Schema, registry: Registry) -> Placed:
         section = self._config.schema_registry
         policy = "stop" if section is None else section.on_incompatible_schema
         if policy == "new_topic":
@@ -119,11 +119,11 @@ class TableDestinations:
 
     def _in_newest(self, schema: pa.Schema, registry: Registry) -> Placed:
         """Return the topic with this schema, else the newest that allows it, else a new one."""
-        used = list(self._used(schema, registry))
+        used = list(self._list_used(schema, registry))
         for destination in used:
             known = replace(self._subjects(destination, registry), may_register=False)
             try:
-                return destination, self._made(known).prepared(schema)
+                return destination, self._build_records(known).prepare_schema(schema)
             except SchemaNotRegisteredError:
                 continue
         try:
@@ -131,13 +131,13 @@ class TableDestinations:
         except IncompatibleSchemaError:
             return self._into(_generation(len(used) + 1), schema, registry)
 
-    def _used(self, schema: pa.Schema, registry: Registry) -> Iterator[Destination]:
+    def _list_used(self, schema: pa.Schema, registry: Registry) -> Iterator[Destination]:
         """Yield the topics that have a schema of values, the oldest first."""
         number = 1
         while True:
             destination = _generation(number)
             probe = _Probe(self._subjects(destination, registry))
-            self._made(probe).prepared(schema)
+            self._build_records(probe).prepare_schema(schema)
             if not probe.is_used:
                 return
             yield destination
@@ -145,10 +145,10 @@ class TableDestinations:
 
     def _into(self, destination: Destination, schema: pa.Schema, registry: Registry) -> Placed:
         if destination not in self._topics:
-            self._topics[destination] = self._made(self._subjects(destination, registry))
-        return destination, self._topics[destination].prepared(schema)
+            self._topics[destination] = self._build_records(self._subjects(destination, registry))
+        return destination, self._topics[destination].prepare_schema(schema)
 
-    def _made(self, registry: SchemaRegistry) -> TableRecords:
+    def _build_records(self, registry: SchemaRegistry) -> TableRecords:
         return TableRecords(self._config.format, self._options, registry)
 
     def _subjects(self, destination: Destination, registry: Registry) -> TopicSubjects:
@@ -326,7 +326,7 @@ class ValueReader:
             data = _event_data(value) if self._is_structured else value
             if self._form == "json_schema":
                 return data[_HEADER_BYTES:]
-            return self._registered(data) if self._form in _READERS else data
+            return self._register_value(data) if self._form in _READERS else data
         except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
             raise SinkError(
                 f"A record is not a value of the format {self._form}: {value[:80]!r} ({error!r})."
@@ -334,7 +334,7 @@ class ValueReader:
                 remedy="Verify a place that only this pipeline writes to.",
             ) from error
 
-    def _registered(self, value: bytes) -> bytes:
+    def _register_value(self, value: bytes) -> bytes:
         if value[0] != _MAGIC or self._schemas is None:
             raise ValueError("it does not begin with the id of a schema")
         number = int.from_bytes(value[1:_HEADER_BYTES], "big")

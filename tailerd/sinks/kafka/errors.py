@@ -86,7 +86,7 @@ _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
 
-def mapped(
+def map_error(
     error: BaseException,
     doing: str,
     *,
@@ -110,7 +110,7 @@ def mapped(
     reason = _reason(error, secrets)
     message = f"{doing}: {reason}."
     if _FENCED in names or (is_transactional and _OLD_EPOCH in names):
-        return fenced(doing)
+        return build_fenced_error(doing)
     for name in names:
         if name in _REFUSED:
             return SinkRefusedError(message, remedy=_REFUSED[name])
@@ -129,7 +129,7 @@ def mapped(
     return SinkError(message, remedy=remedy)
 
 
-def fenced(doing: str) -> SinkFencedError:
+def build_fenced_error(doing: str) -> SinkFencedError:
     """Return the error for a transactional id that another process has claimed."""
     return SinkFencedError(
         f"{doing}, because another process has claimed the transactional id, so this one is"
@@ -148,7 +148,7 @@ def kafka_calls(doing: str, *, secrets: tuple[str, ...] = ()) -> Iterator[None]:
     try:
         yield
     except (kafka_errors.KafkaError, OSError, ValueError, AssertionError, RuntimeError) as error:
-        raise mapped(error, doing, secrets=secrets) from error
+        raise map_error(error, doing, secrets=secrets) from error
 
 
 def _reason(error: BaseException, secrets: tuple[str, ...]) -> str:

@@ -119,7 +119,7 @@ def checked_options(
     Raises:
         ValueError: A name is unknown, or a value is invalid or contradicts the guarantee.
     """
-    checked = {str(name): _checked(str(name), value) for name, value in options.items()}
+    checked = {str(name): _check_option(str(name), value) for name, value in options.items()}
     if checked.get("enable_idempotence") is False:
         raise ValueError(
             f"enable_idempotence is off, but {delivery} needs it: records would be duplicated"
@@ -137,7 +137,9 @@ def checked_options(
     return checked
 
 
-def revealed(options: Mapping[str, OptionValue]) -> dict[str, bool | int | float | str | None]:
+def reveal_secrets(
+    options: Mapping[str, OptionValue],
+) -> dict[str, bool | int | float | str | None]:
     """Return the options for the client, with secrets in plain text."""
     plain = {
         name: value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -148,7 +150,7 @@ def revealed(options: Mapping[str, OptionValue]) -> dict[str, bool | int | float
     return plain
 
 
-def _checked(name: str, value: object) -> OptionValue:
+def _check_option(name: str, value: object) -> OptionValue:
     if name in ELSEWHERE:
         raise ValueError(f"{name} is not passed through: {ELSEWHERE[name]}")
     if name not in OPTIONS:
@@ -161,14 +163,14 @@ def _checked(name: str, value: object) -> OptionValue:
         return value if isinstance(value, SecretStr) else SecretStr(str(value))
     if not isinstance(value, bool | int | float | str):
         raise ValueError(f"{name} is a list or a mapping, but it must be one value")
-    typed = _typed(name, value)
+    typed = _convert_value(name, value)
     words = _WORDS.get(name)
     if words is not None and typed not in words:
         raise ValueError(f"{name} is {typed!r}, but it must be one of {', '.join(words)}")
     return typed
 
 
-def _typed(name: str, value: bool | int | float | str) -> bool | int | str:
+def _convert_value(name: str, value: bool | int | float | str) -> bool | int | str:
     kind = OPTIONS[name]
     text = str(value).strip()
     if kind is bool:

@@ -58,10 +58,10 @@ class RecordProducer:
     ) -> None:
         partitions, times = request.partitions, request.timestamps_ms
 
-        def produced(_: RecordMetadata) -> None:
+        def note_success(_: RecordMetadata) -> None:
             acknowledgements.done(size, None)
 
-        def failed(error: Exception) -> None:
+        def note_failure(error: Exception) -> None:
             acknowledgements.done(size, error)
 
         try:
@@ -76,8 +76,8 @@ class RecordProducer:
         except BaseException:
             acknowledgements.done(size, None)
             raise
-        future.add_callback(produced)
-        future.add_errback(failed)
+        future.add_callback(note_success)
+        future.add_errback(note_failure)
 
 
 def _headers(headers: tuple[Header, ...], row: int) -> list[tuple[str, bytes]]:

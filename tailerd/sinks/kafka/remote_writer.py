@@ -27,7 +27,7 @@ from tailerd.sinks.kafka.client_internals import (
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
-from tailerd.sinks.kafka.producer_options import revealed
+from tailerd.sinks.kafka.producer_options import reveal_secrets
 from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import Session, WrittenRecords
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
@@ -74,14 +74,16 @@ class RecordsWriter:
         identity = None if self.transaction is None else self.transaction.transactional_id
         opened = take_producer(self.config, identity)
         try:
-            written = self._written(opened, batches)
+            written = self._write_batches(opened, batches)
         except BaseException:
             opened.close()
             raise
         give_back(self.config, identity, opened)
         return written
 
-    def _written(self, opened: KeptProducer, batches: Iterator[ChangeBatch]) -> WrittenRecords:
+    def _write_batches(
+        self, opened: KeptProducer, batches: Iterator[ChangeBatch]
+    ) -> WrittenRecords:
         began = time.monotonic()
         if self.transaction is not None:
             join(opened.client, self.transaction)
@@ -104,7 +106,7 @@ class RecordsWriter:
             if batch.num_rows:
                 session.send(self.start, batch)
         session.send_rest(self.end)
-        return session.written(time.monotonic() - began)
+        return session.finish_shared(time.monotonic() - began)
 
 
 def _schemas_of(config: KafkaSinkConfig, table: str) -> TableSchemas:
@@ -154,7 +156,7 @@ def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> Kept
         TailerdError: The brokers cannot be reached, or refuse.
     """
     kept = _idle.pop(_likeness(config, transactional_id), None)
-    return _opened(config, transactional_id) if kept is None else kept
+    return _open_producer(config, transactional_id) if kept is None else kept
 
 
 def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: KeptProducer) -> None:
@@ -164,7 +166,7 @@ def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: Kep
         _idle.pop(next(iter(_idle))).close()
 
 
-def _opened(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
+def _open_producer(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
     connection = Connection(config)
     client = connection.producer(transactional_id)
     if transactional_id is not None:
@@ -177,7 +179,7 @@ def _opened(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProduc
 
 
 def _likeness(config: KafkaSinkConfig, transactional_id: str | None) -> tuple[object, ...]:
-    options = tuple(sorted(revealed(config.producer).items()))
+    options = tuple(sorted(reveal_secrets(config.producer).items()))
     servers = tuple(config.bootstrap_servers)
     # A producer that joins transactions can join those of any id.
     return servers, options, config.batching, transactional_id is None

@@ -52,7 +52,7 @@ from tailerd.sinks.kafka.connection import (
 )
 from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
-from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.errors import map_error
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.produce_request import Producer, ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
@@ -216,7 +216,7 @@ class Session:
         self._delivery = Acknowledgements(
             window=self._window,
             timeout_seconds=timeout_ms / 1000,
-            explain=self._explained,
+            explain=self._explain_error,
             look=self.look,
         )
         return self._delivery
@@ -265,7 +265,7 @@ class Session:
         self._latest = max(self._latest, (batch.timestamp_us // 1000, batch.version))
         self._topics.renew(MAX_AGE_SECONDS)
         # Before a marker is sent: a commit that has to wait must not have a BEGIN yet.
-        pieces = self._routed(batch, records, now_us // 1000, destination)
+        pieces = self._route_batch(batch, records, now_us // 1000, destination)
         if self._markers is not None:
             for marker in self._markers.rows(start, batch, len(records)):
                 self._send_marker(marker)
@@ -305,7 +305,7 @@ class Session:
         # A failed delivery must be aborted at once, because readers wait for the transaction's end.
         mark_started(self._client)
         self._is_shared = True
-        return self._transactions.shared()
+        return self._transactions.share()
 
     def take_over(self, written: WrittenRecords) -> None:
         """Continue a delivery after the records that another process wrote.
@@ -321,19 +321,19 @@ class Session:
             self._transactions.take_over(written.seconds)
         continue_from(self._client, written.sequences)
 
-    def explained(self, error: TailerdError) -> TailerdError:
+    def explain_failure(self, error: TailerdError) -> TailerdError:
         """Return why another process failed; `Transactions.explained` does so for fencing."""
         if isinstance(error, SinkFencedError):
-            return self._explained(ProducerFencedError())
+            return self._explain_error(ProducerFencedError())
         return error
 
-    def written(self, seconds: float) -> WrittenRecords:
+    def finish_shared(self, seconds: float) -> WrittenRecords:
         """Wait until everything is acknowledged; return the result for the session that shared it.
 
         Raises:
             TailerdError: A record was not acknowledged.
         """
-        self._acknowledged()
+        self._await_acknowledgements()
         self._delivery = None
         return WrittenRecords(
             seconds=seconds,
@@ -352,11 +352,11 @@ class Session:
         """
         if self._transactions is None:
             # The offset must not be visible before the rows are.
-            self._acknowledged()
+            self._await_acknowledgements()
         self._check_topics()
         if self._config.keeps_offsets:
             self.keep(self._pipeline, replace(saved, topics=self._topics.ids))
-        self._acknowledged()
+        self._await_acknowledgements()
         if self._transactions is not None and self._transactions.is_open:
             self._transactions.commit()
         self._delivery = None
@@ -388,7 +388,7 @@ class Session:
 
     def flush(self) -> None:
         """End a delivery of control records."""
-        self._acknowledged()
+        self._await_acknowledgements()
         if self._transactions is not None and self._transactions.is_open:
             self._transactions.commit()
         self._delivery = None
@@ -412,10 +412,10 @@ class Session:
             return held
         return claim_again(self._connection, name, held)
 
-    def _routed(
+    def _route_batch(
         self, batch: ChangeBatch, records: Records, now_ms: int, destination: Destination
     ) -> list[ProduceRequest]:
-        def routed() -> list[ProduceRequest]:
+        def route_records() -> list[ProduceRequest]:
             shape_of = self._shape_of
             found = self._router.route(
                 batch, records, shape_of, now_ms=now_ms, destination=destination
@@ -423,12 +423,12 @@ class Session:
             return list(found)
 
         try:
-            pieces = routed()
+            pieces = route_records()
         except ConfigError:
             # The topic may have got more partitions since.
             if not self._topics.renew():
                 raise
-            pieces = routed()
+            pieces = route_records()
         if destination.is_dead_letter:
             for piece in pieces:
                 self._set_aside[piece.topic, IncompatibleSchemaError.code] += len(piece.records)
@@ -485,9 +485,9 @@ class Session:
             self._used.add(piece.topic)
             return self._producer.send(piece, self._delivery)
         except (KafkaError, ValueError) as error:
-            raise self._explained(error) from error
+            raise self._explain_error(error) from error
 
-    def _acknowledged(self) -> None:
+    def _await_acknowledgements(self) -> None:
         if self._delivery is not None:
             self._delivery.wait()
 
@@ -502,7 +502,7 @@ class Session:
             ahead_ms=facts.ahead_ms,
         )
 
-    def _explained(self, error: Exception) -> TailerdError:
+    def _explain_error(self, error: Exception) -> TailerdError:
         time_ms, version = self._latest
         if isinstance(error, InvalidTimestampError) and time_ms > time.time_ns() // 1_000_000:
             # This user may not see the topic's settings, or the brokers' clock is slow.
@@ -512,11 +512,11 @@ class Session:
             self._window.shrink()
             return too_slow(doing, error)
         if self._transactions is not None:
-            return self._transactions.explained(error, doing)
+            return self._transactions.explain(error, doing)
         # A process of an engine writes into the transaction of another one.
         is_transactional = self._client.config["transactional_id"] is not None
         secrets = self._connection.secrets
-        return mapped(error, doing, secrets=secrets, is_transactional=is_transactional)
+        return map_error(error, doing, secrets=secrets, is_transactional=is_transactional)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from tailerd.sinks.base import Delivery, RemoteDelivery
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
-from tailerd.sinks.kafka.errors import fenced
+from tailerd.sinks.kafka.errors import build_fenced_error
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
@@ -194,7 +194,7 @@ class KafkaSink:
             nonlocal rows
             rows = await self._deliver(session, delivery)
 
-        await self._delivered(deliver, delivery.end)
+        await self._deliver_within(deliver, delivery.end)
         return rows
 
     async def write_remotely(self, delivery: RemoteDelivery) -> None:
@@ -203,9 +203,11 @@ class KafkaSink:
         Raises:
             TailerdError: As `write`, or the error of the reading process.
         """
-        await self._delivered(lambda s: self._deliver_remotely(s, delivery), delivery.end)
+        await self._deliver_within(lambda s: self._deliver_remotely(s, delivery), delivery.end)
 
-    async def _delivered(self, deliver: Callable[[Session], Awaitable[None]], end: Offset) -> None:
+    async def _deliver_within(
+        self, deliver: Callable[[Session], Awaitable[None]], end: Offset
+    ) -> None:
         async with self._busy:
             session = self._session
             if session is None:
@@ -307,7 +309,7 @@ class KafkaSink:
                     # It claimed the id between the check and this process's claim. It claims the id
                     # again, because its own epoch is unchanged.
                     await self._drop()
-                    raise fenced(f"The pipeline {pipeline} cannot continue")
+                    raise build_fenced_error(f"The pipeline {pipeline} cannot continue")
                 self._note_epoch(saved)
             return saved
 
@@ -352,7 +354,7 @@ class KafkaSink:
         try:
             found = await delivery.run(writer)
         except SinkFencedError as error:
-            raise await self._worker.run(session.explained, error) from error
+            raise await self._worker.run(session.explain_failure, error) from error
         except SinkTooSlowError:
             self._window.shrink()
             raise

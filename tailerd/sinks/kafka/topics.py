@@ -182,10 +182,10 @@ class Topics:
             TopicRecreatedError: A topic was deleted or recreated.
             SinkError: The brokers cannot be reached.
         """
-        for error in self.changed().values():
+        for error in self.find_recreated().values():
             raise error
 
-    def changed(self) -> dict[str, TopicRecreatedError]:
+    def find_recreated(self) -> dict[str, TopicRecreatedError]:
         """Return the topics that were deleted or recreated, each with its error.
 
         Raises:
@@ -207,7 +207,7 @@ class Topics:
                 except TopicRecreatedError as error:
                     found[str(each["name"])] = error
             if not gone or is_last:
-                return found | {name: self._deleted(name) for name in gone}
+                return found | {name: self._describe_deleted(name) for name in gone}
             # A starting broker may not know the topic yet.
             time.sleep(_CONFIRM_SECONDS)
         return found
@@ -221,17 +221,17 @@ class Topics:
         if facts is not None:
             self._check_id(name, facts.topic_id)
         elif name in self._expected:
-            raise self._deleted(name)
+            raise self._describe_deleted(name)
 
-    def _deleted(self, name: str) -> TopicRecreatedError:
-        return self._recreated(name, "was deleted")
+    def _describe_deleted(self, name: str) -> TopicRecreatedError:
+        return self._describe_recreated(name, "was deleted")
 
     def _check_id(self, name: str, topic_id: str) -> None:
         expected = self._expected.get(name, "")
         if expected and topic_id and topic_id != expected:
-            raise self._recreated(name, "was deleted and recreated")
+            raise self._describe_recreated(name, "was deleted and recreated")
 
-    def _recreated(self, name: str, what: str) -> TopicRecreatedError:
+    def _describe_recreated(self, name: str, what: str) -> TopicRecreatedError:
         return TopicRecreatedError(
             f"The topic {name} at {self._connection.address} {what}, so what was delivered into it"
             " before is lost.",
@@ -278,7 +278,7 @@ class Topics:
                     self._make(admin, missing)
                     found |= self._look(admin, sorted(missing))
             for name, facts in found.items():
-                checked = self._checked(name, facts)
+                checked = self._check_facts(name, facts)
                 self._keep(checked)
                 self._asked.add(name)
                 self.expect({name: checked.topic_id})
@@ -362,7 +362,7 @@ class Topics:
             # Another pipeline created it first.
             admin.wait_for_topics(list(missing))
 
-    def _checked(self, name: str, facts: TopicFacts | None) -> TopicFacts:
+    def _check_facts(self, name: str, facts: TopicFacts | None) -> TopicFacts:
         if facts is None:
             raise SinkError(f"The topic {name} was created but does not exist yet.")
         check_writable(facts, self._connection.address)

@@ -31,7 +31,7 @@ from tailerd.sinks.kafka.client_internals import (
     read_identity,
 )
 from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
-from tailerd.sinks.kafka.errors import fenced, mapped
+from tailerd.sinks.kafka.errors import build_fenced_error, map_error
 
 _ABORT_SECONDS = 5.0
 _COMMIT_SECONDS = 30.0
@@ -118,7 +118,7 @@ class Transactions:
             is_overdue=self.is_open,
         )
 
-    def shared(self) -> SharedTransaction:
+    def share(self) -> SharedTransaction:
         """Return what another process needs to write into the open transaction."""
         held = self.held
         return SharedTransaction(
@@ -142,9 +142,9 @@ class Transactions:
             TailerdError: The claim was refused, or the brokers do not answer.
         """
         if before is not None:
-            found = self._described()
+            found = self._describe_transaction()
             if (found is None or not before.still_holds(found)) and not is_latest():
-                raise fenced(f"Transactions of {self._id} cannot continue")
+                raise build_fenced_error(f"Transactions of {self._id} cannot continue")
         with self._connection.calls(f"does not accept the transactional id {self._id}"):
             self._producer.init_transactions()
 
@@ -162,7 +162,7 @@ class Transactions:
                 self._has_late_end = False
             self._producer.begin_transaction()
         except KafkaError as error:
-            raise self.explained(error, "A transaction cannot begin") from error
+            raise self.explain(error, "A transaction cannot begin") from error
         self._began = _now()
 
     def check_time(self) -> None:
@@ -194,7 +194,7 @@ class Transactions:
         try:
             is_single = end_transaction(self._producer, is_commit=True, seconds=_COMMIT_SECONDS)
         except KafkaError as error:
-            raise self.explained(error, "A transaction was not committed") from error
+            raise self.explain(error, "A transaction was not committed") from error
         self._has_late_end = not is_single
         self._began = None
 
@@ -213,14 +213,16 @@ class Transactions:
             # The producer is unusable now; the caller closes it.
             return
 
-    def explained(self, error: Exception, doing: str) -> TailerdError:
+    def explain(self, error: Exception, doing: str) -> TailerdError:
         """Return the mapped error; a fenced transaction is retried, because `claim` decides it."""
         secrets = self._connection.secrets
-        ours = mapped(error, doing, secrets=secrets, is_transactional=True)
+        ours = map_error(error, doing, secrets=secrets, is_transactional=True)
         if not isinstance(ours, SinkFencedError):
             return ours
         is_old = self._age_seconds() >= self._limit_seconds
-        if is_old and ((found := self._described()) is None or self.held.has_timed_out(found)):
+        if is_old and (
+            (found := self._describe_transaction()) is None or self.held.has_timed_out(found)
+        ):
             return SinkTooSlowError(
                 f"{doing}, because it took longer than {self._limit_seconds:.0f} s and the brokers"
                 " ended it.",
@@ -234,7 +236,7 @@ class Transactions:
     def _age_seconds(self) -> float:
         return 0.0 if self._began is None else _now() - self._began
 
-    def _described(self) -> TransactionDescription | None:
+    def _describe_transaction(self) -> TransactionDescription | None:
         """Return the coordinator's description of the id; None if unavailable."""
         try:
             with self._connection.admin() as admin:

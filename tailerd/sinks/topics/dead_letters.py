@@ -48,8 +48,8 @@ class OversizeRecords:
             kept_keys = pa.nulls(len(values), pa.binary())
         else:
             key_fits = pc.less_equal(pc.add(pc.binary_length(keys), room_bytes), max_bytes)
-            kept_keys = _kept(keys, key_fits)
-        return Records(keys=kept_keys, values=_kept(values, fits))
+            kept_keys = _select_texts(keys, key_fits)
+        return Records(keys=kept_keys, values=_select_texts(values, fits))
 
     def reasons(self) -> dict[str, str | Sequence[int]]:
         """Return headers with the reason and the row's origin: one for all, or one per record."""
@@ -63,5 +63,5 @@ class OversizeRecords:
         }
 
 
-def _kept(texts: pa.Array, is_kept: pa.BooleanArray) -> pa.Array:
+def _select_texts(texts: pa.Array, is_kept: pa.BooleanArray) -> pa.Array:
     return pc.if_else(is_kept, texts, pa.scalar(None, texts.type)).cast(pa.binary())

@@ -16,7 +16,7 @@ from tailerd.errors import BugError, CorruptLogError
 from tailerd.formats.delta.log.row_groups import (
     GroupCopier,
     RowGroupFile,
-    encoded,
+    encode_group,
     footer_of,
 )
 from tailerd.reading.parquet_footer import Footer, footer_body, read_footer
@@ -65,7 +65,9 @@ def blank(count: int, kind: pa.DataType = MORE) -> bytes:
     ]
     add = pa.StructArray.from_arrays(members, fields=list(kind))
     schema = pa.schema({"add": kind, "other": pa.int32()})
-    return encoded(pa.RecordBatch.from_arrays([add, pa.nulls(count, pa.int32())], schema=schema))
+    return encode_group(
+        pa.RecordBatch.from_arrays([add, pa.nulls(count, pa.int32())], schema=schema)
+    )
 
 
 def copied(source: io.BytesIO, kind: pa.DataType = MORE) -> list[dict[str, Any]]:

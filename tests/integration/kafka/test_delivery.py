@@ -333,7 +333,7 @@ async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(pla
         session.begin()
         session.send(offset(1), ids_of(1, 2))
         session.keep(session._pipeline, SavedOffset(offset=offset(2), changes=ChangeMode.AUTO))
-        session._acknowledged()
+        session._await_acknowledgements()
         # The process ends here: rows and offset are written, the transaction is open.
         session._client._sender.force_close()
         sink._session = None

@@ -8,14 +8,14 @@ import pytest
 from kafka import errors as kafka_errors
 
 from tailerd.errors import ConfigError, SinkError, SinkFencedError, SinkRefusedError
-from tailerd.sinks.kafka.errors import kafka_calls, mapped
+from tailerd.sinks.kafka.errors import kafka_calls, map_error
 
 ALL = sorted(kafka_errors.kafka_errors.values(), key=lambda kind: str(kind.__name__))
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: str(kind.__name__))
 def test_every_error_of_a_broker_is_one_of_ours_and_names_its_kind(kind: type[Exception]) -> None:
-    ours = mapped(kind(), "Topic t was not written")
+    ours = map_error(kind(), "Topic t was not written")
     assert isinstance(ours, SinkError)
     assert str(ours).startswith("Topic t was not written")
     if getattr(kind, "retriable", False):
@@ -30,9 +30,9 @@ def test_a_producer_that_cannot_continue_is_explained_by_what_ended_it() -> None
         (kafka_errors.ProducerFencedError, SinkFencedError),
         (kafka_errors.TopicAuthorizationFailedError, SinkRefusedError),
     ):
-        ours = mapped(kafka_errors.KafkaError(told, kind()), "Topic t was not written")
+        ours = map_error(kafka_errors.KafkaError(told, kind()), "Topic t was not written")
         assert isinstance(ours, wanted)
-    assert type(mapped(kafka_errors.KafkaError(told, None), "X")) is SinkError
+    assert type(map_error(kafka_errors.KafkaError(told, None), "X")) is SinkError
 
 
 def test_what_somebody_must_mend_is_not_tried_again() -> None:
@@ -45,7 +45,7 @@ def test_what_somebody_must_mend_is_not_tried_again() -> None:
         ssl.SSLError("certificate verify failed"),
     )
     for error in refused:
-        ours = mapped(error, "X")
+        ours = map_error(error, "X")
         assert isinstance(ours, SinkRefusedError), error
         assert not ours.retryable
 
@@ -65,27 +65,27 @@ def test_what_passes_is_tried_again() -> None:
             "Handshake failed: EOF occurred in violation of protocol (_ssl.c:1006)"
         ),
     ):
-        assert mapped(error, "X").retryable, error
+        assert map_error(error, "X").retryable, error
 
 
 def test_being_shut_out_is_told_apart() -> None:
     for error in (kafka_errors.ProducerFencedError(), kafka_errors.InvalidProducerEpochError()):
-        assert isinstance(mapped(error, "X", is_transactional=True), SinkFencedError)
+        assert isinstance(map_error(error, "X", is_transactional=True), SinkFencedError)
 
 
 def test_options_that_do_not_fit_are_the_configurations_fault() -> None:
     error = kafka_errors.KafkaConfigurationError("delivery_timeout_ms is too small")
-    assert isinstance(mapped(error, "X"), ConfigError)
+    assert isinstance(map_error(error, "X"), ConfigError)
 
 
 def test_a_secret_that_a_message_repeats_is_not_shown() -> None:
     error = ValueError("bad password 'geheim' for user")
-    assert "geheim" not in str(mapped(error, "X", secrets=("geheim", "")))
+    assert "geheim" not in str(map_error(error, "X", secrets=("geheim", "")))
 
 
 def test_errors_of_ours_pass_and_others_do_not_hide_bugs() -> None:
     own = ConfigError("mine")
-    assert mapped(own, "X") is own
+    assert map_error(own, "X") is own
     with pytest.raises(ConfigError, match="mine"), kafka_calls("X"):
         raise own
     with pytest.raises(ZeroDivisionError), kafka_calls("X"):
@@ -100,7 +100,7 @@ def test_of_a_refused_request_the_brokers_reason_is_told_and_not_the_request() -
         " response 'CreateTopicsResponse(topics=[CreatableTopicResult(name='t', error_code=38,"
         " error_message='Unable to replicate the partition 3 time(s).')])'."
     )
-    told = mapped(
+    told = map_error(
         kafka_errors.InvalidReplicationFactorError(answer), "Kafka cannot create the topic t"
     )
     assert told.message == (

@@ -91,7 +91,7 @@ class Process:
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     made = Process()
-    monkeypatch.setattr(remote_writer, "_opened", made.open)
+    monkeypatch.setattr(remote_writer, "_open_producer", made.open)
     monkeypatch.setattr(remote_writer, "_idle", {})
     monkeypatch.setattr(remote_writer, "_schemas", OrderedDict())
     return made

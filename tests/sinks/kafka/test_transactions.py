@@ -16,7 +16,7 @@ from tailerd.errors import SinkError, SinkFencedError, SinkTooSlowError
 from tailerd.sinks.kafka import transactions as transactions_module
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.errors import mapped
+from tailerd.sinks.kafka.errors import map_error
 from tailerd.sinks.kafka.session import Session
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.kafka.transactions import Claim, Transactions
@@ -108,14 +108,14 @@ def test_a_transaction_that_the_brokers_ended_is_retried(
     transactions.begin()
     now = transactions_module._now()
     monkeypatch.setattr(transactions_module, "_now", lambda: now + age)
-    explained = transactions.explained(error, "Rows were not delivered")
+    explained = transactions.explain(error, "Rows were not delivered")
     assert type(explained) is kind
     assert explained.retryable
 
 
 def test_another_claim_is_an_error_that_the_next_attempt_decides() -> None:
     transactions = CoordinatorDouble((7, 5, TransactionState.EMPTY)).transactions()
-    explained = transactions.explained(ProducerFencedError(), "Rows were not delivered")
+    explained = transactions.explain(ProducerFencedError(), "Rows were not delivered")
     assert type(explained) is SinkError
     assert explained.retryable
 
@@ -129,8 +129,8 @@ def test_the_time_of_a_transaction_counts_a_suspension() -> None:
 
 def test_an_old_epoch_without_a_transactional_id_is_no_other_process() -> None:
     error = InvalidProducerEpochError()
-    assert mapped(error, "Topic a could not be written").retryable
-    assert type(mapped(error, "It", is_transactional=True)) is SinkFencedError
+    assert map_error(error, "Topic a could not be written").retryable
+    assert type(map_error(error, "It", is_transactional=True)) is SinkFencedError
 
 
 async def test_a_claim_survives_an_attempt_that_reaches_no_broker(

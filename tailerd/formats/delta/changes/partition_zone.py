@@ -94,7 +94,7 @@ def _instants(schema: TableSchema) -> dict[str, str]:
     found = {}
     columns = parse_schema(schema.text)
     for name in schema.partition_columns:
-        field = columns.named(name)
+        field = columns.find_field(name)
         if field is not None and arrow_field(field).type == UTC_TIMESTAMP:
             found[field.physical_name(schema.column_mapping)] = name
     return found

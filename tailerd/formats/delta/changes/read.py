@@ -142,7 +142,7 @@ def _partition_value(file: DataFile, target: pa.Field, version: Version) -> pa.S
     names = {
         name: item.physical_name(file.schema.column_mapping)
         for name in file.schema.partition_columns
-        if (item := schema.named(name)) is not None
+        if (item := schema.find_field(name)) is not None
     }
     name = names.get(target.name, target.name)
     if name not in values and (foreign := sorted(values.keys() - set(names.values()))):

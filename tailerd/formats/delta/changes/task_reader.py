@@ -100,7 +100,7 @@ def _read(
 
 def _value(file: DataFile, name: str) -> object:
     """Return the value that all rows of a file have in a column; `UNKNOWN` if it is not known."""
-    field = parse_schema(file.schema.text).named(name)
+    field = parse_schema(file.schema.text).find_field(name)
     if field is None or name not in file.schema.partition_columns or field.char_length:
         return UNKNOWN
     values = dict(file.partition_values)

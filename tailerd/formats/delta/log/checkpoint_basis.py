@@ -64,7 +64,7 @@ async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> Checkpoin
     if version in listing.checkpoints:
         return CheckpointBasis(existing=listing.checkpoints[version][0])
     return CheckpointBasis(
-        published=_published(listing, version, log.url),
+        published=_find_published(listing, version, log.url),
         commits=commits_between(listing, base, version, snapshot.compactions),
         removed_after_ms=_removed_after_ms(snapshot.state, now_ms),
         transactions_after_ms=_transactions_after_ms(snapshot.state, now_ms),
@@ -98,7 +98,7 @@ def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> Non
             CheckpointFile.of(log, file).close()
 
 
-def _published(listing: LogListing, version: int, url: str) -> LogFile:
+def _find_published(listing: LogListing, version: int, url: str) -> LogFile:
     ending = [file for file in listing.compactions if file.end_version == version]
     found = listing.commits.get(version) or next(iter(ending), None)
     if found is None or (version not in listing.commits and listing.head_version != version):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tailerd.errors import StorageError
 from tailerd.formats.delta.log.checkpoint_source import ROWS_AT_ONCE, CopiedGroup, FileActions
-from tailerd.formats.delta.log.row_groups import RowGroupFile, encoded
+from tailerd.formats.delta.log.row_groups import RowGroupFile, encode_group
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.formats.delta.protocol.file_index import Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
@@ -121,7 +121,7 @@ class CheckpointOutput:
         count = len(found.keys)
         blank = self._blanks.get(count)
         if blank is None:
-            blank = self._blanks[count] = encoded(self._columns.blank_batch(count))
+            blank = self._blanks[count] = encode_group(self._columns.blank_batch(count))
         self._written.take(found.keys, self.first_row + self._rows_written)
         self._file.copy(found.source, found.columns, blank, count, found.pages)
         self._rows_written += count

@@ -39,7 +39,7 @@ from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.row_groups import (
     GroupCopier,
     RowGroupFile,
-    encoded,
+    encode_group,
     footer_of,
     pages_of,
 )
@@ -163,7 +163,7 @@ class CheckpointSource:
         return removed
 
     def _learn_parquet(self, file: LogFile, extras: ExtraColumns) -> None:
-        with self.opened(file) as rows:
+        with self.open_file(file) as rows:
             for kind in ("add", "remove"):
                 if (column := rows.column_type(kind)) is not None:
                     extras.take_column(kind, column)
@@ -189,7 +189,7 @@ class CheckpointSource:
             else ()
         )
 
-    def opened(self, file: LogFile) -> CheckpointFile:
+    def open_file(self, file: LogFile) -> CheckpointFile:
         """Open a Parquet file of the previous checkpoint; blocking."""
         return CheckpointFile.of(self._log, file)
 
@@ -223,7 +223,10 @@ class CheckpointSource:
         self, file: LogFile, first_row: int, keys: KeyArray, origins: Origins
     ) -> Generator[FileActions | CopiedGroup]:
         add_type = self.form.add_type
-        with self.opened(file) as rows, GroupChecks(file.name, self._log.url, add_type) as checks:
+        with (
+            self.open_file(file) as rows,
+            GroupChecks(file.name, self._log.url, add_type) as checks,
+        ):
             chosen = (origins >= first_row) & (origins < first_row + rows.num_rows)
             # Scattering them to their places in the file avoids a sort.
             by_place = np.empty(rows.num_rows, np.uint64)
@@ -265,7 +268,7 @@ class CheckpointSource:
             yield _Run(list(range(rows.num_groups)), 0)
             return
         columns = CheckpointColumns(self.form, None)
-        copier = GroupCopier(footer, footer_of(encoded(columns.blank_batch(1))))
+        copier = GroupCopier(footer, footer_of(encode_group(columns.blank_batch(1))))
         run, offset = _Run([], 0), 0
         for number, group in enumerate(footer.groups):
             until = offset + group.rows
@@ -343,12 +346,12 @@ class CheckpointSource:
         return {key: row for (key, row), one in zip(rows.items(), counts, strict=True) if one}
 
     def _parquet_removes(self, file: LogFile) -> Iterator[FileActions]:
-        with self.opened(file) as rows:
+        with self.open_file(file) as rows:
             for batch in rows.rows_with(("remove",), ("remove.path",), ROWS_AT_ONCE):
                 column = batch.column("remove")
                 column = column.filter(pc.is_valid(pc.struct_field(column, "path")))
                 keys = remove_keys(column, self._log.url)
-                keep = self.still_count(keys) & ~self.expired(column)
+                keep = self.still_count(keys) & ~self.select_expired(column)
                 if keep.any():
                     chosen = conformed_removes(column.filter(pa.array(keep)), self.form)
                     yield FileActions(chosen, keys[keep])
@@ -357,7 +360,7 @@ class CheckpointSource:
         """Return which removes of the previous checkpoint are not undone or repeated by commits."""
         return ~(self.snapshot.files.are_live(keys) | self.tombstones.contain(keys))
 
-    def expired(self, removes: pa.StructArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def select_expired(self, removes: pa.StructArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return which removes expired."""
         return expired_removes(removes, self._removed_after_ms)
 
@@ -479,7 +482,7 @@ class GroupChecks:
             members = [pa.nulls(rows, item.type) for item in self._type]
             add = pa.StructArray.from_arrays(members, fields=list(self._type))
             # Almost all row groups of a file have the same size.
-            self._blanks = {rows: encoded(pa.RecordBatch.from_arrays([add], schema=schema))}
+            self._blanks = {rows: encode_group(pa.RecordBatch.from_arrays([add], schema=schema))}
         return self._blanks[rows]
 
     def _check(

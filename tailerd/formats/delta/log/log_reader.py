@@ -352,7 +352,7 @@ class LogReader(LogFolder):
         if meta.size_bytes > LARGE_COMMIT_BYTES:
             return await self._read_commit(file)
         await self._require_finished(file, is_read=True)
-        return await self._scanned(file, body)
+        return await self._scan_body(file, body)
 
     async def _require_finished(self, file: LogFile, *, is_read: bool = False) -> None:
         """Make sure that the writer of a commit, which may be the newest, has finished.
@@ -410,9 +410,9 @@ class LogReader(LogFolder):
             async for chunk in self.chunks(file):
                 await asyncio.to_thread(scan.feed, chunk)
             return CommitBody(file=file, commit=scan.finish(), body=None)
-        return await self._scanned(file, await self.store.get(self.path_of(file)))
+        return await self._scan_body(file, await self.store.get(self.path_of(file)))
 
-    async def _scanned(self, file: LogFile, body: bytes) -> CommitBody:
+    async def _scan_body(self, file: LogFile, body: bytes) -> CommitBody:
         if len(body) > SLICE_BYTES:
             return await asyncio.to_thread(self._scan, file, body)
         return self._scan(file, body)

@@ -176,7 +176,7 @@ class LogWriter:
             files=(file.name,),
             size_bytes=size_bytes,
             add_files=output.adds,
-            rebased=snapshot.rebased(
+            rebased=snapshot.rebase_on(
                 ((file, 0),), written.keys(), written.rows(), applications_of(others)
             ),
             is_hinted=is_hinted,
@@ -218,7 +218,7 @@ class LogWriter:
             size_bytes=manifest.size_bytes + sum(file.size_bytes for file in sidecars.new_files),
             reused_files=tuple(part.file.name for part in sidecars.plan.reused),
             add_files=sidecars.adds,
-            rebased=sidecars.rebased(
+            rebased=sidecars.rebase_snapshot(
                 _log_file(manifest.name, manifest.size_bytes), applications_of(others)
             ),
             is_hinted=is_hinted,

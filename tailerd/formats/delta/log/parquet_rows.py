@@ -47,7 +47,7 @@ class CheckpointFile:
         self.name = name
         self._source = source
         self._limit = BatchLimit(memory_bytes=memory_bytes)
-        with self._mapped():
+        with self._map_errors():
             self._opened = open_parquet(
                 source, memory_bytes, f"the checkpoint file {name}", **self._options()
             )
@@ -145,7 +145,7 @@ class CheckpointFile:
         Raises:
             CorruptLogError: The file is damaged.
         """
-        with self._mapped():
+        with self._map_errors():
             yield from self._batches(self._present(columns), None, batch_rows)
 
     def rows_with(
@@ -194,7 +194,7 @@ class CheckpointFile:
         self, columns: Iterable[str], groups: list[int] | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         present = self._present(columns)
-        with self._mapped():
+        with self._map_errors():
             batches = self._batches(present, groups, batch_rows)
             yield from read_ahead(batches, lambda batch: batch.nbytes)
 
@@ -203,14 +203,14 @@ class CheckpointFile:
     ) -> Generator[pa.RecordBatch, None, None]:
         numbers = list(range(self.num_groups)) if groups is None else groups
         leaves = [self._leaves.index(leaf) for leaf in present]
-        found = map(_as_stored, self._decoded(numbers, leaves, batch_rows))
+        found = map(_as_stored, self._decode_groups(numbers, leaves, batch_rows))
         if (calendar := self.calendar) is None:
             yield from found
             return
         types = self._opened.physical_types(leaves)
         yield from (calendar.rebase(batch, types) for batch in found)
 
-    def _decoded(
+    def _decode_groups(
         self, numbers: list[int], leaves: list[int], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         batches = BoundedBatches(
@@ -244,7 +244,7 @@ class CheckpointFile:
         self._source.close()
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError, UnsupportedFeatureError) as error:

@@ -46,7 +46,7 @@ def pages_of(source: BinaryIO, chunk: Chunk) -> bytes:
     return pages
 
 
-def encoded(batch: pa.RecordBatch) -> bytes:
+def encode_group(batch: pa.RecordBatch) -> bytes:
     """Return a Parquet file of one row group."""
     names = batch.schema.names
     sink = pa.BufferOutputStream()
@@ -96,7 +96,7 @@ class RowGroupFile:
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Encode rows as one row group; all batches have the same schema."""
-        body = encoded(batch)
+        body = encode_group(batch)
         footer = footer_of(body)
         self._like = self._like or footer
         for group in footer.groups:

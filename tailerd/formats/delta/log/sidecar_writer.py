@@ -124,7 +124,7 @@ class SidecarWriter:
             return StoredPart(
                 file=file, first_row=first_row, rows=0, adds=None, removes=None, live_adds=0
             )
-        with self._source.opened(file) as rows:
+        with self._source.open_file(file) as rows:
             adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
             live_adds = int(is_live[first_row : first_row + rows.num_rows].sum())
             is_sound = True
@@ -134,7 +134,7 @@ class SidecarWriter:
                     column = batch.column("remove").drop_null()
                     keys = remove_keys(column, self._log.url)
                     counting += int(self._source.still_count(keys).sum())
-                    expired += int(self._source.expired(column).sum())
+                    expired += int(self._source.select_expired(column).sum())
                 is_sound = counting == removes and expired * 2 <= removes
             return StoredPart(
                 file=file,
@@ -212,7 +212,7 @@ class SidecarWriter:
             self._log, contents, self._new_uuid, kind=kind, form=self._source.form
         )
 
-    def rebased(self, manifest: LogFile, applications: Collection[str]) -> Snapshot | None:
+    def rebase_snapshot(self, manifest: LogFile, applications: Collection[str]) -> Snapshot | None:
         """Return the snapshot based on this checkpoint.
 
         None if too many row numbers belong to sidecars no longer used: opening a snapshot numbers
@@ -224,4 +224,4 @@ class SidecarWriter:
         # The manifest has no rows of files; any row number outside the others' is valid.
         files = ((manifest, self._next_row), *reused, *self._first_rows)
         keys, rows = self._written.keys(), self._written.rows()
-        return self._source.snapshot.rebased(files, keys, rows, applications)
+        return self._source.snapshot.rebase_on(files, keys, rows, applications)

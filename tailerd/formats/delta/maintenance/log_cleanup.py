@@ -183,7 +183,7 @@ class LogCleanup:
             ) from error
 
     def _read_all(self, file: LogFile) -> None:
-        with self._opened(file) as rows:
+        with self._open_checkpoint(file) as rows:
             for _ in rows.rows(("add", "remove"), ROWS_AT_ONCE):
                 pass
 
@@ -291,5 +291,5 @@ class LogCleanup:
                     return ()
         return expired_sidecars(found, frozenset(named), now_ms)
 
-    def _opened(self, file: LogFile) -> CheckpointFile:
+    def _open_checkpoint(self, file: LogFile) -> CheckpointFile:
         return CheckpointFile.of(self._reader, file)

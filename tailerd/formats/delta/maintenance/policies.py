@@ -152,7 +152,7 @@ class CheckpointPolicy:
         if not stats.commits:
             return _skip_checkpoint("There is no commit since the newest checkpoint.")
         limit = self.every_commits or stats.table_interval or DEFAULT_COMMITS
-        reason = self._reached(stats, limit, now_ms)
+        reason = self._find_limit(stats, limit, now_ms)
         if not reason:
             count = len(stats.commits)
             return _skip_checkpoint(
@@ -179,7 +179,7 @@ class CheckpointPolicy:
             end_version=stats.version,
         )
 
-    def _reached(self, stats: LogStats, limit: int, now_ms: int) -> str:
+    def _find_limit(self, stats: LogStats, limit: int, now_ms: int) -> str:
         """Return the limit that was reached; empty for none."""
         count, size = len(stats.commits), stats.commit_bytes
         age = (now_ms - stats.commits[0].time_ms) / 1000
@@ -294,7 +294,7 @@ class Policies:
         until_ms = self.paused_until_ms(now_ms)
         if until_ms is None:
             return decisions
-        return [_paused(each, until_ms) for each in decisions]
+        return [_pause_until(each, until_ms) for each in decisions]
 
     def paused_until_ms(self, now_ms: int) -> int | None:
         """Return when the pauses that include this time end; None if there is none."""
@@ -312,7 +312,7 @@ class Policies:
         return [self.checksum.decide(stats, now_ms), checkpoint, compaction]
 
 
-def _paused(decision: Decision, until_ms: int) -> Decision:
+def _pause_until(decision: Decision, until_ms: int) -> Decision:
     if not decision.is_due or decision.job == "checksum":
         return decision
     text = f"{decision.reason[:-1]}, but the policy pauses at this time of the day."

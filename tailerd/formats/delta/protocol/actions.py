@@ -255,13 +255,13 @@ def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...
         with suppress(*UNREADABLE):
             raw = _SCALARS.decode(action.partition_values)
             if not any(bytes(value)[:1] in (b"[", b"{") for value in raw.values()):
-                return tuple((name, _serialized(bytes(value))) for name, value in raw.items())
+                return tuple((name, _serialize(bytes(value))) for name, value in raw.items())
         raise _no_map_of_texts(action, error) from error
     except UNREADABLE as error:
         raise _no_map_of_texts(action, error) from error
 
 
-def _serialized(raw: bytes) -> str | None:
+def _serialize(raw: bytes) -> str | None:
     if raw[:1] == b'"' or raw == b"null":
         value: str | None = msgspec.json.decode(raw)
         return value

@@ -403,5 +403,5 @@ def _all_null(action: FileAction, schema: TableSchema) -> tuple[tuple[str, str |
     if not schema.partition_columns or bytes(action.partition_values) in (b"", b"null"):
         return ()
     fields = parse_schema(schema.text)
-    named = [fields.named(name) for name in schema.partition_columns]
+    named = [fields.find_field(name) for name in schema.partition_columns]
     return tuple((item.physical_name(schema.column_mapping), None) for item in named if item)

@@ -142,7 +142,7 @@ def _partition_types(state: TableState) -> pa.StructType | None:
     schema = parse_schema(state.metadata.schema_text)
     members = []
     for name in state.metadata.partition_columns:
-        item = schema.named(name)
+        item = schema.find_field(name)
         if item is None:
             raise CorruptLogError(
                 f"The table is partitioned by {name!r}, which is not a column of its schema.",

@@ -155,10 +155,10 @@ def _has(array: pa.StructArray, name: str) -> bool:
 def _member(array: pa.StructArray, name: str, kind: pa.DataType) -> pa.Array:
     if not _has(array, name):
         return pa.nulls(len(array), kind)
-    return conformed(pc.struct_field(array, name), kind, name)
+    return conform_column(pc.struct_field(array, name), kind, name)
 
 
-def conformed(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+def conform_column(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     """Return a column in another type, structs member by member.
 
     Raises:

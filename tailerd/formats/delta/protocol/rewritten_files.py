@@ -217,7 +217,7 @@ def _partition_fields(schema: TableSchema) -> tuple[tuple[str, str, pa.DataType]
     Not timestamps, whose zone may be added later, and not CHAR columns, which are padded when read.
     """
     columns = parse_schema(schema.text)
-    found = (columns.named(name) for name in schema.partition_columns)
+    found = (columns.find_field(name) for name in schema.partition_columns)
     return tuple(
         (field.name, field.physical_name(schema.column_mapping), arrow_field(field).type)
         for field in found
@@ -264,7 +264,7 @@ def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> 
     match old, new:
         case StructType(fields), StructType():
             return all(
-                (found := new.named(field.name)) is not None
+                (found := new.find_field(field.name)) is not None
                 and _is_same_column(field, found, old_mapping, new_mapping)
                 and _keeps(field.type, found.type, old_mapping, new_mapping)
                 for field in fields
@@ -323,7 +323,7 @@ def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, Colum
         # Statistics are optional: unreadable ones count as absent.
         return {}
     columns = {}
-    for name, kind in _ordered(schema):
+    for name, kind in _list_bounded_columns(schema):
         nulls = found.null_count.get(name)
         lower, upper = widened_bounds(
             _value(found.min_values.get(name), kind), _value(found.max_values.get(name), kind)
@@ -335,7 +335,7 @@ def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, Colum
 
 
 @functools.lru_cache(maxsize=64)
-def _ordered(schema: TableSchema) -> tuple[tuple[str, str], ...]:
+def _list_bounded_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:
     """Return physical name and type of the columns whose bounds are used; cached for many files."""
     return tuple(
         (field.physical_name(schema.column_mapping), field.type.name)

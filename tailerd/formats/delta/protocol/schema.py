@@ -85,7 +85,7 @@ class StructType:
 
     fields: tuple[StructField, ...]
 
-    def named(self, name: str) -> StructField | None:
+    def find_field(self, name: str) -> StructField | None:
         """Return the field of this logical name; None if there is none."""
         return next((item for item in self.fields if item.name == name), None)
 
@@ -257,18 +257,18 @@ def arrow_type(data_type: DataType, column: str) -> pa.DataType:
         case StructType(fields):
             return pa.struct([arrow_field(item, f"{column}.{item.name}") for item in fields])
         case ArrayType(element, contains_null):
-            item = _named("element", element, f"{column}.element", contains_null)
+            item = _build_field("element", element, f"{column}.element", contains_null)
             return pa.list_(item)
         case MapType(key, value, value_contains_null):
             return pa.map_(
-                _named("key", key, f"{column}.key", False),
-                _named("value", value, f"{column}.value", value_contains_null),
+                _build_field("key", key, f"{column}.key", False),
+                _build_field("value", value, f"{column}.value", value_contains_null),
             )
         case PrimitiveType(name):
             return _primitive(name, column)
 
 
-def _named(name: str, data_type: DataType, column: str, nullable: bool) -> pa.Field:
+def _build_field(name: str, data_type: DataType, column: str, nullable: bool) -> pa.Field:
     metadata = VARIANT_FIELD if data_type == PrimitiveType("variant") else None
     return pa.field(name, arrow_type(data_type, column), nullable, metadata)
 
@@ -291,7 +291,7 @@ def _primitive(name: str, column: str) -> pa.DataType:
 def arrow_field(item: StructField, column: str | None = None) -> pa.Field:
     """Return the Arrow field of a column; its metadata has id and comment, and marks variants."""
     # Nullability is advisory: data files may lack any column, which then reads as null.
-    field = _named(item.name, item.type, column or item.name, True)
+    field = _build_field(item.name, item.type, column or item.name, True)
     said: dict[bytes, bytes] = {}
     if item.column_id is not None:
         said[FIELD_ID] = str(item.column_id).encode()

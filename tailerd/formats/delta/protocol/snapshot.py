@@ -71,7 +71,7 @@ class TableState:
         partitions = self.metadata.partition_columns
         schema = parse_schema(self.metadata.schema_text) if partitions else None
         for name in partitions:
-            if schema is not None and schema.named(name) is None:
+            if schema is not None and schema.find_field(name) is None:
                 raise CorruptLogError(
                     f"Version {self.version} is partitioned by {name!r}, which is not a column of"
                     " its schema in this spelling.",
@@ -266,7 +266,7 @@ class Snapshot:
             size_bytes=None if files is None else files.size_bytes,
         )
 
-    def rebased(
+    def rebase_on(
         self,
         checkpoint_files: tuple[tuple[LogFile, int], ...],
         keys: KeyArray,

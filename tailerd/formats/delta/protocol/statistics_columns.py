@@ -120,10 +120,10 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
         return lambda v: v if isinstance(v, str) else None
     if types.is_boolean(kind):
         return lambda v: v if isinstance(v, bool) else None
-    return lambda v: _parsed(v, kind)
+    return lambda v: _parse_scalar(v, kind)
 
 
-def _parsed(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+def _parse_scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
     """Parse dates, times and decimals, for which JSON has no type."""
     if isinstance(value, bool | dict | list):
         return None
@@ -141,7 +141,7 @@ def statistics_texts(parsed: pa.StructArray) -> pa.StringArray:
     """Return statistics of a `statistics_type` as texts; null for rows without statistics."""
     rows = _as_json_values(parsed).to_pylist()
     return pa.array(
-        [None if row is None else _ENCODER.encode(_pruned(row)).decode() for row in rows],
+        [None if row is None else _ENCODER.encode(_prune_row(row)).decode() for row in rows],
         pa.string(),
     )
 
@@ -156,9 +156,9 @@ def _as_json_values(array: pa.Array) -> pa.Array:
         names = [item.name for item in kind]
         return pa.StructArray.from_arrays(members, names, mask=pc.is_null(array))
     if pa.types.is_timestamp(kind):
-        return pc.replace_substring(_formatted(array), " ", "T")
+        return pc.replace_substring(_format_times(array), " ", "T")
     if pa.types.is_date(kind):
-        return _formatted(array)
+        return _format_times(array)
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind))
     if pa.types.is_binary(kind) or pa.types.is_nested(kind):
@@ -166,7 +166,7 @@ def _as_json_values(array: pa.Array) -> pa.Array:
     return array
 
 
-def _formatted(array: pa.Array) -> pa.StringArray:
+def _format_times(array: pa.Array) -> pa.StringArray:
     """Return dates or times as texts; null for years that Arrow cannot format."""
     kind = array.type
     if pa.types.is_date(kind):
@@ -179,9 +179,9 @@ def _formatted(array: pa.Array) -> pa.StringArray:
     return pc.if_else(is_formattable, array, pa.scalar(None, kind)).cast(pa.string())
 
 
-def _pruned(row: dict[str, Any]) -> dict[str, Any]:
+def _prune_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _pruned(value) if isinstance(value, dict) else value
+        name: _prune_row(value) if isinstance(value, dict) else value
         for name, value in row.items()
         if value is not None
     }

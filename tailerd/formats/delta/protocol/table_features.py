@@ -84,7 +84,7 @@ def check_readable(protocol: Protocol, version: int, *, log_only: bool = False) 
             remedy="Use a newer tailerd, or lower the table's protocol with DROP FEATURE.",
         )
     # Some writers list features of readers for writers only.
-    listed = sorted(_listed(protocol) & READER_FEATURES.keys() - set(names or ()))
+    listed = sorted(_list_features(protocol) & READER_FEATURES.keys() - set(names or ()))
     if protocol.min_reader_version < FEATURES_READER_VERSION:
         names = []
     if names is None:
@@ -122,8 +122,8 @@ def lacks_column_mapping(protocol: Protocol) -> bool:
         protocol.min_reader_version >= FEATURES_READER_VERSION
         or protocol.min_writer_version >= FEATURES_WRITER_VERSION
     )
-    return is_listed and COLUMN_MAPPING not in _listed(protocol)
+    return is_listed and COLUMN_MAPPING not in _list_features(protocol)
 
 
-def _listed(protocol: Protocol) -> set[str]:
+def _list_features(protocol: Protocol) -> set[str]:
     return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}

@@ -43,7 +43,7 @@ _ZSTD_LEVEL = 1
 """Compresses JSON as well as level 3, in two thirds of the time."""
 
 
-def compressed(data: memoryview, compression: Compression) -> bytes | memoryview:
+def compress_bytes(data: memoryview, compression: Compression) -> bytes | memoryview:
     """Return the compressed bytes, deterministic and in the framing that Kafka's clients read.
 
     `none` returns the argument.

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from tailerd.records.base import Header, Records
 from tailerd.records.short_bytes import varint
-from tailerd.sinks.kafka.record_batches.compression import Compression, compressed
+from tailerd.sinks.kafka.record_batches.compression import Compression, compress_bytes
 from tailerd.sinks.kafka.record_batches.record_layout import RecordLayout, record_layout
 
 Rows = npt.NDArray[np.int64]
@@ -173,7 +173,7 @@ def record_batches(
     max_records = min(limit.max_records, MAX_RECORDS)
     widest = int(np.ptp(timestamps)) if len(timestamps) else 0
     sizes = layout.largest_sizes(max(min(max_records, layout.count) - 1, 0), widest)
-    order, oversize = _ordered(sizes + HEADER_BYTES, partitions, limit.max_bytes)
+    order, oversize = _order_records(sizes + HEADER_BYTES, partitions, limit.max_bytes)
     if order is not None:
         sizes = sizes[order]
         timestamps = timestamps if len(timestamps) == 1 else timestamps[order]
@@ -231,7 +231,7 @@ def _few(
     )
 
 
-def _ordered(
+def _order_records(
     sizes: Rows, partitions: int | npt.NDArray[np.integer], max_bytes: int
 ) -> tuple[Rows | None, tuple[OversizeRecord, ...]]:
     """Return the order of the records that fit, grouped by partition, and the oversize records.
@@ -299,11 +299,11 @@ class _Plan:
             largest = np.maximum.reduceat(timestamps, bounds[:-1] - first)
             deltas = timestamps - np.repeat(starts, counts)
         if self.order is None:
-            rows, layout = np.arange(first, last), self.layout.between(first, last)
+            rows, layout = np.arange(first, last), self.layout.slice_records(first, last)
         else:
             rows = self.order[first:last]
             layout = self.layout.take(rows)
-        data, sizes = layout.written(deltas, offsets)
+        data, sizes = layout.encode_records(deltas, offsets)
         payloads = memoryview(data).cast("B")
         ends = np.cumsum(np.add.reduceat(sizes, bounds[:-1] - first)).tolist()
         places = self.partitions[bounds[:-1]] if len(self.partitions) > 1 else self.partitions
@@ -328,7 +328,7 @@ def _compress(
     payload: memoryview, compression: Compression
 ) -> tuple[bytes | memoryview, Compression]:
     """Return the compressed payload if it is smaller, else the payload itself."""
-    packed = compressed(payload, compression)
+    packed = compress_bytes(payload, compression)
     if len(packed) < len(payload):
         return packed, compression
     return payload, Compression.NONE

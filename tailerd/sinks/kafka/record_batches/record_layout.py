@@ -43,7 +43,7 @@ class RecordLayout:
         field_bytes = np.take(self.field_bytes, rows)
         return RecordLayout(count=len(rows), fields=fields, field_bytes=field_bytes)
 
-    def between(self, start: int, end: int) -> RecordLayout:
+    def slice_records(self, start: int, end: int) -> RecordLayout:
         """Return the records from `start` until `end`, without copying."""
         return RecordLayout(
             count=end - start,
@@ -67,7 +67,7 @@ class RecordLayout:
         body += size_of_varint(int(body.max(initial=0)))
         return body
 
-    def written(
+    def encode_records(
         self, timestamp_deltas: Numbers, offset_deltas: Numbers
     ) -> tuple[pa.Buffer, Numbers]:
         """Return the bytes of all records, and the size of each.

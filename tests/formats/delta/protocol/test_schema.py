@@ -154,23 +154,23 @@ def mapped_field(**metadata: Any) -> StructType:
 def test_mapped_columns_tell_their_physical_name_and_id() -> None:
     item = mapped_field(
         **{"delta.columnMapping.id": 4, "delta.columnMapping.physicalName": "col-1"}
-    ).named("a")
+    ).find_field("a")
     assert item is not None
     assert item.column_id == 4
     assert [item.physical_name(mode) for mode in ("none", "name", "id")] == ["a", "col-1", "col-1"]
 
 
 def test_an_unmapped_column_is_called_as_it_is() -> None:
-    item = mapped_field().named("a")
+    item = mapped_field().find_field("a")
     assert item is not None
     assert (item.physical_name("name"), item.column_id, item.char_length) == ("a", None, None)
     assert item.type == PrimitiveType("string")
-    assert mapped_field().named("b") is None
+    assert mapped_field().find_field("b") is None
 
 
 @pytest.mark.parametrize(("kind", "length"), [("char(5)", 5), ("varchar(5)", None), ("x", None)])
 def test_only_char_columns_have_a_length(kind: str, length: int | None) -> None:
-    item = mapped_field(__CHAR_VARCHAR_TYPE_STRING=kind).named("a")
+    item = mapped_field(__CHAR_VARCHAR_TYPE_STRING=kind).find_field("a")
     assert item is not None
     assert item.char_length == length
 

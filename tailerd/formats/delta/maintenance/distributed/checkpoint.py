@@ -360,10 +360,12 @@ def stored_part(
     """
     with CheckpointFile.of(log, file) as rows:
         adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
-        touched_adds = sum(_touched(log, column, changed) for column in _keyed(rows, "add"))
+        touched_adds = sum(
+            _count_touched(log, column, changed) for column in _select_keys(rows, "add")
+        )
         touched_removes = expired = 0
-        for column in _keyed(rows, "remove"):
-            touched_removes += _touched(log, column, changed)
+        for column in _select_keys(rows, "remove"):
+            touched_removes += _count_touched(log, column, changed)
             expired += int(expired_removes(column, removed_after_ms).sum())
         return StoredPart(
             file=file,
@@ -376,7 +378,7 @@ def stored_part(
         )
 
 
-def _keyed(rows: CheckpointFile, kind: str) -> Iterator[pa.StructArray]:
+def _select_keys(rows: CheckpointFile, kind: str) -> Iterator[pa.StructArray]:
     """Yield the key columns of the actions of a kind, and the times of removes."""
     if rows.column_type(kind) is None:
         return
@@ -387,5 +389,5 @@ def _keyed(rows: CheckpointFile, kind: str) -> Iterator[pa.StructArray]:
             yield column
 
 
-def _touched(log: LogFolder, column: pa.StructArray, changed: KeyArray) -> int:
+def _count_touched(log: LogFolder, column: pa.StructArray, changed: KeyArray) -> int:
     return int(np.isin(remove_keys(column, log.url), changed).sum())

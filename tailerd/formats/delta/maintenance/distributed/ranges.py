@@ -108,13 +108,15 @@ def _valid_actions(
     ordered = keys[ranked]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
     last = np.sort(ranked[is_last])
-    adds = _taken(tables[0], last[last < len(tables[0])])
-    removes = _taken(tables[1], last[last >= len(tables[0])] - len(tables[0]))
+    adds = _take_actions(tables[0], last[last < len(tables[0])])
+    removes = _take_actions(tables[1], last[last >= len(tables[0])] - len(tables[0]))
     keep = ~expired_removes(removes.column, cutoff_ms)
     return adds, FileActions(removes.column.filter(pa.array(keep)), removes.keys[keep])
 
 
-def _taken(table: pa.Table, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FileActions:
+def _take_actions(
+    table: pa.Table, places: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> FileActions:
     chosen = table.take(pa.array(places)).combine_chunks()
     body = chosen.column("body")
     kind = table.schema.field("body").type
