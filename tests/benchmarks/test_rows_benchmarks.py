@@ -80,7 +80,8 @@ OURS = (
         return found
 
     # What is loaded once a process is not counted.
-    list(RowMatcher(schema=schema, seed=1).hash_rows(Side.REMOVED, 0, [next(read(Side.REMOVED, 0))]))
+    first = next(read(Side.REMOVED, 0))
+    list(RowMatcher(schema=schema, seed=1).hash_rows(Side.REMOVED, 0, [first]))
     idle = resident()
     open("/proc/self/clear_refs", "w").write("5")
     start, start_cpu = time.perf_counter(), time.process_time()
