@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -17,9 +17,14 @@ async def in_thread(
     A thread cannot be stopped: cleanup during the step would close its file, and a second attempt
     would run concurrently with the first. So every step that changes something runs here.
     """
-    step = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **options))
-    await wait_done(step)
-    return step.result()
+    return await complete(asyncio.to_thread(function, *arguments, **options))
+
+
+async def complete(step: Awaitable[Result]) -> Result:
+    """Run a step to its end; when cancelled, wait for it, then propagate."""
+    future = asyncio.ensure_future(step)
+    await wait_done(future)
+    return future.result()
 
 
 async def wait_done(future: asyncio.Future[Any]) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from tailerd.checks.finding import Finding
 from tailerd.config import Config
 from tailerd.errors import ConfigError
-from tailerd.pipeline.state_lock import LOCK_NAME
 from tailerd.registry import is_remote
+from tailerd.state.locked_files import LOCK_NAME
 
 
 def daemon_findings(config: Config) -> Iterator[Finding]:

@@ -177,7 +177,7 @@ async def _rebind_held(config: Config, name: str) -> HeldOffset:
     from tailerd.daemon.offsets import open_state, rebind_offset
 
     state = open_state(config, clock=SystemClock())
-    async with state.held():
+    async with state.hold():
         return await rebind_offset(config, name, state=state)
 
 
@@ -191,7 +191,7 @@ async def _reset_held(config: Config, name: str, to: str) -> Offset:
     from tailerd.daemon.offsets import open_state, reset_offset
 
     state = open_state(config, clock=SystemClock())
-    async with state.held():
+    async with state.hold():
         return await reset_offset(config, name, to, state=state)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,15 +17,14 @@ from tailerd.daemon.offsets import open_state
 from tailerd.daemon.pipelines import Assembly
 from tailerd.daemon.shutdown import CANCEL_SECONDS, SPARK_GRACE_SECONDS, Shutdown
 from tailerd.daemon.tables import delivered_folders, kept_tables, ledger_of, open_statistics
-from tailerd.errors import BugError, TailerdError
+from tailerd.errors import BugError, StateInUseError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pipeline_manager import PipelineManager
-from tailerd.pipeline.state_place import State
-from tailerd.pipeline.state_reports import StateReports
 from tailerd.pipeline.watched_folders import watched_folders, watchers_of
+from tailerd.state.state import State
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
@@ -36,6 +35,58 @@ from tailerd.web.daemon_page import Settings
 from tailerd.web.dashboard import Dashboard
 from tailerd.web.listener import Listener
 from tailerd.web.pages import Pages
+
+
+class _StateReports:
+    """Notifies telemetry and this daemon of what other processes do with the state.
+
+    Args:
+        path: The state's location.
+        wait: Called before waiting for the state.
+        lose: Called when another daemon has taken it over.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        path: str,
+        *,
+        wait: Callable[[], Awaitable[None]],
+        lose: Callable[[StateInUseError], None],
+    ) -> None:
+        self._telemetry = telemetry
+        self._path = path
+        self._wait = wait
+        self._lose = lose
+        self._has_waited = False
+
+    async def on_wait(self, holder: str, seconds: float) -> None:
+        """Report why this daemon waits for the state, and how long at most."""
+        self._has_waited = True
+        reason = (
+            f"{holder} has it. If that process has died, this daemon starts within {seconds:.0f}"
+            " s; if it is alive, this one exits within that time."
+        )
+        self._telemetry.emit(
+            events.StateAwaited(
+                path=self._path, error_code=StateInUseError.code, attempt=1, error=reason
+            )
+        )
+        await self._wait()
+
+    def on_hold(self) -> None:
+        """Report that the wait is over."""
+        if self._has_waited:
+            self._telemetry.emit(events.StateTaken(path=self._path))
+
+    def on_lost(self, error: StateInUseError) -> None:
+        """Report that another daemon took it over."""
+        self._telemetry.emit(
+            events.StateLeaseLost(
+                path=self._path, error_code=error.code, attempt=1, error=str(error)
+            )
+        )
+        self._lose(error)
 
 
 class Daemon:
@@ -174,8 +225,8 @@ class Daemon:
         async with AsyncExitStack() as stack:
             listener, place = self._listener(), self._file.config.state
             on_wait = partial(listener.open, stack)
-            watch = StateReports(self._telemetry, place, on_wait=on_wait, on_lost=self._lose)
-            await stack.enter_async_context(self._state.held(watch))
+            observer = _StateReports(self._telemetry, place, wait=on_wait, lose=self._lose)
+            await stack.enter_async_context(self._state.hold(observer))
             on_hangup = self._file.ask if self._file.can_reload else None
             stack.enter_context(self.shutdown.signals(on_hangup))
             # Before the listener opens: a daemon without known tables would report itself ready.

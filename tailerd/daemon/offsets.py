@@ -19,13 +19,15 @@ from tailerd.daemon.tables import ledger_of, open_source
 from tailerd.errors import OffsetError, UsageError
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.pipeline_records import PipelineRecord
-from tailerd.pipeline.state_place import BucketState, FolderState, State
 from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
 from tailerd.spark.checkpoint_offsets import delivered_until, stream_checkpoint
+from tailerd.state.leased_files import LeasedFiles, make_lease
+from tailerd.state.locked_files import LockedFiles
+from tailerd.state.pipeline_records import PipelineRecord
+from tailerd.state.state import State
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
@@ -49,9 +51,10 @@ def open_state(
         on_request: Called for each request to that bucket.
     """
     if not is_remote(config.state):
-        return FolderState(Path(config.state))
-    store, root = (stores or Stores.of_config(config.storage)).locate(config.state)
-    return BucketState(MeteredStore(store, on_request), root, clock=clock)
+        return State(LockedFiles(Path(config.state)))
+    located, root = (stores or Stores.of_config(config.storage)).locate(config.state)
+    store = MeteredStore(located, on_request)
+    return State(LeasedFiles(store, root, make_lease(store, root, clock=clock)))
 
 
 def identity_of(config: Config, name: str) -> PipelineIdentity:
@@ -78,7 +81,7 @@ async def opened_keeper(config: Config, name: str, state: State) -> AsyncIterato
 
 def offset_store(state: State, sink: Sink | None) -> OffsetStore:
     """Return the store of an Arrow engine's offsets: its sink's own, or the state's."""
-    return state.offsets() if sink is None or sink.offsets is None else sink.offsets
+    return state.offsets if sink is None or sink.offsets is None else sink.offsets
 
 
 async def held_offset(config: Config, name: str, state: State | None = None) -> HeldOffset | None:
@@ -231,7 +234,7 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
         if config.tables[name].is_stream:
             held = await _offset_of(config, name, known.identity, state)
         else:
-            saved = await keeper.rebind(known.identity, state.offsets())
+            saved = await keeper.rebind(known.identity, state.offsets)
             held = HeldOffset(offset=saved.offset, place="")
     record = PipelineRecord(identity=identity, start=known.start)
     await state.pipelines.save(name, record)

@@ -24,11 +24,11 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import Place
-from tailerd.pipeline.state_place import State
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
 from tailerd.pipeline.watched_folders import log_folder
 from tailerd.registry import is_remote
 from tailerd.sinks.opening import open_sink
+from tailerd.state.state import State
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
 from tailerd.watchers.wakeups import Wakeup, WakeupRegistry

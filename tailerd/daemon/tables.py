@@ -16,7 +16,7 @@ from tailerd.errors import (
     UnsupportedFeatureError,
     ZoneAssumedError,
 )
-from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, ScratchPlace, TableFormat
+from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
@@ -27,6 +27,7 @@ from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.pipeline.table_explorer import OpenedLog
 from tailerd.pipeline.watched_folders import log_folder
 from tailerd.registry import is_remote
+from tailerd.state.base import ScratchLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.shared_reads import filling_cache, using_cache
@@ -37,7 +38,7 @@ from tailerd.telemetry import Telemetry, events
 async def open_source(
     config: TableConfig,
     telemetry: Telemetry,
-    scratch: ScratchPlace | None = None,
+    scratch: ScratchLocation | None = None,
     *,
     stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,

@@ -9,14 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -35,6 +33,7 @@ from tailerd.clock import Clock
 from tailerd.errors import TailerdError
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import OptionalParts
+from tailerd.state.base import ScratchLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 
@@ -319,23 +318,6 @@ class CommitNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScratchPlace:
-    """Where a source keeps a pipeline's files across restarts, such as a snapshot's file list.
-
-    Attributes:
-        folder: On this machine. With a `store` it is a cache that may disappear at any time.
-        store, prefix: The durable place, if that is not this machine.
-        check_held: Raises if another process has taken over the place; called before each write to
-            the store.
-    """
-
-    folder: Path
-    store: ObjectStore | None = None
-    prefix: str = ""
-    check_held: Callable[[], Awaitable[None]] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRequest:
     """How a table is opened.
 
@@ -369,7 +351,7 @@ class OpenRequest:
     identity: Sequence[str] = ()
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None
     on_warning: Callable[[TailerdError], None] | None = None
-    scratch: ScratchPlace | None = None
+    scratch: ScratchLocation | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     ledger: LedgerPlace | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES

@@ -17,7 +17,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import Beginning
 from tailerd.errors import PipelineReboundError
-from tailerd.pipeline.pipeline_records import PipelineRecord, PipelineRecords
+from tailerd.state.pipeline_records import PipelineRecord, PipelineRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

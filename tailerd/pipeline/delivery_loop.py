@@ -25,7 +25,6 @@ from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.commit_check import CommitCheck
-from tailerd.pipeline.corrupt_commit_log import CorruptCommitLog, CorruptCommitRecord
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
@@ -40,6 +39,7 @@ from tailerd.sinks.base import (
     Sink,
     WritesRemotely,
 )
+from tailerd.state.corrupt_commits import CorruptCommitLog, CorruptCommitRecord
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import Wakeup
 
@@ -266,7 +266,7 @@ class DeliveryLoop:
         await self._wait_for_deliveries()
         if self._parts.corrupt_commits is None:
             raise BugError(f"Nothing keeps the record of damaged commits of {self._plan.table}.")
-        record = CorruptCommitRecord.of(offset, error, self._parts.clock.now_ms())
+        record = CorruptCommitRecord.from_error(offset, error, self._parts.clock.now_ms())
         path = await self._parts.corrupt_commits.record(self._plan.table, record)
         after = offset.after_version(self._source)
         await self._save(after)

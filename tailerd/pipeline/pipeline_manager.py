@@ -15,10 +15,9 @@ from typing import Protocol
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError, UsageError
-from tailerd.pipeline.pause_store import Pauses
 from tailerd.registry import known
+from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
-from tailerd.threads import in_thread
 
 
 class PipelineRunner(Protocol):
@@ -174,7 +173,7 @@ class PipelineManager:
         async with self._locked(name) as slot:
             if not slot.is_paused:
                 if self._pauses is not None:
-                    await in_thread(self._pauses.pause, name)
+                    await self._pauses.pause(name)
                 slot.is_paused = True
                 await self._end(slot)
                 self._telemetry.emit(events.PipelinePaused(table=name, engine=slot.member.engine))
@@ -183,7 +182,7 @@ class PipelineManager:
         """Resume a paused pipeline, or restart a failed or ended one."""
         async with self._locked(name) as slot:
             if self._pauses is not None:
-                await in_thread(self._pauses.release, name)
+                await self._pauses.release(name)
             slot.is_paused = False
             if slot.task is None or slot.task.done():
                 self._start(name, slot)

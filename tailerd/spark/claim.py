@@ -8,7 +8,7 @@ from __future__ import annotations
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.config import TableConfig
 from tailerd.pipeline.claim import PipelineClaim
-from tailerd.pipeline.pipeline_records import PipelineRecord
+from tailerd.state.pipeline_records import PipelineRecord
 
 
 class SparkClaim:

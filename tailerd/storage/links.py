@@ -150,7 +150,7 @@ def open_parent(path: str, root: str | None, *, is_made: bool = False, is_read: 
     except BaseException as error:
         os.close(descriptor)
         if is_made and isinstance(error, NotADirectoryError):
-            raise _in_the_way(path) from error
+            raise file_in_the_way(path) from error
         raise
     return descriptor
 
@@ -159,10 +159,11 @@ def _make(folder: str, path: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     except (FileExistsError, NotADirectoryError) as error:
-        raise _in_the_way(path) from error
+        raise file_in_the_way(path) from error
 
 
-def _in_the_way(path: str) -> StorageError:
+def file_in_the_way(path: str) -> StorageError:
+    """Return the error for a file that cannot be written because its folder is a file."""
     return StorageError(f"{path} cannot be written: a file is where a folder must be.")
 
 

@@ -40,6 +40,7 @@ class LocalStore:
     Args:
         places: Those of one table: below its root, reads follow links only to these locations, and
             writes and deletions follow none.
+        is_private: Whether files that `put` writes, and their folders, are for this user alone.
 
     Attributes:
         finished: Files whose writers have closed them, as watchers of their folders report; shared
@@ -50,8 +51,9 @@ class LocalStore:
     is_remote: bool = False
     is_local_folder: bool = True
 
-    def __init__(self, places: RealPlaces | None = None) -> None:
+    def __init__(self, places: RealPlaces | None = None, *, is_private: bool = False) -> None:
         """Start with an empty cache of folders."""
+        self._is_private = is_private
         self.finished = FinishedFiles()
         self.places = places
         self._root = None if places is None else places.root
@@ -150,12 +152,15 @@ class LocalStore:
 
     async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write a file atomically and durably; with `if_absent` one concurrent writer succeeds."""
-        write = partial(files.write_file, path, data, if_absent, self._root)
-        await _in_thread(write, path, is_written=True)
+        await self._write(path, data, if_absent=if_absent)
 
-    async def put_nondurable(self, path: str, data: bytes) -> None:
-        """Write a new file atomically, without fsync."""
-        write = partial(files.write_nondurable_file, path, data, self._root)
+    async def put_nondurable(self, path: str, data: bytes, *, if_absent: bool = True) -> None:
+        """Write a file atomically, without fsync."""
+        await self._write(path, data, if_absent=if_absent, is_durable=False)
+
+    async def _write(self, path: str, data: bytes, **options: bool) -> None:
+        options["is_private"] = self._is_private
+        write = partial(files.write_file, path, data, self._root, **options)
         await _in_thread(write, path, is_written=True)
 
     async def delete(self, path: str) -> None:

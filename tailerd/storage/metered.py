@@ -96,10 +96,10 @@ class MeteredStore:
         self._count("put")
         await self.inner.put(path, data, if_absent=if_absent)
 
-    async def put_nondurable(self, path: str, data: bytes) -> None:
+    async def put_nondurable(self, path: str, data: bytes, *, if_absent: bool = True) -> None:
         """Count a put."""
         self._count("put")
-        await put_nondurable(self.inner, path, data)
+        await put_nondurable(self.inner, path, data, if_absent=if_absent)
 
     async def delete(self, path: str) -> None:
         """Count a delete."""

@@ -15,8 +15,8 @@ from tailerd.storage.base import ObjectStore
 class NondurableStore(Protocol):
     """A store that can write without fsync."""
 
-    async def put_nondurable(self, path: str, data: bytes) -> None:
-        """Write a file that does not exist, as `ObjectStore.put` with `if_absent` does.
+    async def put_nondurable(self, path: str, data: bytes, *, if_absent: bool = True) -> None:
+        """Write a file as `ObjectStore.put` does, but without fsync.
 
         Readers see all of it or nothing, even if a process is killed; but a power failure may lose
         it, truncate it or leave zeros in it.
@@ -24,14 +24,16 @@ class NondurableStore(Protocol):
         ...
 
 
-async def put_nondurable(store: ObjectStore, path: str, data: bytes) -> None:
+async def put_nondurable(
+    store: ObjectStore, path: str, data: bytes, *, if_absent: bool = True
+) -> None:
     """Write such a file; durably where the store has no `put_nondurable`.
 
     Raises:
-        FileExistsAlreadyError: It exists already.
+        FileExistsAlreadyError: With `if_absent`, if it exists already.
         StorageError: It cannot be written.
     """
     if isinstance(store, NondurableStore):
-        await store.put_nondurable(path, data)
+        await store.put_nondurable(path, data, if_absent=if_absent)
     else:
-        await store.put(path, data, if_absent=True)
+        await store.put(path, data, if_absent=if_absent)

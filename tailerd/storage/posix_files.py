@@ -25,9 +25,9 @@ from tailerd.errors import (
     NotAFileError,
     StorageError,
 )
-from tailerd.private_files import open_private
+from tailerd.private_files import make_private_folder, open_private
 from tailerd.storage.base import FileMeta, FolderMark
-from tailerd.storage.links import link_in_path, opened_parent
+from tailerd.storage.links import file_in_the_way, link_in_path, opened_parent
 
 TEMPORARY_PREFIX = ".tailerd-tmp-"
 """Prefix of unfinished files; listings skip them, and other Delta readers skip dot files."""
@@ -327,50 +327,58 @@ def _meta_of(status: os.stat_result, path: str) -> FileMeta:
     return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000, identity)
 
 
-def write_file(path: str, data: bytes, if_absent: bool, root: str | None = None) -> None:
-    """Write a file atomically and durably; with `if_absent`, only if it does not exist.
+def write_file(
+    path: str,
+    data: bytes,
+    root: str | None = None,
+    *,
+    if_absent: bool,
+    is_durable: bool = True,
+    is_private: bool = False,
+) -> None:
+    """Write a file atomically.
 
     Args:
         root: Below it no symbolic link is followed; None follows all.
+        if_absent: Whether it must not exist.
+        is_durable: Whether a power failure cannot lose it or its content once this returns.
+        is_private: Whether the file and its folder are for this user alone.
     """
+    if is_private:
+        _make_private_parent(path)
     with opened_parent(path, root, is_made=True) as folder:
-        temporary, descriptor = begin_file(folder, path)
+        temporary, descriptor = begin_file(folder, path, mode=0o600 if is_private else 0o666)
         try:
             try:
                 write_all(descriptor, data)
-                os.fsync(descriptor)
+                if is_durable:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            publish(folder, temporary, path, if_absent)
+            publish(folder, temporary, path, if_absent, is_durable=is_durable)
         finally:
             drop(folder, temporary)
 
 
-def write_nondurable_file(path: str, data: bytes, root: str | None = None) -> None:
-    """Write a new file atomically; a power failure may lose it or its content. `root` as above."""
-    with opened_parent(path, root, is_made=True) as folder:
-        temporary, descriptor = begin_file(folder, path)
-        try:
-            try:
-                write_all(descriptor, data)
-            finally:
-                os.close(descriptor)
-            _link(folder, temporary, path)
-        finally:
-            drop(folder, temporary)
+def _make_private_parent(path: str) -> None:
+    try:
+        make_private_folder(Path(path).parent)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise file_in_the_way(path) from error
 
 
-def begin_file(folder: int, path: str) -> tuple[str, int]:
+def begin_file(folder: int, path: str, mode: int = 0o666) -> tuple[str, int]:
     """Open a new temporary file for `path`; return its name and a descriptor, to be closed.
 
     Args:
         folder: A descriptor of the folder that `path` is in.
+        mode: Its permissions, before the process's umask.
     """
     if _is_folder(folder, name_of(path)):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
     temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    return temporary, os.open(temporary, flags, 0o666, dir_fd=folder)
+    return temporary, os.open(temporary, flags, mode, dir_fd=folder)
 
 
 def name_of(path: str) -> str:
@@ -392,8 +400,10 @@ def drop(folder: int, temporary: str) -> None:
         os.unlink(temporary, dir_fd=folder)
 
 
-def publish(folder: int, temporary: str, path: str, if_absent: bool) -> None:
-    """Give a finished temporary file its final name, durably; the temporary name may remain."""
+def publish(
+    folder: int, temporary: str, path: str, if_absent: bool, *, is_durable: bool = True
+) -> None:
+    """Give a finished temporary file its final name; the temporary name may remain."""
     if if_absent:
         # A hard link appears complete and fails when the name exists: the only atomic
         # put-if-absent that every POSIX file system has.
@@ -401,7 +411,8 @@ def publish(folder: int, temporary: str, path: str, if_absent: bool) -> None:
     else:
         _drop_hadoops_checksum(folder, path)
         os.replace(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
-    os.fsync(folder)
+    if is_durable:
+        os.fsync(folder)
 
 
 def _drop_hadoops_checksum(folder: int, path: str) -> None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from tailerd.clock import Clock
-from tailerd.private_files import make_private_folder, write_private
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
 
@@ -25,8 +22,6 @@ _SAVE_ALL_EVERY = 15
 """Saves between two saves of all tables: figures over time change even without events."""
 DAEMON = "_daemon"
 """Name of the daemon's own history; no table has it."""
-LARGEST_FILE_BYTES = 2 * 1024 * 1024
-MOST_FILES = 2000
 
 
 class KeepsHistory(Protocol):
@@ -41,52 +36,8 @@ class KeepsHistory(Protocol):
         ...
 
     def prune(self) -> None:
-        """Remove the oldest of more than `MOST_FILES`."""
+        """Remove the oldest files of too many."""
         ...
-
-
-class HistoryStore:
-    """Files of a folder, named after their tables."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def load(self, name: str) -> object | None:
-        """Return the saved history of a table; None if there is none that can be read."""
-        path = self._path(name)
-        try:
-            if path.stat().st_size > LARGEST_FILE_BYTES:
-                return None
-            loaded: object = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        return loaded
-
-    def save(self, name: str, history: dict[str, object]) -> None:
-        """Write a table's history atomically.
-
-        Raises:
-            OSError: The folder cannot be written.
-        """
-        make_private_folder(self._folder)
-        path = self._path(name)
-        aside = path.with_name(f".{path.name}.tmp")
-        # Not flushed to the disk: after a power failure it may be torn, which is tolerated.
-        write_private(aside, json.dumps(history, separators=(",", ":")).encode())
-        aside.replace(path)
-
-    def prune(self) -> None:
-        """Remove the oldest files of more than `MOST_FILES`."""
-        try:
-            files = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-            for path in files[: max(0, len(files) - MOST_FILES)]:
-                path.unlink(missing_ok=True)
-        except OSError:
-            # Retried at the next save.
-            return
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
 
 
 class HistoryKeeper:

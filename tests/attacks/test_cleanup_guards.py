@@ -238,7 +238,7 @@ async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_pa
     )
     assert "shop" in (await needs_of_pipelines(config, "orders", table.table_id)).obstacle
     state = open_state(config, clock=SystemClock())
-    async with state.held():
+    async with state.hold():
         await reset_offset(config, "shop", "3", state=state)
     assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 3
     _, work = await maintenance_of(config, "orders", Stores()).open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -17,16 +18,16 @@ from pydantic import ValidationError
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.gap import Gap
+from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
+from tailerd.formats.delta.changes.bucket_spool import open_spool
 from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
-from tailerd.pipeline.corrupt_commit_log import CorruptCommitRecord, FileCorruptCommitLog
-from tailerd.pipeline.offset_store import FileOffsetStore
-from tailerd.pipeline.pause_store import PauseStore
-from tailerd.pipeline.state_lock import state_lock
 from tailerd.sinks.file.config import FileSinkConfig
-from tailerd.telemetry.history_store import HistoryStore
+from tailerd.state.corrupt_commits import CorruptCommitRecord
+from tailerd.state.locked_files import LockedFiles
+from tailerd.state.pipeline_records import PipelineRecord
+from tailerd.state.state import State
 from tests.contracts.test_sink import batch, delivery, offset
 from tests.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.integration.daemon.running import (
@@ -62,19 +63,22 @@ def open_to_others(folder: Path) -> dict[str, str]:
     }
 
 
-async def keep_everything(state: Path) -> None:
-    """Write each kind of thing that a state holds, some of them twice."""
-    with state_lock(state):
-        saved = SavedOffset(offset=offset(3), changes=ChangeMode.AUTO)
+async def keep_everything(folder: Path) -> None:
+    """Write each kind of thing that a state holds, twice."""
+    state = State(LockedFiles(folder))
+    record = CorruptCommitRecord(
+        table_id="t", version=1, position=0, error_code="e", message="m", time_ms=1
+    )
+    identity = PipelineIdentity(daemon="d", table="orders", sink="file", place="/out")
+    async with state.hold():
         for _ in range(2):
-            await FileOffsetStore(state / "offsets").save("orders", saved)
-        PauseStore(state / "paused").pause("orders")
-        record = CorruptCommitRecord(
-            table_id="t", version=1, position=0, error_code="e", message="m", time_ms=1
-        )
-        await FileCorruptCommitLog(state / "corrupt_commits").record("orders", record)
-        HistoryStore(state / "history").save("orders", {})
-        await SnapshotSpool(state / "spool" / "orders").write("t", ListedFiles(3))
+            saved = SavedOffset(offset=offset(3), changes=ChangeMode.AUTO)
+            await state.offsets.save("orders", saved)
+            await state.pauses.pause("orders")
+            await state.pipelines.save("orders", PipelineRecord(identity=identity))
+            await state.corrupt_commits.record("orders", record)
+            await asyncio.to_thread(state.history.save, "orders", {})
+            await open_spool(state.scratch("orders")).write("t", ListedFiles(3))
 
 
 # The state
@@ -98,8 +102,9 @@ async def test_what_was_open_to_others_is_closed_once_it_is_written_again(tmp_pa
     left = open_to_others(state)
     # The folder itself was there: its rights are those that its owner gave it.
     assert left.pop(".") == "750"
-    # Folders in between: what is written again lies in closed ones.
-    assert left.keys() == {"spool", "spool/orders"}
+    # Folders in between: what is written again lies in closed ones. A record is written once.
+    record = f"corrupt_commits/orders/{1:020}-t.json"
+    assert left.keys() == {"spool", "spool/orders", "corrupt_commits", record}
 
 
 @pytest.mark.full

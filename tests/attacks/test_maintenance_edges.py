@@ -35,17 +35,17 @@ from tailerd.formats.delta.maintenance.policies import (
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.maintenance import messages
 from tailerd.maintenance.pins import Pin, PinBoard
-from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
-from tailerd.pipeline.offset_store import FileOffsetStore
-from tailerd.pipeline.state_place import BucketState
+from tailerd.state.leased_files import LeasedFiles
+from tailerd.state.offsets import Offsets
 from tailerd.storage import lease as lease_module
 from tailerd.storage.base import FileMeta
-from tailerd.storage.lease import Holder, Lease
+from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.output import Output
 from tailerd.telemetry import events
 from tests.contracts.test_offset_store import saved
+from tests.doubles.owned_state import leased_state
 from tests.doubles.sim_clock import SimClock
 from tests.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.formats.delta.log_bodies import add
@@ -71,17 +71,17 @@ async def vanish(store: MemoryStore, folder: str = f"{ROOT}/lease") -> None:
 async def test_a_state_whose_lease_vanished_can_be_used_again(behind_ms: int) -> None:
     store = MemoryStore()
     for _ in range(3):
-        first = BucketState(store, ROOT, clock=SimClock(TODAY))
-        async with first.held():
-            await first.offsets().save("orders", saved(4))
+        first = leased_state(store, ROOT, SimClock(TODAY))
+        async with first.hold():
+            await first.offsets.save("orders", saved(4))
     await vanish(store)
-    second = BucketState(store, ROOT, clock=SimClock(TODAY + DAY - behind_ms))
-    async with second.held():
-        assert await second.offsets().load("orders") == saved(4)
-        await second.offsets().save("orders", saved(5))
-    third = BucketState(store, ROOT, clock=SimClock(TODAY + 2 * DAY - behind_ms))
-    async with third.held():
-        assert await third.offsets().load("orders") == saved(5)
+    second = leased_state(store, ROOT, SimClock(TODAY + DAY - behind_ms))
+    async with second.hold():
+        assert await second.offsets.load("orders") == saved(4)
+        await second.offsets.save("orders", saved(5))
+    third = leased_state(store, ROOT, SimClock(TODAY + 2 * DAY - behind_ms))
+    async with third.hold():
+        assert await third.offsets.load("orders") == saved(5)
 
 
 @pytest.mark.parametrize("behind_ms", [0, 400 * DAY])
@@ -90,28 +90,19 @@ async def test_who_slept_while_its_lease_vanished_saves_no_more(
     behind_ms: int, is_saved: bool
 ) -> None:
     store = MemoryStore()
-
-    async def daemon(name: str, now_ms: int) -> tuple[Lease, BucketOffsetStore]:
-        holder = Holder(machine=name, pid=1, name=name)
-        lease = Lease(store, "/s", clock=SimClock(), holder=holder, first_token=now_ms)
-        await lease.acquire()
-        return lease, BucketOffsetStore(store, "/s/offsets", lease)
-
-    old, sleeper = await daemon("old", TODAY)
-    await sleeper.save("orders", saved(4))
-    await vanish(store, "/s/_tailerd/maintenance")
-    new, successor = await daemon("new", TODAY + DAY - behind_ms)
-    assert await successor.load("orders") == saved(4)
-    assert old.token is not None
-    assert new.token is not None
-    assert new.token > old.token
-    if is_saved:
-        await successor.save("orders", saved(6))
-    with pytest.raises(StateInUseError, match="taken over by new"):
-        await sleeper.save("orders", saved(5))
-    assert not await old.renew()
-    assert await new.renew()
-    assert await successor.load("orders") == saved(6 if is_saved else 4)
+    sleeper = leased_state(store, ROOT, SimClock(TODAY), holder="old")
+    async with sleeper.hold():
+        await sleeper.offsets.save("orders", saved(4))
+        await vanish(store)
+        now_ms = TODAY + DAY - behind_ms
+        successor = leased_state(store, ROOT, SimClock(now_ms), holder="new")
+        async with successor.hold():
+            assert await successor.offsets.load("orders") == saved(4)
+            if is_saved:
+                await successor.offsets.save("orders", saved(6))
+            with pytest.raises(StateInUseError, match="taken over by new"):
+                await sleeper.offsets.save("orders", saved(5))
+            assert await successor.offsets.load("orders") == saved(6 if is_saved else 4)
 
 
 # ---------------------------------------------------------------- a pin whose name is bytes
@@ -347,21 +338,22 @@ async def test_a_manifest_never_appears_whose_sidecar_is_known_to_be_gone(tmp_pa
 
 async def test_who_lost_the_state_removes_no_list_of_its_successor() -> None:
     store = MemoryStore()
-    first = BucketState(store, ROOT, clock=SimClock(TODAY))
-    second = BucketState(store, ROOT, clock=SimClock(TODAY))
+    first = leased_state(store, ROOT, SimClock(TODAY))
+    second = leased_state(store, ROOT, SimClock(TODAY))
 
     async def list_names() -> list[str]:
         return [meta.name async for meta in store.list_from(f"{ROOT}/spool/orders")]
 
-    async with first.held():
+    async with first.hold():
         late = open_spool(first.scratch("orders"))
         await late.write("t", ListedFiles(3))
         # It is heard of no more: its file says so.
-        assert first._lease is not None
-        mine = first._lease._mine
-        await first._lease.release()
-        first._lease._mine = mine
-        async with second.held():
+        assert isinstance(first._files, LeasedFiles)
+        lease = first._files._lease
+        mine = lease._mine
+        await lease.release()
+        lease._mine = mine
+        async with second.hold():
             await open_spool(second.scratch("orders")).write("t", ListedFiles(5))
             names = await list_names()
             with pytest.raises(StateInUseError, match="taken over"):
@@ -388,12 +380,12 @@ async def test_a_reset_that_cannot_be_saved_leaves_the_list_of_the_snapshot_unde
     async def fail(*_: object) -> None:
         raise StorageError("The disk is full.")
 
-    async with state.held():
+    async with state.hold():
         await reset_offset(config, "orders", "snapshot", state=state)
         assert await open_spool(state.scratch("orders")).find(table.table_id, 0) is not None
         table.append([{"id": 2}])
         with monkeypatch.context() as broken:
-            broken.setattr(FileOffsetStore, "save", fail)
+            broken.setattr(Offsets, "save", fail)
             with pytest.raises(StorageError, match="full"):
                 await reset_offset(config, "orders", "snapshot", state=state)
         assert await open_spool(state.scratch("orders")).find(table.table_id, 0) is not None

@@ -16,7 +16,7 @@ from tailerd.checks.daemon_places import daemon_findings
 from tailerd.checks.finding import Outcome
 from tailerd.checks.machine import inotify_findings, worker_python_finding
 from tailerd.config import load_config
-from tailerd.pipeline.state_lock import state_lock
+from tailerd.state.locked_files import lock_state
 from tests.cli.commands import Commands, Ran
 
 # Nobody listens there, and waiting for them changes nothing.
@@ -108,7 +108,7 @@ def test_a_running_daemons_port_and_state_are_no_problem(
 ) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        state_lock(tmp_path / "state"),
+        lock_state(tmp_path / "state"),
     ):
         listen = f"127.0.0.1:{server.getsockname()[1]}"
         config = configuration(tmp_path, lake, http={"listen": listen})

@@ -12,15 +12,12 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import Beginning, OffsetStore, SavedOffset
-from tailerd.clock import SystemClock
-from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
-from tailerd.pipeline.offset_store import FileOffsetStore
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.lease import Lease
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.s3.store import S3Store
 from tests.contracts.test_sink import ON_KAFKA
 from tests.doubles.memory_stores import MemoryOffsetStore
+from tests.doubles.owned_state import leased_state, owned_state
 from tests.s3.servers import S3Server
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
 STORES: dict[str, Callable[[Path], OffsetStore]] = {
     "memory": lambda _: MemoryOffsetStore(),
-    "file": lambda folder: FileOffsetStore(folder / "deep" / "offsets"),
+    "folder": lambda folder: owned_state(folder / "deep").offsets,
 }
 S3_SERVERS = ("s3_moto", "s3_versitygw")
 
@@ -89,9 +86,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         return
     if request.param == "bucket" or request.param in S3_SERVERS:
         objects, root = bucket_of(request)
-        lease = Lease(objects, root, clock=SystemClock())
-        async with lease.held():
-            yield BucketOffsetStore(objects, f"{root}/offsets", lease)
+        state = leased_state(objects, root)
+        async with state.hold():
+            yield state.offsets
         return
     sink = kafka_sink(request, request.param.removeprefix("kafka-"))
     assert sink.offsets is not None

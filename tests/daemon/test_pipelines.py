@@ -18,9 +18,10 @@ from tailerd.daemon.tables import open_source
 from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import PipelineManager
-from tailerd.pipeline.state_place import FolderState
 from tailerd.spark.place import SparkPlace
 from tailerd.spark.supervisor import SparkPipeline
+from tailerd.state.locked_files import LockedFiles
+from tailerd.state.state import State
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import StorageEvent
@@ -79,7 +80,7 @@ async def test_tables_on_spark_share_a_place_and_only_streams_are_queries(tmp_pa
     with ThreadPoolExecutor(1) as executor:
         assembly = Assembly(
             config,
-            state=FolderState(tmp_path / "state"),
+            state=State(LockedFiles(tmp_path / "state")),
             stores=Stores(),
             telemetry=Telemetry(),
             clock=SystemClock(),
@@ -105,7 +106,7 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
     told: list[events.Event] = []
     telemetry = Telemetry([told.append])
     config = configured(tmp_path, "a", "b", broken="b" if how == "failed" else "")
-    state = FolderState(tmp_path / "state")
+    state = State(LockedFiles(tmp_path / "state"))
     messages = Messages(str(tmp_path / "orders" / "_delta_log"))
     manager = PipelineManager(telemetry, patience_seconds=5, is_lasting=True)
 
@@ -115,7 +116,7 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
                 await asyncio.sleep(0.01)
 
     with ThreadPoolExecutor(2) as threads:
-        async with state.held(), asyncio.TaskGroup() as group:
+        async with state.hold(), asyncio.TaskGroup() as group:
             assembly = Assembly(
                 config,
                 state=state,

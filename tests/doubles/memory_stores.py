@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.pipeline.corrupt_commit_log import CorruptCommitRecord
+from tailerd.state.corrupt_commits import CorruptCommitRecord
 
 
 class MemoryOffsetStore:

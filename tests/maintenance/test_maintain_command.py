@@ -14,8 +14,8 @@ import yaml
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.pipeline.offset_store import FileOffsetStore
 from tests.cli.commands import Commands
+from tests.doubles.owned_state import owned_state
 from tests.formats.delta.log_bodies import add
 from tests.maintenance.tables import hide, living_table
 from tests.maintenance.test_cleanup import commits_of, daily
@@ -138,7 +138,7 @@ def test_a_pipeline_that_has_not_delivered_bounds_the_cleanup(
 def save_offset(state: Path, table: TableBuilder, version: int) -> None:
     offset = Offset(table_id=table.table_id, version=Version(version))
     saved = SavedOffset(offset=offset, changes=ChangeMode.AUTO)
-    asyncio.run(FileOffsetStore(state / "offsets").save("orders", saved))
+    asyncio.run(owned_state(state).offsets.save("orders", saved))
 
 
 @pytest.mark.parametrize("feature", ["somethingNew", "catalogManaged"])

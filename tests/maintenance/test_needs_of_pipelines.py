@@ -126,7 +126,7 @@ async def test_a_reset_of_a_paused_pipeline_is_known_at_once(
     state = open_state(config, clock=SystemClock())
     told: list[events.Event] = []
     telemetry = Telemetry([keeper.process.handle, told.append])
-    async with state.held():
+    async with state.hold():
         offset = await reset_offset(config, "orders", "3", state=state, telemetry=telemetry)
     assert keeper.needs() == RetentionFloor(from_version=3)
     [chosen] = [event for event in told if isinstance(event, events.OffsetChosen)]

@@ -182,7 +182,7 @@ class ReplacingByPut(LocalStore):
         self._replace_before(path)
         await super().put(path, data, if_absent=if_absent)
 
-    async def put_nondurable(self, path: str, data: bytes) -> None:
+    async def put_nondurable(self, path: str, data: bytes, *, if_absent: bool = True) -> None:
         self._replace_before(path)
         await super().put_nondurable(path, data)
 

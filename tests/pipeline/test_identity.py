@@ -13,10 +13,10 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.identity import OffsetKeeper
-from tailerd.pipeline.pipeline_records import PipelineRecord
-from tailerd.pipeline.state_place import FolderState
+from tailerd.state.pipeline_records import PipelineRecord
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.doubles.memory_stores import MemoryOffsetStore
+from tests.doubles.owned_state import owned_state
 from tests.pipeline.collecting_sink import CollectingSink
 
 
@@ -44,11 +44,11 @@ class ManyTopicsSink(CollectingSink):
 
 @pytest.mark.attack
 async def test_the_ids_of_all_topics_that_a_column_chose_are_kept(tmp_path: Path) -> None:
-    state, source = FolderState(tmp_path), FakeSource(FakeTable(commits=[[[1]], [[2]]]))
+    state, source = owned_state(tmp_path), FakeSource(FakeTable(commits=[[[1]], [[2]]]))
 
     def keeper(sink: ManyTopicsSink) -> OffsetKeeper:
         claim = PipelineClaim(state.pipelines, "orders", always)
-        return OffsetKeeper(state.offsets(), "orders", ChangeMode.AUTO, sink=sink, claim=claim)
+        return OffsetKeeper(state.offsets, "orders", ChangeMode.AUTO, sink=sink, claim=claim)
 
     sink = ManyTopicsSink()
     offsets = keeper(sink)
@@ -59,7 +59,7 @@ async def test_the_ids_of_all_topics_that_a_column_chose_are_kept(tmp_path: Path
         sink.topics[f"orders.{number}"] = f"id-{number}"
     await offsets.save(await source.initial_offset("1"), source)
     await offsets.note_changes()
-    saved = await state.offsets().load("orders")
+    saved = await state.offsets.load("orders")
     assert saved is not None
     assert len(saved.topics) == 500
     assert "orders.1999" in saved.topics

@@ -12,9 +12,10 @@ import pytest
 
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import TableError, TailerdError, UsageError
-from tailerd.pipeline.pause_store import PauseStore
 from tailerd.pipeline.pipeline_manager import Member, PipelineManager, PipelineRunner
+from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
+from tests.doubles.owned_state import owned_state
 
 
 class FakeRunner:
@@ -157,15 +158,21 @@ async def test_a_paused_pipeline_rests_until_it_is_resumed() -> None:
     assert len([e for e in tables.told if isinstance(e, events.PipelinePaused)]) == 1
 
 
+async def load_pauses(folder: Path) -> Pauses:
+    pauses = owned_state(folder).pauses
+    await pauses.load()
+    return pauses
+
+
 async def test_a_pause_outlives_the_daemon(tmp_path: Path) -> None:
     for expected in (1, 1):
         tables = Tables()
-        manager = tables.manager(pauses=PauseStore(tmp_path))
+        manager = tables.manager(pauses=await load_pauses(tmp_path))
         async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
             await manager.pause("a")
             assert tables.started("b") == expected
     tables = Tables()
-    manager = tables.manager(pauses=PauseStore(tmp_path))
+    manager = tables.manager(pauses=await load_pauses(tmp_path))
     async with running(manager, {"a": tables.member("a")}):
         assert tables.started("a") == 0
         await manager.resume("a")
@@ -227,7 +234,7 @@ async def test_a_table_that_goes_while_a_command_waits_for_it_stays_gone(
     tmp_path: Path, command: str
 ) -> None:
     tables = Tables()
-    pauses = PauseStore(tmp_path)
+    pauses = await load_pauses(tmp_path)
     manager = tables.manager(patience_seconds=0.05, pauses=pauses)
     members = {"a": tables.member("a", is_stubborn=True), "b": tables.member("b")}
     async with running(manager, members):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from tailerd.state.history import LARGEST_FILE_BYTES
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
-from tailerd.telemetry.history_store import LARGEST_FILE_BYTES, HistoryKeeper, HistoryStore
+from tailerd.telemetry.history_store import HistoryKeeper
 from tailerd.telemetry.series import POINT_BYTES, Series
 from tailerd.telemetry.status import StatusBoard
 from tailerd.telemetry.table_history import Limits
+from tests.doubles.owned_state import owned_state
 from tests.doubles.sim_clock import SimClock
 
 
@@ -315,10 +318,10 @@ async def test_series_go_on_after_a_restart(tmp_path: Path) -> None:
     before, after = Told(), Told()
     await sampled(before, 100, 10.0, orders=7.0)
     before.tell(commit(1))
-    keeper(before, tmp_path, []).save()
+    await asyncio.to_thread(keeper(before, tmp_path, []).save)
     await after.clock.advance(1100)
     await sampled(after, 3, 10.0, orders=1.0)
-    keeper(after, tmp_path, []).restore()
+    await asyncio.to_thread(keeper(after, tmp_path, []).restore)
     points = after.board.series("orders", 900)["points"]
     assert isinstance(points, list)
     assert {point[2] for point in points} == {7.0, 1.0}
@@ -347,7 +350,7 @@ def test_damaged_series_are_as_good_as_none(series: object) -> None:
 def keeper(told: Told, folder: Path, complaints: list[str]) -> HistoryKeeper:
     return HistoryKeeper(
         told.board,
-        HistoryStore(folder),
+        owned_state(folder).history,
         status=StatusBoard([("orders", "arrow")], told.clock),
         clock=told.clock,
         on_unsaved=lambda path, reason: complaints.append(f"{path}: {reason}"),
@@ -384,7 +387,8 @@ def test_a_restart_goes_on_with_what_was_saved(tmp_path: Path) -> None:
     ids=lambda content: repr(content[:24]),
 )
 def test_a_torn_or_foreign_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "orders.json").write_bytes(content)
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / "orders.0.json").write_bytes(content)
     told = Told()
     keeper(told, tmp_path, []).restore()
     told.tell(commit(1), measured(1), schema(1, ("a", "long")), schema(2, ("b", "long")))
@@ -395,9 +399,10 @@ def test_a_file_cut_anywhere_is_tolerated(tmp_path: Path) -> None:
     before = Told()
     before.tell(commit(1), measured(3), schema(1, ("a", "long")))
     keeper(before, tmp_path, []).save()
-    whole = (tmp_path / "orders.json").read_bytes()
+    path = tmp_path / "history" / "orders.0.json"
+    whole = path.read_bytes()
     for cut in {*range(0, len(whole), 11), *range(len(whole) - 20, len(whole))}:
-        (tmp_path / "orders.json").write_bytes(whole[:cut])
+        path.write_bytes(whole[:cut])
         told = Told()
         keeper(told, tmp_path, []).restore()
         assert told.commits("version") == []
@@ -407,9 +412,9 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     complaints: list[str] = []
     told = Told()
-    keeping = keeper(told, tmp_path / "file" / "history", complaints)
+    keeping = keeper(told, tmp_path / "file", complaints)
     for version in range(3):
         told.tell(commit(version))
         keeping.save()
     assert len(complaints) == 1
-    assert "Not a directory" in complaints[0]
+    assert "a file is where a folder must be" in complaints[0]

@@ -12,13 +12,13 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.config import Address
 from tailerd.telemetry import Telemetry, events
-from tailerd.telemetry.history_store import HistoryStore
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.control import ControlRoutes
 from tailerd.web.dashboard import Dashboard
 from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
+from tests.doubles.owned_state import owned_state
 
 
 class Site:
@@ -37,7 +37,7 @@ class Site:
         self._folder = tempfile.TemporaryDirectory()
         self.dashboard = Dashboard(
             self.status,
-            HistoryStore(Path(self._folder.name)),
+            owned_state(Path(self._folder.name)).history,
             clock=clock,
             maintain=lambda name: self._note("maintain", name),
         )

@@ -17,12 +17,12 @@ from tailerd.config import Address, Config
 from tailerd.config.shown import HIDDEN
 from tailerd.docs.topics import TOPICS
 from tailerd.telemetry import Telemetry, events
-from tailerd.telemetry.history_store import HistoryStore
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web import docs_pages, live
 from tailerd.web.daemon_page import Settings
 from tailerd.web.dashboard import Dashboard, page_files
 from tailerd.web.server import WebServer
+from tests.doubles.owned_state import owned_state
 from tests.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
 
 
@@ -33,7 +33,7 @@ class Served:
         self.maintained: list[str] = []
         self.status = StatusBoard([("orders", "arrow"), ("kept", "none")], SystemClock())
         self.dashboard = Dashboard(
-            self.status, HistoryStore(folder), clock=SystemClock(), maintain=self.maintain
+            self.status, owned_state(folder).history, clock=SystemClock(), maintain=self.maintain
         )
         self.telemetry = Telemetry([self.status.handle, self.dashboard.handle])
         self.url = ""

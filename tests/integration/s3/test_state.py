@@ -12,17 +12,16 @@ import pytest
 import yaml
 
 from tailerd.cli import run
-from tailerd.clock import SystemClock
 from tailerd.config import load_config
 from tailerd.daemon.daemon import Daemon
 from tailerd.errors import StateInUseError, StorageError
-from tailerd.pipeline.bucket_history import BucketHistory
-from tailerd.pipeline.bucket_offset_store import BucketOffsetStore
-from tailerd.pipeline.state_place import BucketState
-from tailerd.storage.lease import Holder, Lease, Purpose
+from tailerd.state.leased_files import LeasedFiles, make_lease
+from tailerd.state.offsets import Offsets
+from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.s3.store import S3Store
 from tailerd.telemetry import events
 from tests.contracts.test_offset_store import saved
+from tests.doubles.owned_state import leased_state
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
     daemon,
@@ -37,7 +36,6 @@ from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 
-PURPOSE = Purpose(folder="lease", doing="works on this state", refusal=StateInUseError)
 FAULTS = [Fault.REFUSE, Fault.RESET, Fault.LOSE_ANSWER, Fault.SLOW_DOWN, Fault.DENY]
 
 
@@ -123,38 +121,21 @@ async def test_each_request_of_a_saving_failing_in_turn_loses_and_invents_no_off
     direct = S3Store(s3_moto.settings())
     with FaultProxy(s3_moto.port) as proxy:
         store = S3Store(s3_moto.settings(proxy.endpoint))
-        lease = Lease(store, root, clock=SystemClock())
-        await lease.acquire()
-        offsets = BucketOffsetStore(store, f"{root}/offsets", lease)
-        for version in range(3):
-            await offsets.save("orders", saved(version))
-        for version in range(3, 8):
-            proxy.fail_nth(version - 2, fault)
-            try:
-                await offsets.save("orders", saved(version))
-            except StorageError:
+        state = leased_state(store, root)
+        async with state.hold():
+            for version in range(3):
+                await state.offsets.save("orders", saved(version))
+            for version in range(3, 8):
+                proxy.fail_nth(version - 2, fault)
+                try:
+                    await state.offsets.save("orders", saved(version))
+                except StorageError:
+                    proxy.forget()
+                    found = await state.offsets.load("orders")
+                    assert found in (saved(version - 1), saved(version))
+                    await state.offsets.save("orders", saved(version))
                 proxy.forget()
-                assert await offsets.load("orders") in (saved(version - 1), saved(version))
-                await offsets.save("orders", saved(version))
-            proxy.forget()
-            found = await BucketOffsetStore(direct, f"{root}/offsets").load("orders")
-            assert found == saved(version)
-
-
-async def test_a_daemon_that_was_replaced_saves_nothing_on_either_server(server: S3Server) -> None:
-    store, root = S3Store(server.settings()), f"{server.new_bucket()}/state"
-    stores = []
-    for number in (1, 2):
-        holder = Holder(machine=f"m{number}", pid=1, name=f"process 1 on m{number}")
-        lease = Lease(store, root, clock=SystemClock(), seconds=0.1, holder=holder)
-        await lease.acquire_waiting()
-        stores.append(BucketOffsetStore(store, f"{root}/offsets", lease))
-        await stores[-1].load("orders")
-    first, second = stores
-    await second.save("orders", saved(2))
-    with pytest.raises(StateInUseError, match="process 1 on m2"):
-        await first.save("orders", saved(1))
-    assert await second.load("orders") == saved(2)
+                assert await leased_state(direct, root).offsets.load("orders") == saved(version)
 
 
 @pytest.mark.full
@@ -188,13 +169,13 @@ async def takes_over(store: S3Store, root: str) -> None:
     results = await asyncio.gather(*(lease.acquire() for lease in leases), return_exceptions=True)
     [winner] = [lease for lease, result in zip(leases, results, strict=True) if result is None]
     assert [type(result) for result in results if result is not None] == [StateInUseError]
-    first = BucketOffsetStore(store, f"{root}/offsets", winner)
+    first = offsets_of(store, root, winner)
     await first.load("orders")
     for version in (1, 2):
         await first.save("orders", saved(version))
     third = lease_of(store, root, 3)
     await third.acquire_waiting()
-    second = BucketOffsetStore(store, f"{root}/offsets", third)
+    second = offsets_of(store, root, third)
     assert await second.load("orders") == saved(2)
     with pytest.raises(StateInUseError, match="process 3 on m3"):
         await first.save("orders", saved(9))
@@ -205,8 +186,14 @@ async def takes_over(store: S3Store, root: str) -> None:
 
 def lease_of(store: S3Store, root: str, number: int) -> Lease:
     holder = Holder(machine=f"m{number}", pid=1, name=f"process {number} on m{number}")
-    clock = SimClock(is_automatic=True)
-    return Lease(store, root, clock=clock, seconds=0.05, holder=holder, purpose=PURPOSE)
+    return make_lease(store, root, clock=SimClock(is_automatic=True), seconds=0.05, holder=holder)
+
+
+def offsets_of(store: S3Store, root: str, lease: Lease) -> Offsets:
+    """Return the offsets of a process that acquired the lease and does not renew it."""
+    files = LeasedFiles(store, root, lease)
+    files._is_held = True
+    return Offsets(files)
 
 
 @pytest.mark.full
@@ -269,7 +256,7 @@ def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time
 async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.daemon.offsets.BucketState", partial(BucketState, seconds=2))
+    monkeypatch.setattr("tailerd.daemon.offsets.make_lease", partial(make_lease, seconds=2))
     told: list[events.Event] = []
     running = asyncio.create_task(
         Daemon(load_config(config_of(tmp_path, living)), handlers=[told.append]).run()
@@ -314,19 +301,3 @@ def test_validate_names_the_right_that_the_state_lacks(
         Bucket=living.notified.bucket, Prefix="state/"
     )
     assert left["KeyCount"] == 0
-
-
-async def test_pasts_of_the_oldest_tables_are_removed_from_a_bucket_too(
-    s3_moto: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tailerd.pipeline.bucket_history.MOST_FILES", 2)
-    store = S3Store(s3_moto.settings())
-    history = BucketHistory(store, f"{bucket}/state/history", lambda: True)
-    for name in ("a", "b", "c"):
-        await asyncio.to_thread(history.save, name, {"a": 1})
-        if name != "c":
-            await asyncio.sleep(1.01)
-    for _ in range(2):
-        await asyncio.to_thread(history.prune)
-    names = [meta.name async for meta in store.list_from(f"{bucket}/state/history")]
-    assert names == ["b.json", "c.json"]

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from tailerd.errors import BugError, FileMissingError, OffsetError, StorageError
-from tailerd.formats.base import ScratchPlace
 from tailerd.formats.delta.changes.snapshot_files import SnapshotFiles
 from tailerd.formats.delta.changes.snapshot_spool import (
     MANIFEST,
@@ -22,6 +21,7 @@ from tailerd.formats.delta.changes.snapshot_spool import (
     Spool,
     SpooledFiles,
 )
+from tailerd.state.base import ScratchLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.threads import in_thread
 
@@ -29,13 +29,15 @@ _AT_ONCE = 16
 _COMING = ".coming"
 
 
-def open_spool(scratch: ScratchPlace) -> Spool:
-    """Return the spool of a pipeline's scratch place."""
+def open_spool(scratch: ScratchLocation) -> Spool:
+    """Return the spool of a pipeline's scratch location."""
     if scratch.store is None:
         return SnapshotSpool(scratch.folder)
-    if scratch.check_held is None:
-        raise BugError("A scratch place in a store needs `check_held`.")
-    return BucketSpool(scratch.store, scratch.prefix, scratch.folder, check_held=scratch.check_held)
+    if scratch.require_ownership is None:
+        raise BugError("A scratch location in a store needs `require_ownership`.")
+    return BucketSpool(
+        scratch.store, scratch.prefix, scratch.folder, check_held=scratch.require_ownership
+    )
 
 
 class BucketSpool:
@@ -54,7 +56,7 @@ class BucketSpool:
         folder: str,
         scratch: Path,
         *,
-        check_held: Callable[[], Awaitable[None]],
+        check_held: Callable[[], Awaitable[object]],
     ) -> None:
         self._store = store
         self._folder = folder
