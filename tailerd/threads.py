@@ -1,4 +1,4 @@
-"""Run blocking steps in a thread, concurrently with the event loop."""
+"""Run blocking steps in a thread, concurrently with the event loop, and free their memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+RELEASE_BYTES = 8 * 1024 * 1024
+"""Bytes decoded between two releases of free memory, each of which takes about a millisecond."""
 
 
 async def in_thread(
@@ -43,3 +46,17 @@ async def wait_done(future: asyncio.Future[Any]) -> None:
             # Marked as retrieved: the cancellation takes its place.
             future.exception()
         raise cancellation
+
+
+def release_memory(decoded_bytes: int = RELEASE_BYTES) -> bool:
+    """Release the memory that this thread freed, if it decoded enough since; return whether.
+
+    Arrow's allocator keeps it, hundreds of megabytes, until the thread releases it.
+    """
+    if decoded_bytes < RELEASE_BYTES:
+        return False
+    # Not loaded with this module: commands that read no rows need no Arrow.
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    return True

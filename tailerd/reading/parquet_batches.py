@@ -26,6 +26,7 @@ from tailerd.reading.parquet_pages import (
     pages_of_column,
 )
 from tailerd.storage.base import RemoteFile
+from tailerd.threads import release_memory
 
 Reopen = Callable[..., pq.ParquetFile]
 """Opens the same file again with other options of `ParquetFile`."""
@@ -151,8 +152,7 @@ class BoundedBatches:
             count = most if sizes is None else sizes.fitting(at, most, self._batch_bytes)
             with readers.alone():
                 parts = [self._part(group, block, at, count) for block in blocks]
-                # The allocator keeps what this thread freed until the thread releases it.
-                pa.default_memory_pool().release_unused()
+                release_memory()
             arrays = [array for part in parts for array in part.columns]
             fields = [field for part in parts for field in part.schema]
             del parts

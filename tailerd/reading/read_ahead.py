@@ -7,10 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TypeVar
 
-import pyarrow as pa
-
-RELEASE_BYTES = 12 * 1024 * 1024
-"""Bytes decoded between two releases of free memory, each of which takes about a millisecond."""
+from tailerd.threads import release_memory
 
 T = TypeVar("T")
 
@@ -31,13 +28,10 @@ def read_ahead(
         nonlocal decoded_bytes
         for part in parts:
             decoded_bytes += size(part)
-            if decoded_bytes >= RELEASE_BYTES:
-                # The allocator keeps memory freed by a thread, hundreds of megabytes, until that
-                # thread releases it.
-                pa.default_memory_pool().release_unused()
+            if release_memory(decoded_bytes):
                 decoded_bytes = 0
             return (part,)
-        pa.default_memory_pool().release_unused()
+        release_memory()
         return None
 
     with closing(parts), ThreadPoolExecutor(1, "read-ahead") as pool:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.sinks.resources import EncodeBatch
+from tailerd.threads import release_memory
 
 _ENCODED_BYTES = 2 * 1024 * 1024
 """Arrow bytes of the rows that are encoded at a time."""
@@ -69,8 +70,7 @@ class JsonLinesPart:
             lines = self._encode(batch.slice(start, count))
             self._written_bytes += self._file.write(lines)
         if count < batch.num_rows:
-            # The allocator keeps what this thread freed until the thread releases it.
-            pa.default_memory_pool().release_unused()
+            release_memory()
 
     def finish(self) -> None:
         """Close durably."""
