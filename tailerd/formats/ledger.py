@@ -19,8 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, OffsetError
-from tailerd.storage.base import ObjectStore
-from tailerd.storage.deletion import delete_all
+from tailerd.storage.base import ObjectStore, delete_all
 from tailerd.storage.stores import Stores
 
 _NAME = re.compile(r"(\d{20})\.entry", re.ASCII)

@@ -13,9 +13,7 @@ import json
 
 from tailerd.errors import StorageError
 from tailerd.state.base import StateFiles
-from tailerd.storage.base import FileMeta
-from tailerd.storage.deletion import delete_all
-from tailerd.storage.nondurable import put_nondurable
+from tailerd.storage.base import FileMeta, delete_all, put_nondurable
 
 LARGEST_FILE_BYTES = 2 * 1024 * 1024
 MAX_FILES = 2000

@@ -17,9 +17,8 @@ from pathlib import Path
 from tailerd.errors import BugError, ConfigError, FileMissingError, StateInUseError
 from tailerd.private_files import make_private_folder, open_private
 from tailerd.state.base import Parse, ScratchLocation, StateObserver, T
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.base import ObjectStore, put_nondurable
 from tailerd.storage.local import LocalStore
-from tailerd.storage.nondurable import put_nondurable
 from tailerd.storage.output import sweep
 from tailerd.threads import complete
 

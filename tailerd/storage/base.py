@@ -190,6 +190,74 @@ class ObjectStore(Protocol):
         ...
 
 
+@runtime_checkable
+class NondurableStore(Protocol):
+    """Optional for a store: writes without fsync, which takes milliseconds.
+
+    For files that merely save readers some work, and whose damage is detected.
+    """
+
+    async def put_nondurable(self, path: str, data: bytes, *, if_absent: bool = True) -> None:
+        """Write a file as `ObjectStore.put` does, but without fsync.
+
+        Readers see all of it or nothing, even if a process is killed; but a power failure may lose
+        it, truncate it or leave zeros in it.
+        """
+        ...
+
+
+async def put_nondurable(
+    store: ObjectStore, path: str, data: bytes, *, if_absent: bool = True
+) -> None:
+    """Write such a file; durably where the store has no `put_nondurable`.
+
+    Raises:
+        FileExistsAlreadyError: With `if_absent`, if it exists already.
+        StorageError: It cannot be written.
+    """
+    if isinstance(store, NondurableStore):
+        await store.put_nondurable(path, data, if_absent=if_absent)
+    else:
+        await store.put(path, data, if_absent=if_absent)
+
+
+BATCH_FILES = 1000
+"""Maximum number of files per request."""
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """Optional for a store: deletes several files with one request."""
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete files of one bucket in batches; a batch starts when the previous one is complete.
+
+        Within a batch the server chooses the order. Files that do not exist count as deleted.
+
+        Raises:
+            StorageError: Some files of a batch still exist, and all files of later batches.
+        """
+        ...
+
+
+async def delete_all(store: ObjectStore, paths: Sequence[str]) -> None:
+    """Delete files in the given order, in batches if the store supports them.
+
+    Raises:
+        StorageError: A file cannot be deleted; no file after its batch was deleted.
+    """
+    if isinstance(store, DeletesMany):
+        await store.delete_many(paths)
+        return
+    for path in paths:
+        await store.delete(path)
+
+
+def requests_of(store: ObjectStore, files: int) -> int:
+    """Return the number of requests that deleting `files` files takes."""
+    return -(-files // BATCH_FILES) if isinstance(store, DeletesMany) else files
+
+
 class NoSettings(Struct, frozen=True):
     """Settings of a store that needs none."""
 

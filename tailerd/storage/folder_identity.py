@@ -1,11 +1,15 @@
-"""Detect whether two paths are the same folder."""
+"""Detect whether two paths are the same folder, and whether a folder is on a local disk."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
-from tailerd.storage.mounts import is_fast_local
+_OWN_DISKS = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+)
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +52,26 @@ class FolderIdentity:
             return True
         is_one_device = self.place[0] == other.place[0]
         return False if is_one_device and is_fast_local(self.path) else None
+
+
+def is_fast_local(folder: str, mounts: Path = _MOUNTS) -> bool | None:
+    """Return whether a stat in `folder` is fast enough to block on: microseconds, no network.
+
+    Blocking. False for network, user-space and unknown file systems, and without `/proc`. None if
+    the folder cannot be accessed, for example because it does not exist yet.
+    """
+    try:
+        device = os.stat(folder).st_dev  # noqa: PTH116
+    except OSError:
+        return None
+    try:
+        # Folder names are bytes in an unknown encoding.
+        lines = mounts.read_bytes().split(b"\n")
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}".encode()
+    for line in lines:
+        before, _, after = line.partition(b" - ")
+        if before.split()[2:3] == [wanted]:
+            return after.split()[0].decode(errors="replace") in _OWN_DISKS
+    return False

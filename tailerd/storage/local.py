@@ -22,8 +22,8 @@ from tailerd.errors import ConfigError
 from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark, NeedsNoSettings, NoSettings, ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
+from tailerd.storage.folder_identity import is_fast_local
 from tailerd.storage.links import RealPlaces, open_parent
-from tailerd.storage.mounts import is_fast_local
 from tailerd.storage.output import Output
 
 T = TypeVar("T")

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import BinaryIO, Literal
 
-from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore, ShowsUnfinished
-from tailerd.storage.deletion import delete_all, requests_of
-from tailerd.storage.nondurable import put_nondurable
+from tailerd.storage.base import (
+    FileMeta,
+    FolderMark,
+    MarksFolders,
+    ObjectStore,
+    ShowsUnfinished,
+    delete_all,
+    put_nondurable,
+    requests_of,
+)
 from tailerd.storage.output import Output, open_output, sweep
 
 RequestKind = Literal["list", "get", "head", "put", "delete", "open"]

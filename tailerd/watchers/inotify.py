@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tailerd.storage.finished_files import FinishedFiles
-from tailerd.storage.mounts import is_fast_local
+from tailerd.storage.folder_identity import is_fast_local
 from tailerd.watchers.base import Names, StorageEvent, numbered_name
 
 _CLOSE_WRITE, _OPEN, _MOVED_TO, _CREATE = 0x8, 0x20, 0x80, 0x100

@@ -36,7 +36,7 @@ from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.maintenance import messages
 from tailerd.maintenance.pins import Pin, PinBoard
 from tailerd.state.leased_files import LeasedFiles
-from tailerd.state.offsets import Offsets
+from tailerd.state.state import Offsets
 from tailerd.storage import lease as lease_module
 from tailerd.storage.base import FileMeta
 from tailerd.storage.lease import Lease

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.base import ObjectStore, put_nondurable
 from tailerd.storage.memory import MemoryStore
-from tailerd.storage.nondurable import put_nondurable
 from tailerd.storage.stores import Stores
 from tests.s3.servers import S3Server
 

@@ -18,8 +18,8 @@ from tailerd.errors import (
     FileMissingError,
     StorageError,
 )
+from tailerd.storage.folder_identity import is_fast_local
 from tailerd.storage.local import LocalStore
-from tailerd.storage.mounts import is_fast_local
 from tailerd.storage.posix_files import SMALL_BYTES, TEMPORARY_PREFIX, map_os_error
 
 

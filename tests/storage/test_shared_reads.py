@@ -10,12 +10,17 @@ import pytest
 
 from tailerd.errors import FileMissingError
 from tailerd.storage import shared_reads
-from tailerd.storage.base import ListsFolders, MarksFolders, ObjectStore, OpensAhead
-from tailerd.storage.deletion import DeletesMany
+from tailerd.storage.base import (
+    DeletesMany,
+    ListsFolders,
+    MarksFolders,
+    NondurableStore,
+    ObjectStore,
+    OpensAhead,
+)
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
-from tailerd.storage.nondurable import NondurableStore
 from tailerd.storage.output import OutputStore
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.shared_reads import SharedReads, filling_cache, using_cache

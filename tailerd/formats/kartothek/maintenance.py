@@ -28,8 +28,7 @@ from tailerd.formats.maintenance import (
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
 from tailerd.formats.placement import TablePlace
-from tailerd.storage.base import FileMeta, ListsFolders
-from tailerd.storage.deletion import delete_all
+from tailerd.storage.base import FileMeta, ListsFolders, delete_all
 
 _OWN_FOLDER = "_tailerd"
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from aiobotocore.client import AioBaseClient
 from aiobotocore.config import AioConfig
@@ -24,6 +24,7 @@ from botocore.httpsession import get_cert_path
 from tailerd.backoff import Backoff
 from tailerd.errors import FileMissingError, StorageError
 from tailerd.storage.s3.failures import (
+    MISSING_CODES,
     VENDOR_ERRORS,
     are_stale,
     code_of,
@@ -80,6 +81,37 @@ class Request:
     doing: str
     path: str
     is_ours: Callable[[S3Client], Awaitable[bool]] | None = None
+
+
+PUT_TOKEN = "tailerd-put"
+"""Metadata key of the token that identifies the writer of a conditional put."""
+
+
+def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
+    """Return a `Request.is_ours` that checks whether the file at `path` was put with `token`.
+
+    False for a missing file: another writer created it and has deleted it since.
+    """
+    bucket, _, key = path.partition("/")
+
+    async def ask(client: S3Client) -> bool:
+        try:
+            answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
+        except VENDOR_ERRORS as error:
+            if code_of(error) not in MISSING_CODES:
+                raise
+            return False
+        return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
+
+    return ask
+
+
+class Caller(Protocol):
+    """Runs requests with the client of a bucket, on the I/O thread."""
+
+    async def call(self, request: Request, work: Callable[[S3Client], Awaitable[T]]) -> T:
+        """Run `work`, with retries."""
+        ...
 
 
 class Connection:

@@ -14,7 +14,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from tailerd.storage.s3.hedging import Hedge, Progress
+from tailerd.storage.s3.retry_budget import Hedge, Progress
 
 _HEAD_BYTES = 16 * 1024
 _IDLE_SECONDS = 10.0

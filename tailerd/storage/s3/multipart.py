@@ -8,23 +8,35 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from botocore.exceptions import ClientError
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
 from tailerd.storage.output import Output
-from tailerd.storage.s3.conditional_put import PUT_TOKEN, was_put_by
-from tailerd.storage.s3.connection import Request, S3Client
+from tailerd.storage.s3.connection import PUT_TOKEN, Caller, Request, S3Client, was_put_by
 from tailerd.storage.s3.failures import is_unknown_operation
 from tailerd.storage.s3.io_thread import io_thread
-
-if TYPE_CHECKING:
-    from tailerd.storage.s3.store import S3Store
 
 PART_BYTES = 8 * 1024 * 1024
 """S3 allows ten thousand parts of at least 5 MiB: this is enough for 80 GB."""
 PARTS_AT_ONCE = 3
+
+
+class UploadStore(Caller, Protocol):
+    """The part of a store that an upload needs; all but `put` run on the I/O thread."""
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        """Write a file with one request."""
+        ...
+
+    async def is_there(self, path: str) -> bool:
+        """Return whether a file exists."""
+        ...
+
+    async def check_conditional_put(self, folder: str) -> None:
+        """Check that the server honours the condition of `if_absent`."""
+        ...
 
 
 class MultipartOutput(Output):
@@ -34,7 +46,7 @@ class MultipartOutput(Output):
     aborts those that `discard` could not: an error of aborting must not hide the original one.
     """
 
-    def __init__(self, store: S3Store, path: str) -> None:
+    def __init__(self, store: UploadStore, path: str) -> None:
         """Start a file; no request is sent yet."""
         self._store = store
         self._path = path
@@ -172,7 +184,7 @@ class MultipartOutput(Output):
         return PUT_TOKEN
 
 
-async def abort_upload(store: S3Store, path: str, upload: str) -> None:
+async def abort_upload(store: Caller, path: str, upload: str) -> None:
     """Abort an upload; succeeds if it does not exist."""
     bucket, _, key = path.partition("/")
 
@@ -185,7 +197,7 @@ async def abort_upload(store: S3Store, path: str, upload: str) -> None:
         return
 
 
-async def abort_old_uploads(store: S3Store, folder: str, before_ms: int) -> int:
+async def abort_old_uploads(store: Caller, folder: str, before_ms: int) -> int:
     """Abort uploads into a folder started before a time, in ms since the epoch; return their count.
 
     Raises:

@@ -7,16 +7,13 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.s3.connection_pool import memory_of
-from tailerd.storage.s3.fetching import Fetched
+from tailerd.storage.s3.fetching import Fetch, Fetched
 from tailerd.storage.s3.io_thread import io_thread
-
-if TYPE_CHECKING:
-    from tailerd.storage.s3.store import S3Store
 
 TAIL_BYTES = 2 * 1024 * 1024
 """Read on opening: all of a small file, or the footer. Transferring it takes about as long as one
@@ -52,11 +49,11 @@ class RemoteInput(RemoteFile):
         StorageError: It cannot be read, or was replaced since it was opened.
     """
 
-    def __init__(self, store: S3Store, path: str, opening: Future[Fetched] | None = None) -> None:
+    def __init__(self, fetch: Fetch, path: str, opening: Future[Fetched] | None = None) -> None:
         """Open a file and read its end, unless `opening` already does."""
-        self._store = store
+        self._get = fetch
         self._path = path
-        found = (opening or _begin_opening(store, path)).result()
+        found = (opening or _begin_opening(fetch, path)).result()
         self._etag = found.etag
         self._size = found.meta.size_bytes
         self._position = 0
@@ -170,9 +167,7 @@ class RemoteInput(RemoteFile):
         return whole
 
     async def _part(self, start: int, into: memoryview) -> None:
-        found = await self._store.fetch_here(
-            self._path, start, len(into), etag=self._etag, into=into
-        )
+        found = await self._get(self._path, start, len(into), etag=self._etag, into=into)
         if len(found.body) < len(into):
             raise StorageError(f"s3://{self._path} became shorter while it was read.")
         if found.body is not into:
@@ -182,23 +177,23 @@ class RemoteInput(RemoteFile):
 class PendingRemoteInput:
     """A file whose end is being fetched."""
 
-    def __init__(self, store: S3Store, path: str) -> None:
+    def __init__(self, fetch: Fetch, path: str) -> None:
         """Start to fetch the file's end."""
-        self._store = store
+        self._get = fetch
         self._path = path
-        self._opening = _begin_opening(store, path)
+        self._opening = _begin_opening(fetch, path)
 
     def open(self) -> BinaryIO:
         """Wait until the end is fetched; return the open file."""
-        return cast(BinaryIO, RemoteInput(self._store, self._path, self._opening))
+        return cast(BinaryIO, RemoteInput(self._get, self._path, self._opening))
 
     def cancel(self) -> None:
         """Cancel the opening."""
         self._opening.cancel()
 
 
-def _begin_opening(store: S3Store, path: str) -> Future[Fetched]:
-    return io_thread().submit(store.fetch_here(path, -TAIL_BYTES))
+def _begin_opening(fetch: Fetch, path: str) -> Future[Fetched]:
+    return io_thread().submit(fetch(path, -TAIL_BYTES))
 
 
 def _loaded_block(start: int, body: memoryview) -> _Block:

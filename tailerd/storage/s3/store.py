@@ -8,21 +8,31 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar, cast
 
+from botocore.exceptions import ClientError
+
 from tailerd.errors import (
     ConditionalPutUnsupportedError,
     FileExistsAlreadyError,
     FileMissingError,
     StorageError,
 )
-from tailerd.storage.base import FileMeta, PendingInput
-from tailerd.storage.deletion import BATCH_FILES
+from tailerd.storage.base import BATCH_FILES, FileMeta, PendingInput
 from tailerd.storage.output import Output
-from tailerd.storage.s3.batch_deletion import delete_batch
-from tailerd.storage.s3.conditional_put import PUT_TOKEN, was_put_by
-from tailerd.storage.s3.connection import Connection, Request, S3Client
+from tailerd.storage.s3.connection import (
+    PUT_TOKEN,
+    Caller,
+    Connection,
+    Request,
+    S3Client,
+    was_put_by,
+)
 from tailerd.storage.s3.failures import (
+    BUSY_CODES,
+    MISSING_CODES,
     VENDOR_ERRORS,
+    code_of,
     is_beyond_the_end,
+    is_unknown_operation,
 )
 from tailerd.storage.s3.fetching import Fetched, get_object, identity_of, ms_of
 from tailerd.storage.s3.io_thread import io_thread
@@ -136,13 +146,7 @@ class S3Store:
         etag: str = "",
         into: memoryview | None = None,
     ) -> Fetched:
-        """Do what `fetch` does, on the I/O thread.
-
-        Args:
-            start: If negative, counted from the end; then `length` must be None.
-            etag: If set, the file must have this ETag.
-            into: Memory for the body, if usable; then it is the result's body.
-        """
+        """Do what `fetch` does, on the I/O thread; as `fetching.Fetch`."""
         span = _range(start, length) if start or length is not None else ""
 
         async def work(client: S3Client) -> Fetched:
@@ -267,7 +271,7 @@ class S3Store:
             if len(batch) == 1:
                 await self._delete_one(batch[0])
             else:
-                await delete_batch(self, batch)
+                await _delete_batch(self, batch)
 
     async def _delete_one(self, path: str) -> None:
         bucket, key = split(path)
@@ -278,12 +282,12 @@ class S3Store:
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for random reading, blocking: one request, which reads a small file whole."""
         _require_key(path)
-        return cast(BinaryIO, RemoteInput(self, path))
+        return cast(BinaryIO, RemoteInput(self.fetch_here, path))
 
     def begin_input(self, path: str) -> PendingInput:
         """Start what `open_input` does: its request is sent at once."""
         _require_key(path)
-        return PendingRemoteInput(self, path)
+        return PendingRemoteInput(self.fetch_here, path)
 
     def open_output(self, path: str) -> Output:
         """Start a file that is written in chunks, blocking."""
@@ -337,3 +341,61 @@ def _range(start: int, length: int | None) -> str:
 def _require_key(path: str) -> None:
     if not split(path)[1]:
         raise FileMissingError(f"s3://{path} is a bucket, a file was expected.")
+
+
+async def _delete_batch(store: Caller, paths: Sequence[str]) -> None:
+    """Delete files of one bucket with one request; runs on the I/O thread.
+
+    A retry requests only the files that failed. If the server does not implement the request, files
+    are deleted one by one.
+
+    Raises:
+        StorageError: Some files still exist.
+    """
+    bucket = paths[0].partition("/")[0]
+    left = [path.partition("/")[2] for path in paths]
+
+    async def work(client: S3Client) -> None:
+        nonlocal left
+        named = {"Objects": [{"Key": key} for key in left], "Quiet": True}
+        try:
+            answer = await client.delete_objects(Bucket=bucket, Delete=named)
+        except ClientError as error:
+            if not is_unknown_operation(error):
+                raise
+            left = await _delete_singly(client, bucket, left)
+            return
+        failed = cast(list[dict[str, str]], answer.get("Errors", []))
+        failed = [each for each in failed if each.get("Code") not in MISSING_CODES]
+        if failed:
+            keys = {each.get("Key", "") for each in failed}
+            left = [key for key in left if key in keys]
+            raise _failure(failed)
+
+    await store.call(Request(doing="delete", path=paths[0]), work)
+
+
+async def _delete_singly(client: S3Client, bucket: str, keys: Sequence[str]) -> list[str]:
+    for key in keys:
+        try:
+            await client.delete_object(Bucket=bucket, Key=key)
+        except ClientError as error:
+            if code_of(error) not in MISSING_CODES:
+                raise
+    return []
+
+
+def _failure(failed: Sequence[dict[str, str]]) -> ClientError:
+    """Return one error for the files that failed, with the code of a permanent failure if any."""
+    lasting = [each for each in failed if each.get("Code") not in BUSY_CODES]
+    first = (lasting or failed)[0]
+    code = first.get("Code", "")
+    message = f"{len(failed)} files were not deleted, first {first.get('Key')}"
+    status = 403 if code == "AccessDenied" else 200
+    return ClientError(
+        {
+            "Error": {"Code": code, "Message": message},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        },
+        "DeleteObjects",
+    )

@@ -16,7 +16,7 @@ from tailerd.config import load_config
 from tailerd.daemon.daemon import Daemon
 from tailerd.errors import StateInUseError, StorageError
 from tailerd.state.leased_files import LeasedFiles, make_lease
-from tailerd.state.offsets import Offsets
+from tailerd.state.state import Offsets
 from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.s3.store import S3Store
 from tailerd.telemetry import events

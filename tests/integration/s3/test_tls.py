@@ -81,7 +81,7 @@ async def test_a_large_file_comes_in_parts_over_encrypted_connections(
     content = os.urandom(2 * PART_BYTES + TAIL_BYTES + 5)
     await store.put(f"{bucket}/large", content)
     await store.get(f"{bucket}/large", 0, 1)
-    with RemoteInput(store, f"{bucket}/large") as file:
+    with RemoteInput(store.fetch_here, f"{bucket}/large") as file:
         assert file.read() == content
     assert sum(quick) == len(content)
     assert max(quick) > PART_BYTES

@@ -54,7 +54,7 @@ from tailerd.formats.delta.protocol.writer_features import (
     check_maintainable,
     supports_v2_checkpoints,
 )
-from tailerd.storage.nondurable import put_nondurable
+from tailerd.storage.base import put_nondurable
 
 Outcome = Literal["written", "already_there"]
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from tailerd.errors import FileMissingError, LogChangedError, StorageError, TailerdError
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.protocol.log_path import LogFile
-from tailerd.storage.deletion import delete_all
+from tailerd.storage.base import delete_all
 
 WITHDRAW_SECONDS = 30.0
 

@@ -38,7 +38,7 @@ from tailerd.formats.delta.protocol.metadata_cleanup import (
 )
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.writer_features import check_maintainable
-from tailerd.storage.deletion import BATCH_FILES, delete_all
+from tailerd.storage.base import BATCH_FILES, delete_all
 from tailerd.storage.output import sweep
 
 
