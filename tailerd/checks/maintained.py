@@ -10,7 +10,7 @@ from functools import partial
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.offsets import saved_offset
-from tailerd.daemon.tables import delivered_folders, ledgers_of
+from tailerd.daemon.tables import delivered_folders, ledgers_of, log_folder
 from tailerd.formats.maintenance import (
     AskFloor,
     MaintenancePolicies,
@@ -20,7 +20,6 @@ from tailerd.formats.maintenance import (
 from tailerd.maintenance.needs import Reader, floor_of
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
 from tailerd.maintenance.settings import policies_of
-from tailerd.pipeline.watched_folders import log_folder
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.stores import Stores
 

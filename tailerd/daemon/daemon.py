@@ -16,14 +16,20 @@ from tailerd.daemon.config_file import ConfigFile
 from tailerd.daemon.offsets import open_state
 from tailerd.daemon.pipelines import Assembly
 from tailerd.daemon.shutdown import CANCEL_SECONDS, SPARK_GRACE_SECONDS, Shutdown
-from tailerd.daemon.tables import delivered_folders, kept_tables, ledger_of, open_statistics
+from tailerd.daemon.tables import (
+    delivered_folders,
+    kept_tables,
+    ledger_of,
+    open_statistics,
+    watched_folders,
+    watchers_of,
+)
 from tailerd.errors import BugError, StateInUseError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.maintenance_process import MaintenanceProcess
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pipeline_manager import PipelineManager
-from tailerd.pipeline.watched_folders import watched_folders, watchers_of
 from tailerd.state.state import State
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.stores import Stores, StoreSettings

@@ -14,7 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.daemon.offsets import claim_of, identity_of, offset_store, reset_offset
-from tailerd.daemon.tables import ledger_of, open_log, open_source
+from tailerd.daemon.tables import ledger_of, log_folder, open_log, open_source
 from tailerd.errors import BugError, ConfigError, UsageError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
@@ -25,7 +25,6 @@ from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import Place
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
-from tailerd.pipeline.watched_folders import log_folder
 from tailerd.registry import is_remote
 from tailerd.sinks.opening import open_sink
 from tailerd.state.state import State

@@ -1,4 +1,4 @@
-"""Open a configuration's tables for their changes, statistics or inspection."""
+"""Open a configuration's tables for changes, statistics or inspection, and watch their folders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
+from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.errors import (
     ChecksumMismatchError,
@@ -17,7 +18,7 @@ from tailerd.errors import (
     ZoneAssumedError,
 )
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
-from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.detect import commit_folder, find_format, open_table, presumed_format
 from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
@@ -25,14 +26,17 @@ from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.settings import policies_of
 from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.pipeline.table_explorer import OpenedLog
-from tailerd.pipeline.watched_folders import log_folder
 from tailerd.registry import is_remote
 from tailerd.state.base import ScratchLocation
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.metered import MeteredStore
+from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.shared_reads import filling_cache, using_cache
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
+from tailerd.watchers.base import Watcher
+from tailerd.watchers.opening import WatchedFolder, open_watchers
 
 
 async def open_source(
@@ -248,3 +252,36 @@ def delivered_folders(config: Config) -> dict[str, str]:
 def lacks_demo_table(config: TableConfig) -> bool:
     """Return whether the table has `create: demo` and does not exist yet."""
     return config.create == "demo" and not Path(log_folder(config)).exists()
+
+
+def log_folder(config: TableConfig) -> str:
+    """Return the folder whose files are the table's commits."""
+    return commit_folder(config.path, config.format)
+
+
+def watched_folders(config: Config) -> list[WatchedFolder]:
+    """Return the log folders that have to be watched; Spark's streams watch theirs themselves."""
+    return [
+        WatchedFolder(
+            folder=log_folder(table),
+            version_of=presumed_format(table.path, table.format).names.version_of,
+            is_remote=is_remote(table.path),
+            poll_interval=table.poll_interval,
+        )
+        for table in config.tables.values()
+        if table.maintenance is not None or (table.has_sink and not table.is_stream)
+    ]
+
+
+def watchers_of(
+    config: Config, *, finished: FinishedFiles, telemetry: Telemetry, clock: Clock
+) -> list[Watcher]:
+    """Return the watchers of those folders; they note complete files in `finished`."""
+    return open_watchers(
+        watched_folders(config),
+        config.notifications,
+        account=S3Settings.of_config(config.storage).default,
+        finished=finished,
+        telemetry=telemetry,
+        clock=clock,
+    )

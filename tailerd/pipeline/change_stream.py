@@ -11,8 +11,6 @@ from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.limits import BatchLimit, reader_bytes
@@ -27,14 +25,12 @@ from tailerd.pipeline.memory_budget import (
     ReaderBudget,
     TableMemory,
 )
-from tailerd.threads import wait_done
+from tailerd.threads import release_memory, wait_done
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
 """Runs of files read concurrently: one for each processor, and one that is waiting."""
 EXPANSION = 8
 """Estimated size of rows in memory relative to their files; the actual size is counted later."""
-RELEASE_BYTES = 8 * 1024 * 1024
-"""Bytes read between two releases of free memory, each of which takes about a millisecond."""
 UNBOUNDED_BYTES = 1 << 60
 COMPARED = (
     ChangeSourceKind.ROWS,
@@ -212,9 +208,7 @@ class _Reading:
             if size >= min(memory.size_bytes, self._most_bytes):
                 is_last = False
                 break
-        if size >= RELEASE_BYTES:
-            # The allocator keeps what this thread freed until the thread releases it.
-            pa.default_memory_pool().release_unused()
+        release_memory(size)
         return _Piece(batches, is_last, memory)
 
     async def piece(self) -> _Piece:

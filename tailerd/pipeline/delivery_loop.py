@@ -24,10 +24,9 @@ from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.commit_check import CommitCheck
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
-from tailerd.pipeline.policies import OnCorruptCommit, OnGap
+from tailerd.pipeline.policies import CommitCheck, OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import Place, RemoteRows
 from tailerd.sinks.base import (
     Delivery,

@@ -21,7 +21,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from tailerd.backoff import RetryPolicy
-from tailerd.changefeed.offset import Phase, Version
+from tailerd.changefeed.gap import Gap
+from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.errors import (
     BucketMissingError,
@@ -33,13 +34,13 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, NetSteps, SupportsFileLookup
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
-from tailerd.pipeline.gap_crossing import cross_gap, is_gap
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS, GAP_ERRORS, OnCorruptCommit, OnGap
-from tailerd.telemetry import events
+from tailerd.sinks.base import GapTaker, Sink
+from tailerd.telemetry import Telemetry, events
 
 OpenSource = Callable[[], Awaitable[ChangeSource]]
 
@@ -174,9 +175,9 @@ class Pipeline:
             if saved is None:
                 return error
             self._source = await self._open_source()
-            if not await is_gap(error, self._source):
+            if not await _is_gap(error, self._source):
                 return error
-            await cross_gap(
+            await _cross_gap(
                 self._plan,
                 error,
                 saved.offset,
@@ -345,3 +346,91 @@ def _bug(error: Exception) -> TailerdError:
     )
     bug.__cause__ = error
     return bug
+
+
+async def _is_gap(error: TailerdError, source: ChangeSource) -> bool:
+    """Return whether an error that policy may cross is a gap in the table as it is now.
+
+    A data file that the newest version still has is lost, which no policy can cross.
+
+    Args:
+        source: Newly opened.
+
+    Raises:
+        TailerdError: The newest version cannot be read.
+    """
+    if not isinstance(error, MissingDataFileError):
+        return True
+    if not error.path or not isinstance(source, SupportsFileLookup):
+        return False
+    return not await source.has_live_file(error.path)
+
+
+async def _cross_gap(
+    plan: DeliverySpec,
+    error: TailerdError,
+    start: Offset,
+    *,
+    source: ChangeSource,
+    sink: Sink,
+    offsets: OffsetKeeper,
+    telemetry: Telemetry,
+) -> None:
+    """Save the offset that `plan.on_gap` names, after the sink has recorded the gap.
+
+    The sink comes first: after a crash between the two the gap is met and reported again, whereas a
+    saved offset would hide it. Before that, the sink removes what it can of deliveries after
+    `start` that finished before earlier ones failed: the gap declares them missing.
+
+    Args:
+        plan: Its `on_gap` is not `stop`.
+        error: The error that the gap caused.
+        start: The offset that was saved before.
+        source: Newly opened, so that it reads the table that exists now.
+        sink, offsets, telemetry: The pipeline's.
+
+    Raises:
+        TailerdError: The gap could not be crossed; nothing is saved.
+    """
+    if plan.on_gap is OnGap.NET:
+        await _net_over_gap(plan, error, start, source, offsets, telemetry)
+        return
+    end = await source.initial_offset(plan.on_gap.value)
+    gap = Gap(table=plan.table, start=start, end=end, reason=error.code)
+    await sink.resume(start)
+    if isinstance(sink, GapTaker):
+        await sink.note_gap(gap)
+    await offsets.save_after_gap(end, source)
+    _emit_gap(plan, error, start, end, telemetry)
+
+
+async def _net_over_gap(
+    plan: DeliverySpec,
+    error: TailerdError,
+    start: Offset,
+    source: ChangeSource,
+    offsets: OffsetKeeper,
+    telemetry: Telemetry,
+) -> None:
+    """Save an offset from which the versions up to the head come as one complete net change."""
+    if not isinstance(source, NetSteps):
+        raise error
+    marked = await source.over_gap(start)
+    await offsets.save(marked, source)
+    end = await source.latest_offset(marked, plan.read_limit)
+    _emit_gap(plan, error, start, end, telemetry)
+
+
+def _emit_gap(
+    plan: DeliverySpec, error: TailerdError, start: Offset, end: Offset, telemetry: Telemetry
+) -> None:
+    telemetry.emit(
+        events.GapMet(
+            table=plan.table,
+            engine=plan.engine,
+            start_version=start.version,
+            end_version=end.version,
+            error_code=error.code,
+            error=f"on_gap: {plan.on_gap.value}. {error.message}",
+        )
+    )

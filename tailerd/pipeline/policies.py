@@ -1,16 +1,24 @@
-"""What a pipeline does if a table cannot be delivered completely."""
+"""What a pipeline does if a table cannot be delivered completely, and the check that finds it."""
 
 from __future__ import annotations
 
 import enum
+from concurrent.futures import Executor
+from contextlib import aclosing
 
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import (
     InvalidDeletionVectorError,
     MissingDataFileError,
     MissingVersionError,
     TableRecreatedError,
+    TailerdError,
     UnreadableDataFileError,
 )
+from tailerd.formats.base import ChangeSource
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.memory_budget import TableMemory
 
 
 class OnGap(enum.StrEnum):
@@ -38,3 +46,68 @@ GAP_ERRORS = (MissingVersionError, TableRecreatedError)
 
 CORRUPT_COMMIT_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidDeletionVectorError)
 """Errors that mean a commit whose rows cannot be read."""
+
+
+class CommitCheck:
+    """Reads the commits of one delivery loop, in order, before any row of them is delivered.
+
+    So every commit is read twice, but only if damaged commits are left out. Snapshots are not
+    checked.
+    """
+
+    def __init__(
+        self,
+        source: ChangeSource,
+        *,
+        limit: BatchLimit,
+        executor: Executor | None,
+        memory: TableMemory | None,
+    ) -> None:
+        self._source = source
+        self._limit = limit
+        self._executor = executor
+        self._memory = memory
+        self._checked: Offset | None = None
+
+    async def reach(self, start: Offset, end: Offset) -> tuple[Offset, TailerdError | None]:
+        """Return how far from `start` every commit can be read completely, `end` at most.
+
+        Returns:
+            (end, None), or the start of the first damaged commit and what is wrong with it. Of a
+            commit that is delivered in parts, the later parts are checked with the first.
+
+        Raises:
+            TailerdError: An error that does not concern one commit.
+        """
+        if start.phase is Phase.SNAPSHOT:
+            after = start.after_version(self._source)
+            return (after if after.is_before(end) else end), None
+        whole = end if end.position == 0 else end.after_version(self._source)
+        if self._checked is not None and not self._checked.is_before(whole):
+            return end, None
+        if await self._error_in(start, whole) is not None:
+            here = start
+            while here.is_before(whole):
+                error = await self._error_in(here, here.after_version(self._source))
+                if error is not None:
+                    return here, error
+                here = here.after_version(self._source)
+        self._checked = whole
+        return end, None
+
+    async def _error_in(self, start: Offset, end: Offset) -> TailerdError | None:
+        stream = ChangeStream(
+            self._source,
+            start,
+            end,
+            limit=self._limit,
+            executor=self._executor,
+            memory=self._memory,
+        )
+        try:
+            async with aclosing(stream.batches()) as batches:
+                async for _ in batches:
+                    pass
+        except CORRUPT_COMMIT_ERRORS as error:
+            return error
+        return None

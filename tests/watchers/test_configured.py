@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailerd.config import Config
-from tailerd.pipeline.watched_folders import watched_folders
+from tailerd.daemon.tables import watched_folders
 
 QUEUE = {"notifications": {"queue": "http://127.0.0.1:1/1/q"}}
 STREAM = {"kind": "stream", "format": "console"}
