@@ -74,7 +74,7 @@ REMEDIES: Mapping[str, str] = {
     "daemon_unreachable": "Start the daemon, or give its address with --http or --config.",
     "daemon_refused": "See the message: the daemon says why.",
     "maintenance_busy": "Nothing: another process maintains the table.",
-    "maintenance_process": "Nothing: the process is started again. Raise the memory limit if it was"
+    "maintenance_process": "Nothing: the job is tried again. Raise the memory limit if it was"
     " killed.",
     "bug": "Run the command again with --debug and report what it prints.",
 }

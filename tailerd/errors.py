@@ -572,7 +572,7 @@ class PinUnreadableError(ConfigError):
 
 
 class MaintenanceProcessError(TailerdError):
-    """The maintenance process died."""
+    """The process of a maintenance job died."""
 
     code = "maintenance_process"
     retryable = True

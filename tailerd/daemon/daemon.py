@@ -27,7 +27,7 @@ from tailerd.daemon.tables import (
 from tailerd.errors import BugError, StateInUseError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
-from tailerd.maintenance.maintenance_process import MaintenanceProcess
+from tailerd.maintenance.scheduler import MaintenanceScheduler
 from tailerd.pipeline.growth_keeper import GrowthKeeper
 from tailerd.pipeline.pipeline_manager import PipelineManager
 from tailerd.state.state import State
@@ -155,7 +155,7 @@ class Daemon:
         self.shutdown = self._make_shutdown(on_stuck, is_own_process=is_own_process)
         self._search = TableSearch(self._stores, telemetry=self._telemetry, clock=self._clock)
         self._growth = self._make_growth(config) if config.table_metrics and not is_once else None
-        self._keeper: MaintenanceProcess | None = None
+        self._keeper: MaintenanceScheduler | None = None
         self._keeping: asyncio.Task[None] | None = None
         self.manager = self._make_manager(config)
 
@@ -307,16 +307,16 @@ class Daemon:
             await self._dashboard.close()
         return [*self.manager.errors, *keeper.errors]
 
-    def _make_keeper(self, assembly: Assembly) -> MaintenanceProcess:
-        return MaintenanceProcess(
+    def _make_keeper(self, assembly: Assembly) -> MaintenanceScheduler:
+        return MaintenanceScheduler(
             wakeups=assembly.wakeups,
-            storage=lambda: self._stores.settings,
+            stores=self._stores,
             telemetry=self._telemetry,
             clock=self._clock,
             is_once=self._is_once,
         )
 
-    async def _end_maintenance(self, keeper: MaintenanceProcess, config: Config) -> None:
+    async def _end_maintenance(self, keeper: MaintenanceScheduler, config: Config) -> None:
         """Let the running job end; with `is_once` do now what is due."""
         if self._is_once and kept_tables(config):
             keeper.set_tables(kept_tables(config), delivered_folders(config))

@@ -23,8 +23,8 @@ from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
+from tailerd.maintenance.programs import KeptTable
 from tailerd.maintenance.settings import policies_of
-from tailerd.maintenance.table_maintainer import KeptTable
 from tailerd.pipeline.table_explorer import OpenedLog
 from tailerd.registry import is_remote
 from tailerd.state.base import ScratchLocation

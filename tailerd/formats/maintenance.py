@@ -1,7 +1,7 @@
 """The contract of table maintenance: an optional part of a table format.
 
 The format decides which jobs a table needs and runs them. Scheduling, the lease, pins, pauses,
-retries and the process the work runs in belong to `tailerd.maintenance`, which knows no format.
+retries and the processes that jobs run in belong to `tailerd.maintenance`, which knows no format.
 """
 
 from __future__ import annotations
@@ -280,6 +280,10 @@ class TableMaintenance(Protocol):
         Raises:
             TableError, StorageError: It failed; no reader sees a wrong state.
         """
+        ...
+
+    def note_result(self, assessment: LogAssessment, result: JobResult) -> None:
+        """Note the result of a job that ran in another process."""
         ...
 
     async def check_readable_from(self, version: Version, reader: str) -> None:

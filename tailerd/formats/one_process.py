@@ -70,6 +70,9 @@ class OneProcessMaintenance:
         self._clock = clock
         self._floor = floor
 
+    def note_result(self, assessment: LogAssessment, result: JobResult) -> None:
+        """Do nothing: each assessment reads the table."""
+
     def _is_paused(self) -> bool:
         return self._policies.paused_until_ms(self._clock.now_ms()) is not None
 

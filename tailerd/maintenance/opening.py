@@ -17,8 +17,8 @@ from tailerd.formats.maintenance import (
 from tailerd.formats.parts import required
 from tailerd.formats.placement import TablePlace, place_at
 from tailerd.formats.statistics import Statistics
-from tailerd.maintenance.engine_process import on_engine
 from tailerd.maintenance.pins import PinBoard, with_pins
+from tailerd.maintenance.programs import TableJobs, on_engine
 from tailerd.registry import AUTO
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
@@ -32,6 +32,7 @@ class MaintainedTable:
         format: Name of its format.
         statistics: None if the format has none.
         stores: How its files are reached.
+        jobs: Runs its jobs in a process; None to run them in this one.
     """
 
     place: TablePlace
@@ -39,6 +40,7 @@ class MaintainedTable:
     maintainer: Maintainer
     statistics: Statistics | None
     stores: Stores
+    jobs: TableJobs | None = None
 
     def pins(self, clock: Clock) -> PinBoard:
         """Return the table's pins."""
@@ -56,13 +58,14 @@ class MaintainedTable:
             ConfigError: The policies are not for this format.
         """
         wait_for = policies.cleanup.wait_for_pins
-        return self.maintainer.open(
+        work = self.maintainer.open(
             self.place,
             policies,
             clock=clock,
             floor=with_pins(self.pins(clock), wait_for, pipelines),
             run_on_engine=on_engine(self.place.url, self.format, self.stores),
         )
+        return work if self.jobs is None else self.jobs.wrap(work)
 
 
 OpenMaintained = Callable[[], Awaitable[MaintainedTable]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
@@ -13,6 +12,7 @@ from tailerd.errors import (
     ConditionalPutUnsupportedError,
     ConfigError,
     MaintenanceBusyError,
+    MaintenanceProcessError,
     StorageError,
     TableError,
     TailerdError,
@@ -23,12 +23,11 @@ from tailerd.formats.maintenance import (
     Decision,
     JobResult,
     LogAssessment,
-    MaintenancePolicies,
     RetentionFloor,
     TableMaintenance,
 )
 from tailerd.maintenance.opening import MaintainedTable, OpenMaintained
-from tailerd.registry import AUTO
+from tailerd.maintenance.programs import KeptTable
 from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 
@@ -46,30 +45,6 @@ _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
 CLOCK_JUMPED = "clock_jumped"
 SURVEY = "assessment"
 """Name of the assessment of a log among its jobs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTable:
-    """A table whose log is maintained.
-
-    Attributes:
-        place: Path or URL, as it is configured.
-        folder: Its log, as the watchers call it.
-        is_alone: Whether no pipeline delivers it.
-        is_measured: Whether its size is measured too.
-        allowed: Places that symbolic links in its log may lead to, for reading.
-        format: Name of its format; `auto` to detect it.
-        ledgers: Places of the ledgers of all pipelines.
-    """
-
-    place: str
-    folder: str
-    policies: MaintenancePolicies
-    is_alone: bool
-    is_measured: bool = False
-    allowed: tuple[str, ...] = ()
-    format: str = AUTO
-    ledgers: tuple[str, ...] = ()
 
 
 class TableMaintainer:
@@ -263,7 +238,7 @@ class TableMaintainer:
                 result = await self._apply(work, assessment, decision)
         except ConditionalPutUnsupportedError:
             raise
-        except (TableError, StorageError) as error:
+        except (TableError, StorageError, MaintenanceProcessError) as error:
             self._on_cleanup_error(error, began)
             return
         if result.outcome == "deleted":

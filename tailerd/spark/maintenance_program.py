@@ -19,11 +19,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailerd.errors import BugError, TailerdError
 from tailerd.formats.detect import table_format
 from tailerd.formats.parts import required
 from tailerd.formats.placement import place_at
-from tailerd.maintenance.engine_messages import EngineAnswer, EngineRequest
+from tailerd.maintenance.programs import EngineRequest, answer_with
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.session import local_session
 from tailerd.spark.worker_edge import errors_travel
@@ -37,7 +36,7 @@ def main() -> None:
         os.dup2(2, 1)
         request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
         threading.Thread(target=_end_with_input, daemon=True).start()
-        output.write(msgspec.json.encode(_answer(request)) + b"\n")
+        output.write(msgspec.json.encode(asyncio.run(answer_with(_run(request)))) + b"\n")
 
 
 def _end_with_input() -> None:
@@ -46,19 +45,6 @@ def _end_with_input() -> None:
         pass
     # Java exits too: its input is a pipe from this process.
     os._exit(1)
-
-
-def _answer(request: EngineRequest) -> EngineAnswer:
-    try:
-        return EngineAnswer(result=asyncio.run(_run(request)))
-    except TailerdError as error:
-        return EngineAnswer.failed(error)
-    except Exception as error:  # noqa: BLE001 - the parent reports it
-        bug = BugError(
-            f"A maintenance job on Spark failed unexpectedly: {error!r}.",
-            remedy="Please report it.",
-        )
-        return EngineAnswer.failed(bug)
 
 
 async def _run(request: EngineRequest) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailerd.clock import Clock
+from tailerd.errors import MaintenanceProcessError
 from tailerd.telemetry import events
 
 EVALUATE_SECONDS = 15.0
@@ -171,7 +172,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(name="TailerdMaintenanceRefused", severity="warning", minutes=15, holds=_refused),
     Rule(name="TailerdCleanupHeld", severity="warning", minutes=360, holds=_cleanup_held),
-    Rule(name="TailerdMaintenanceProcessEnds", severity="warning"),
+    Rule(name="TailerdMaintenanceJobsKilled", severity="warning"),
     Rule(name="TailerdNotificationsFailing", severity="warning", minutes=15),
     Rule(name="TailerdDiscoveryFailing", severity="warning", minutes=30),
 )
@@ -188,13 +189,17 @@ class AlertBoard:
         self._clock = clock
         self._lock = threading.Lock()
         self._memories: dict[str, _Memory] = {}
-        self._ends: deque[int] = deque(maxlen=_MOST_TIMES)
+        self._killed_ms: deque[int] = deque(maxlen=_MOST_TIMES)
         self._since: dict[tuple[str, str], tuple[int, str]] = {}
 
     def handle(self, event: events.Event) -> None:
         """Handle an event; those without a rule are ignored."""
         now_ms = self._clock.now_ms()
         with self._lock:
+            if isinstance(event, events.MaintenanceFailed | events.GrowthUnavailable) and (
+                event.error_code == MaintenanceProcessError.code
+            ):
+                self._killed_ms.append(now_ms)
             match event:
                 case events.GapMet():
                     self._of(event.table).gap_ms = now_ms
@@ -208,8 +213,6 @@ class AlertBoard:
                     self._of(event.table).checkpoint_failed_ms.append(now_ms)
                 case events.MaintenanceFailed(job="cleanup"):
                     self._of(event.table).cleanup_failed_ms = now_ms
-                case events.MaintenanceProcessEnded():
-                    self._ends.append(now_ms)
                 case events.TableRemoved():
                     self._memories.pop(event.table, None)
                 case _:
@@ -241,10 +244,10 @@ class AlertBoard:
     def _of_daemon(
         self, problems: list[Mapping[str, Any]], now_ms: int
     ) -> Iterator[tuple[tuple[str, str], str]]:
-        ends = sum(_is_recent(at, now_ms) for at in self._ends)
-        if ends > 3:
-            text = f"The process that maintains logs has ended {ends} times in an hour."
-            yield ("TailerdMaintenanceProcessEnds", ""), text
+        killed = sum(_is_recent(at, now_ms) for at in self._killed_ms)
+        if killed > 3:
+            text = f"{killed} maintenance jobs have been killed within an hour."
+            yield ("TailerdMaintenanceJobsKilled", ""), text
         for name, part in _PARTS.items():
             messages = [each["error"]["message"] for each in problems if each["part"] == part]
             if messages:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from tailerd.telemetry.maintenance_events import LogAssessed as LogAssessed
 from tailerd.telemetry.maintenance_events import LogMaintained as LogMaintained
 from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
-from tailerd.telemetry.maintenance_events import MaintenanceProcessEnded as MaintenanceProcessEnded
 from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
 from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
@@ -397,7 +396,6 @@ Event = (
     | PipelineStopped
     | LogAssessed
     | MaintenanceStarted
-    | MaintenanceProcessEnded
     | LogMaintained
     | MaintenanceFailed
     | MaintenanceRefused

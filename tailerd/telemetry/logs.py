@@ -76,7 +76,6 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.PipelineStopped: ("info", "Pipeline stopped"),
     events.LogAssessed: ("debug", "Log assessed for maintenance"),
     events.MaintenanceStarted: ("debug", "Maintenance job started"),
-    events.MaintenanceProcessEnded: ("error", "Maintenance process exited"),
     events.LogMaintained: ("info", "Maintenance job completed"),
     events.MaintenanceFailed: ("warning", "Maintenance job failed, retrying"),
     events.MaintenanceRefused: ("warning", "Maintenance skipped"),

@@ -31,19 +31,6 @@ class MaintenanceStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaintenanceProcessEnded:
-    """The maintenance process died and is restarted; `error` says why, and when.
-
-    Attributes:
-        attempt: Number of deaths since it last completed a table.
-    """
-
-    attempt: int
-    error_code: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogMaintained:
     """A job of log maintenance succeeded.
 

@@ -52,18 +52,10 @@ class MaintenanceMetrics:
             ("table",),
             registry=registry,
         )
-        self._make_process_metrics(registry)
-
-    def _make_process_metrics(self, registry: CollectorRegistry) -> None:
         self._yielded = Counter(
             "tailerd_maintenance_yielded_total",
             "Times another process was found to maintain the table",
             ("table",),
-            registry=registry,
-        )
-        self._restarts = Counter(
-            "tailerd_maintenance_restarts_total",
-            "Times the process that maintains logs died and was started again",
             registry=registry,
         )
 
@@ -74,7 +66,6 @@ class MaintenanceMetrics:
             events.LogMaintained: self._on_maintained,
             events.MaintenanceFailed: self._on_maintenance_failed,
             events.MaintenanceRefused: self._on_maintenance_refused,
-            events.MaintenanceProcessEnded: lambda _: self._restarts.inc(),
             events.MaintenanceYielded: self._on_yielded,
         }
 

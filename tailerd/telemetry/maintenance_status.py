@@ -26,12 +26,6 @@ class MaintenanceBoard:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tables: dict[str, _Kept] = {}
-        self._restarts = 0
-        self._last_end: dict[str, object] | None = None
-
-    def process(self) -> dict[str, object]:
-        """Return what `/status` shows of the maintenance process."""
-        return {"restarts": self._restarts, "last_end": self._last_end}
 
     def handle(self, event: events.Event) -> None:
         """Handle an event; all but those of maintenance are ignored."""
@@ -66,9 +60,6 @@ class MaintenanceBoard:
                 self._measured(event.table)
             case events.MaintenanceYielded():
                 self._ended(event.table)
-            case events.MaintenanceProcessEnded():
-                self._restarts += 1
-                self._last_end = {"ended_ms": now_ms, "message": event.error}
             case events.TableRemoved():
                 self._tables.pop(event.table, None)
             case _:

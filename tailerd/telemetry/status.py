@@ -157,11 +157,8 @@ class StatusBoard:
     def to_json(self) -> dict[str, object]:
         """Return the whole of `/status`."""
         now_ms = self._clock.now_ms()
-        with self._lock:
-            process = self._maintenance.process()
         return {
             "ready": self.is_ready,
-            "maintenance_process": process,
             "problems": self.problems_json(),
             "tables": [
                 table.to_json(now_ms) | self._figures(table.table, now_ms) for table in self.tables

@@ -171,7 +171,6 @@ _DESCRIBE: Mapping[type[events.Event], _Describe] = {
         "info",
         f"{event.engine.capitalize()} started in {event.duration_seconds:.1f} s.",
     ),
-    events.MaintenanceProcessEnded: _explained("maintenance process", "error"),
     events.WatcherUnavailable: _explained("watcher", "warning"),
     events.DiscoveryFailed: _explained("discovery", "warning"),
     events.NotificationsFailed: _explained("notifications", "warning"),

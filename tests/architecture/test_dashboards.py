@@ -91,7 +91,6 @@ def maintenance_events() -> Iterator[events.Event]:
         )
     yield events.MaintenanceRefused(table="orders", error_code="unsupported_feature", error="x")
     yield events.MaintenanceYielded(table="orders", reason="x")
-    yield events.MaintenanceProcessEnded(attempt=1, error_code="maintenance_process", error="x")
 
 
 def dashboard() -> dict[str, Any]:
@@ -140,7 +139,6 @@ def test_alerts_cover_what_an_operator_must_hear_of() -> None:
         "tailerd_last_progress_timestamp_seconds",
         "tailerd_log_commits_since_checkpoint",
         "tailerd_maintenance_refused",
-        "tailerd_maintenance_restarts_total",
     } <= asked
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning")

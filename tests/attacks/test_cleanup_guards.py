@@ -30,12 +30,11 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
     TableMaintenance,
 )
-from tailerd.maintenance.maintenance_process import MaintenanceProcess
+from tailerd.maintenance.needs import PipelinePositions
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.local import LocalStore
 from tailerd.storage.stores import Stores
-from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.wakeups import WakeupRegistry
+from tailerd.telemetry import events
 from tests.doubles.sim_clock import SimClock
 from tests.formats.delta.log_bodies import add, remove
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
@@ -155,16 +154,14 @@ async def test_a_commit_in_the_middle_of_a_cleanup_ends_it(
 # ---------------------------------------------------------------- other names of one table
 
 
-def pipelines(**folders: Path) -> MaintenanceProcess:
-    """Return the daemon's side of maintenance, which knows these pipelines' logs."""
-    keeper = MaintenanceProcess(
-        wakeups=WakeupRegistry(), telemetry=Telemetry(), clock=SystemClock()
-    )
-    keeper.set_tables({}, {name: str(folder / "_delta_log") for name, folder in folders.items()})
+def pipelines(**folders: Path) -> PipelinePositions:
+    """Return the positions of pipelines that read these tables."""
+    keeper = PipelinePositions()
+    keeper.set_pipelines({name: str(folder / "_delta_log") for name, folder in folders.items()})
     return keeper
 
 
-def tell(keeper: MaintenanceProcess, name: str, version: int, table_id: str) -> None:
+def tell(keeper: PipelinePositions, name: str, version: int, table_id: str) -> None:
     offset = Offset(table_id=table_id, version=Version(version)).to_json()
     keeper.handle(
         events.OffsetSaved(
@@ -180,11 +177,11 @@ def test_a_pipeline_that_reads_through_a_link_keeps_what_it_needs(tmp_path: Path
     (tmp_path / "view" / "_delta_log").symlink_to(table.log)
     keeper = pipelines(shop=tmp_path / "shop", view=tmp_path / "view")
     log = str(table.log)
-    assert keeper._needs(log, table.table_id).obstacle
+    assert keeper.floor(log, table.table_id).obstacle
     tell(keeper, "shop", 12, table.table_id)
-    assert "view" in keeper._needs(log, table.table_id).obstacle
+    assert "view" in keeper.floor(log, table.table_id).obstacle
     tell(keeper, "view", 5, table.table_id)
-    assert keeper._needs(log, table.table_id) == RetentionFloor(from_version=5)
+    assert keeper.floor(log, table.table_id) == RetentionFloor(from_version=5)
 
 
 def test_a_bind_mount_is_the_folder_that_it_shows() -> None:
@@ -202,19 +199,19 @@ def test_folders_that_cannot_be_compared_are_told_apart_by_the_tables_id(tmp_pat
     keeper = pipelines(orders=table.folder, shop=away)
     log = str(table.log)
     tell(keeper, "orders", 30, table.table_id)
-    found = keeper._needs(log, table.table_id)
+    found = keeper.floor(log, table.table_id)
     assert "shop" in found.obstacle
     assert str(away) in found.obstacle
     tell(keeper, "shop", 5, table.table_id)
-    assert keeper._needs(log, table.table_id) == RetentionFloor(from_version=5)
+    assert keeper.floor(log, table.table_id) == RetentionFloor(from_version=5)
     tell(keeper, "shop", 5, "another")
-    assert keeper._needs(log, table.table_id) == RetentionFloor(from_version=30)
+    assert keeper.floor(log, table.table_id) == RetentionFloor(from_version=30)
 
 
 def test_a_pipeline_of_another_folder_hinders_nothing(tmp_path: Path) -> None:
     table, other = daily(tmp_path / "orders", days=3), daily(tmp_path / "copy", days=3)
     keeper = pipelines(copy=other.folder)
-    assert keeper._needs(str(table.log), table.table_id) == RetentionFloor()
+    assert keeper.floor(str(table.log), table.table_id) == RetentionFloor()
 
 
 async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ from tailerd.formats.delta.maintenance.policies import (
     Policies,
 )
 from tailerd.formats.maintenance import CleanupPolicy
-from tailerd.maintenance import messages
 from tailerd.maintenance.pins import Pin, PinBoard
+from tailerd.maintenance.programs import encode_result
 from tailerd.state.leased_files import LeasedFiles
 from tailerd.state.state import Offsets
 from tailerd.storage import lease as lease_module
@@ -130,13 +130,12 @@ async def test_a_pin_whose_name_is_no_text_counts_and_blocks_no_other_job(
     await turns.turn()
     assert turns.jobs() == (["checkpoint", "cleanup"] if oldest else ["checkpoint"])
     assert commits_of(table)[0] == oldest
-    # As the process that maintains sends them.
-    told = [messages.line_of(messages.event_message(event)) for event in turns.told]
+    told = [encode_result(event) for event in turns.told]
     failures = turns.of(events.MaintenanceFailed)
     assert [failed.error_code for failed in failures] == ([] if oldest else ["pin_unreadable"])
     assert oldest or any(rb"export-\\xff" in line or rb"export-\\udcff" in line for line in told)
     needs = await PinBoard(LocalStore(), str(tmp_path), clock=turns.clock).floor()
-    assert b"export-" in messages.line_of(messages.Answer(number=1, floor=needs))
+    assert b"export-" in encode_result(needs)
 
 
 # ---------------------------------------------------------------- clocks that run on meanwhile

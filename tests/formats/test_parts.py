@@ -158,7 +158,7 @@ def test_maintaining_a_table_that_its_format_cannot_maintain_says_so(
 def test_reading_rows_loads_nothing_of_configurations() -> None:
     # A worker that loads it is slower to start and keeps it for as long as it runs.
     program = (
-        "import sys, tailerd.cli.tail, tailerd.maintenance.maintenance_worker\n"
+        "import sys, tailerd.cli.tail, tailerd.maintenance.job_program\n"
         "from tailerd.formats.detect import table_formats\n"
         "assert [each.reader and each.maintainer for each in table_formats()]\n"
         "sys.exit('pydantic' in sys.modules)"

@@ -37,7 +37,6 @@ from tests.maintenance.test_daemon_keeps_logs import (
     often,
     table_of,
 )
-from tests.maintenance.test_maintenance_process import children_of
 from tests.maintenance.written import (
     assert_same,
     checkpoint_actions,
@@ -86,16 +85,15 @@ def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path:
     )
     failed = "Maintenance job failed, retrying"
     with daemon(config) as process:
-        eventually(lambda: bool(children_of(process.pid)))
-        [child] = children_of(process.pid)
-        hard = resource.prlimit(child, resource.RLIMIT_FSIZE)[1]
-        resource.prlimit(child, resource.RLIMIT_FSIZE, (SMALL_BYTES, hard))
+        # The processes of jobs inherit it, and other files of the daemon are smaller.
+        hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (SMALL_BYTES, hard))
         table.append([{"id": 1}])
         eventually(lambda: bool(lines_of(config, failed)))
         small.append([{"id": 2}])
         eventually(lambda: delivered_ids(tmp_path / "out") == [1, 2])
         assert checkpoints(table.folder) == []
-        resource.prlimit(child, resource.RLIMIT_FSIZE, (hard, hard))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         eventually(lambda: checkpoints(table.folder) == [table.version])
     assert {line["error_code"] for line in lines_of(config, failed)} == {"storage"}
 

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from tailerd.formats.maintenance import EngineSettings
-from tailerd.maintenance.engine_messages import EngineRequest
-from tailerd.maintenance.engine_process import on_engine
+from tailerd.maintenance.programs import EngineRequest, on_engine
 from tailerd.registry import MAINTENANCE_PROGRAMS
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.stores import Stores, StoreSettings
@@ -18,7 +17,7 @@ from tailerd.storage.stores import Stores, StoreSettings
 PROGRAM = """
 import os, sys
 import msgspec
-from tailerd.maintenance.engine_messages import EngineAnswer, EngineRequest
+from tailerd.maintenance.programs import EngineRequest, Message
 from tailerd.storage.stores import StoreSettings
 
 request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
@@ -29,7 +28,7 @@ seen = {
     "key": s3.default.secret_access_key,
     "is_shown": "hush" in repr([sys.argv, dict(os.environ), request, settings]),
 }
-answer = EngineAnswer(result=msgspec.json.encode(seen))
+answer = Message(result=msgspec.json.encode(seen))
 sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\\n")
 """
 

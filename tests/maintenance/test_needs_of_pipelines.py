@@ -11,9 +11,8 @@ from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.offsets import open_state, reset_offset
 from tailerd.formats.maintenance import RetentionFloor
-from tailerd.maintenance.maintenance_process import MaintenanceProcess
+from tailerd.maintenance.needs import PipelinePositions
 from tailerd.telemetry import Telemetry, events
-from tailerd.watchers.wakeups import WakeupRegistry
 from tests.tables.builder import TableBuilder
 
 A, B = str(Path(__file__).parent), str(Path(__file__).parents[1])
@@ -21,16 +20,14 @@ A, B = str(Path(__file__).parent), str(Path(__file__).parents[1])
 
 
 class Keeper:
-    """A keeper without a process, that hears what pipelines tell."""
+    """The positions of pipelines, as their events report them."""
 
     def __init__(self) -> None:
-        self.process = MaintenanceProcess(
-            wakeups=WakeupRegistry(), telemetry=Telemetry(), clock=SystemClock()
-        )
-        self.telemetry = Telemetry([self.process.handle])
+        self.positions = PipelinePositions()
+        self.telemetry = Telemetry([self.positions.handle])
 
     def deliver(self, **folders: str) -> None:
-        self.process.set_tables({}, folders)
+        self.positions.set_pipelines(folders)
 
     def tell(self, version: int, name: str = "orders") -> None:
         self.telemetry.emit(
@@ -48,7 +45,7 @@ class Keeper:
         self.telemetry.emit(events.TableAltered(table=name, engine="arrow", path="/b"))
 
     def needs(self, folder: str = A) -> RetentionFloor:
-        return self.process._needs(folder, "")
+        return self.positions.floor(folder, "")
 
 
 @pytest.fixture
@@ -125,7 +122,7 @@ async def test_a_reset_of_a_paused_pipeline_is_known_at_once(
     config = Config(**settings)
     state = open_state(config, clock=SystemClock())
     told: list[events.Event] = []
-    telemetry = Telemetry([keeper.process.handle, told.append])
+    telemetry = Telemetry([keeper.positions.handle, told.append])
     async with state.hold():
         offset = await reset_offset(config, "orders", "3", state=state, telemetry=telemetry)
     assert keeper.needs() == RetentionFloor(from_version=3)

@@ -31,7 +31,7 @@ from tailerd.formats.delta.maintenance.distributed.request import CheckpointRequ
 from tailerd.formats.delta.maintenance.distributed.splits import commit_splits
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
-from tailerd.maintenance.engine_messages import EngineRequest
+from tailerd.maintenance.programs import EngineRequest
 from tailerd.registry import MAINTENANCE_PROGRAMS
 from tailerd.spark.maintenance_program import SparkTaskExecutor
 from tests.doubles.sim_clock import SimClock

@@ -14,7 +14,8 @@ from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, ChecksumPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
 from tailerd.maintenance.opening import MaintainedTable
-from tailerd.maintenance.table_maintainer import REFUSED_SECONDS, KeptTable, TableMaintainer
+from tailerd.maintenance.programs import KeptTable
+from tailerd.maintenance.table_maintainer import REFUSED_SECONDS, TableMaintainer
 from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.local import LocalStore
 from tailerd.telemetry import Telemetry, events

@@ -138,7 +138,9 @@ async def test_problems_beside_the_tables_are_alerts_too() -> None:
     watched.problems = [TROUBLE]
     await watched.wait(16 * 60)
     assert watched.names == [("TailerdNotificationsFailing", False)]
-    ended = events.MaintenanceProcessEnded(attempt=1, error_code="bug", error="Killed.")
+    ended = events.GrowthUnavailable(
+        table="orders", error_code="maintenance_process", error="Killed."
+    )
     watched.tell(*[ended] * 4)
     await watched.wait(15)
-    assert ("TailerdMaintenanceProcessEnds", False) in watched.names
+    assert ("TailerdMaintenanceJobsKilled", False) in watched.names

@@ -1,4 +1,4 @@
-"""Maintains Lance tables by pylance's own calls, in the maintenance process.
+"""Maintains Lance tables by pylance's own calls, in processes of their own.
 
 Compaction and index updates are commits that change no row. A cleanup deletes versions, but never
 one that a pipeline needs: the one before the first it has yet to deliver, and all later ones.

@@ -201,11 +201,18 @@ class DeltaMaintenance:
             TableError, StorageError: It failed; no reader sees a wrong state.
         """
         try:
-            return await self._apply(assessment, decision)
+            result = await self._apply(assessment, decision)
         except BaseException:
             # The next assessment reads the log again.
             self._held.drop()
             raise
+        self.note_result(assessment, result)
+        return result
+
+    def note_result(self, assessment: LogAssessment, result: JobResult) -> None:
+        """Note commits that a compaction found to be empty, so that they do not trigger another."""
+        if result.job == "log_compaction" and result.outcome == "nothing_to_say":
+            self._empty_until = assessment.table_id, result.version
 
     async def _apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
         found = assessment.payload
@@ -230,8 +237,6 @@ class DeltaMaintenance:
         if start is None or end is None:
             raise BugError("A compaction has a range of versions.")
         written = await self._writer.write_compaction(state, start, end)
-        if written.outcome == "nothing_to_say":
-            self._empty_until = state.metadata.id, end
         return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
 
     def _without_empty_commits(self, stats: LogStats, state: TableState) -> LogStats:

@@ -1,4 +1,4 @@
-"""The process that maintains logs: it is killed, stopped and asked, and deliveries never notice."""
+"""Maintenance runs each job in a process: it is killed, stopped, and deliveries never notice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 import deltalake
 import pytest
 
+from tailerd.backoff import Backoff
+from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.formats.delta.maintenance.policies import (
     CheckpointPolicy,
@@ -24,12 +25,15 @@ from tailerd.formats.delta.maintenance.policies import (
     Policies,
 )
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause
-from tailerd.maintenance.maintenance_process import MaintenanceProcess
-from tailerd.maintenance.table_maintainer import KeptTable
+from tailerd.maintenance import programs, scheduler
+from tailerd.maintenance.programs import KeptTable
+from tailerd.maintenance.scheduler import MaintenanceScheduler
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import WakeupRegistry
-from tests.integration.daemon.running import daemon, eventually, file_table, log_of, write_config
-from tests.maintenance.tables import grow, living_table
+from tests.integration.daemon.running import daemon, eventually, write_config
+from tests.maintenance.tables import living_table
+from tests.maintenance.test_cleanup import commits_of, daily
 from tests.maintenance.test_daemon_keeps_logs import (
     big_table,
     checkpoints,
@@ -50,15 +54,16 @@ WAIT_SECONDS = 30
 
 
 class Kept:
-    """A keeper's process with everything it told."""
+    """A scheduler with everything it reported."""
 
     def __init__(self, *, is_once: bool = False) -> None:
         self.told: list[Any] = []
         self._is_told = asyncio.Event()
-        self.process = MaintenanceProcess(
+        self.scheduler = MaintenanceScheduler(
             wakeups=WakeupRegistry(),
             telemetry=Telemetry([self._on_message]),
             clock=SystemClock(),
+            stores=Stores(),
             is_once=is_once,
         )
 
@@ -67,7 +72,7 @@ class Kept:
         self._is_told.set()
 
     def keep(self, policies: Policies = OFTEN, /, **tables: TableBuilder) -> None:
-        self.process.set_tables(
+        self.scheduler.set_tables(
             {
                 name: KeptTable(
                     place=str(table.folder),
@@ -91,11 +96,11 @@ class Kept:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.Task[None]]:
-        task = asyncio.create_task(self.process.run())
+        task = asyncio.create_task(self.scheduler.run())
         try:
             yield task
         finally:
-            self.process.cancel()
+            self.scheduler.cancel()
             async with asyncio.timeout(WAIT_SECONDS):
                 await task
 
@@ -114,9 +119,157 @@ def children_of(pid: int) -> list[int]:
         # Processes end while one looks.
         with suppress(OSError):
             parent = (process / "stat").read_text().rpartition(") ")[2].split()[1]
-            if int(parent) == pid and b"maintenance_worker" in (process / "cmdline").read_bytes():
+            if int(parent) == pid and b".job_program" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     return found
+
+
+async def job_of(keeper: Kept, job: str) -> int:
+    """Wait until a job of a table runs; return the number of its process."""
+    begun = events.MaintenanceStarted(table="big", job=job)
+    await keeper.until(lambda: begun in keeper.told)
+    await asyncio.to_thread(eventually, lambda: bool(children_of(os.getpid())))
+    [found] = children_of(os.getpid())
+    # Its priority is low as soon as it has loaded what it needs.
+    await asyncio.to_thread(eventually, lambda: os.getpriority(os.PRIO_PROCESS, found) >= 10)
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", [MaintenanceScheduler.stop, MaintenanceScheduler.cancel])
+async def test_it_ends_with_its_job_when_stopped_and_at_once_when_cancelled(
+    tmp_path: Path, end: Callable[[MaintenanceScheduler], None]
+) -> None:
+    table, keeper = big_table(tmp_path / "big"), Kept()
+    keeper.keep(Policies(checkpoint=CheckpointPolicy(every_commits=3)), big=table)
+    async with keeper.running() as running:
+        pid = await job_of(keeper, "checkpoint")
+        end(keeper.scheduler)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await running
+    assert not is_there(pid)
+    assert not keeper.of(events.MaintenanceFailed)
+    is_done = bool(keeper.of(events.LogMaintained))
+    assert is_done == (end is MaintenanceScheduler.stop)
+    assert checkpoints(table.folder) == ([table.version] if is_done else [])
+
+
+@pytest.mark.full
+async def test_a_job_that_is_killed_fails_alone_and_is_tried_again(tmp_path: Path) -> None:
+    table, keeper = big_table(tmp_path / "big"), Kept()
+    small = living_table(tmp_path / "small")
+    before = {path.name for path in table.log.iterdir()}
+    keeper.keep(Policies(checkpoint=CheckpointPolicy(every_commits=3)), big=table)
+    async with keeper.running():
+        pid = await job_of(keeper, "checkpoint")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # They are meant for the daemon.
+            os.kill(pid, number)
+        await asyncio.sleep(0.1)
+        assert is_there(pid)
+        os.kill(pid, signal.SIGKILL)
+        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
+        assert len(deltalake.DeltaTable(table.folder).file_uris()) == 60_000
+        keeper.keep(OFTEN, big=table, small=small)
+        await keeper.until(
+            lambda: (
+                {e.table for e in keeper.of(events.LogMaintained) if e.job == "checkpoint"}
+                == {"small", "big"}
+            )
+        )
+    [failed] = keeper.of(events.MaintenanceFailed)
+    assert (failed.table, failed.job, failed.error_code) == (
+        "big",
+        "checkpoint",
+        "maintenance_process",
+    )
+    assert "SIGKILL" in failed.error
+    after = {path.name for path in table.log.iterdir() if not path.name.startswith(".")}
+    assert after - before == {
+        f"{table.version:020}.checkpoint.parquet",
+        f"{table.version:020}.crc",
+        "_last_checkpoint",
+    }
+
+
+@pytest.mark.full
+async def test_a_measurement_that_is_killed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_MEASURE_RETRY", Backoff(first_seconds=1.0, max_seconds=1.0))
+    table, keeper = big_table(tmp_path / "big"), Kept()
+    big = KeptTable(
+        place=str(table.folder),
+        folder=str(table.log),
+        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
+        is_alone=True,
+        is_measured=True,
+    )
+    keeper.scheduler.set_tables({"big": big}, {})
+    async with keeper.running():
+        os.kill(await job_of(keeper, "measure"), signal.SIGKILL)
+        await keeper.until(lambda: keeper.of(events.GrowthUnavailable))
+        await keeper.until(lambda: keeper.of(events.TableMeasured))
+    [failed] = keeper.of(events.GrowthUnavailable)
+    assert failed.error_code == "maintenance_process"
+
+
+async def test_a_program_that_cannot_be_started_is_reported_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_PROGRAM", "tailerd.no_such_program")
+    keeper = Kept()
+    keeper.keep(orders=living_table(tmp_path))
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
+    failed = keeper.of(events.MaintenanceFailed)[0]
+    assert failed.error_code == "maintenance_process"
+    assert "no_such_program" in failed.error
+
+
+async def test_a_cleanup_in_a_process_asks_what_pipelines_need(tmp_path: Path) -> None:
+    table, keeper = daily(tmp_path / "orders"), Kept()
+    table.checkpoint(12)
+    table.checkpoint(30)
+    cleanup = CleanupPolicy(is_enabled=True, every_seconds=1)
+    folder = str(table.log)
+    kept_table = KeptTable(
+        place=str(table.folder),
+        folder=folder,
+        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=None), cleanup=cleanup)),
+        is_alone=False,
+    )
+    keeper.scheduler.set_tables({"orders": kept_table}, {"view": folder})
+    async with keeper.running():
+        await keeper.until(lambda: keeper.of(events.LogAssessed))
+        await asyncio.sleep(0.5)
+        assert commits_of(table)[0] == 0, "the pipeline has not reported its position"
+        offset = Offset(table_id=table.table_id, version=Version(15)).to_json()
+        keeper.scheduler.handle(
+            events.OffsetSaved(
+                table="view", engine="arrow", version=15, offset=offset, duration_seconds=0.0
+            )
+        )
+        await keeper.until(lambda: keeper.of(events.LogMaintained))
+    done = keeper.of(events.LogMaintained)[0]
+    assert (done.job, done.result) == ("cleanup", "deleted")
+    assert commits_of(table)[0] == 12
+
+
+@pytest.mark.full
+def test_a_daemon_of_which_a_job_is_killed_goes_on_and_says_so(tmp_path: Path) -> None:
+    table = big_table(tmp_path / "orders")
+    config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often()))
+    with daemon(config) as process:
+        eventually(lambda: bool(children_of(process.pid)))
+        [child] = children_of(process.pid)
+        os.kill(child, signal.SIGKILL)
+        eventually(lambda: checkpoints(table.folder) == [table.version])
+        assert status_of(config, "orders")["state"] == "running"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    [line] = lines_of(config, "Maintenance job failed, retrying")
+    assert line["error_code"] == "maintenance_process"
 
 
 async def test_every_policy_and_event_goes_through_the_pipe(tmp_path: Path) -> None:
@@ -142,143 +295,15 @@ async def test_every_policy_and_event_goes_through_the_pipe(tmp_path: Path) -> N
     assert requests.keys() >= {"list", "get", "put"}
 
 
-@pytest.mark.parametrize("end", [MaintenanceProcess.stop, MaintenanceProcess.cancel])
-async def test_it_ends_when_asked_and_when_cancelled(
-    tmp_path: Path, end: Callable[[MaintenanceProcess], None]
-) -> None:
-    keeper = Kept()
-    keeper.keep(orders=living_table(tmp_path))
-    async with keeper.running() as running:
-        await keeper.until(lambda: keeper.of(events.LogMaintained))
-        pid = keeper.process.pid
-        assert pid is not None
-        end(keeper.process)
-        async with asyncio.timeout(WAIT_SECONDS):
-            await running
-    assert not is_there(pid)
-    assert not keeper.of(events.MaintenanceProcessEnded)
-
-
 async def test_asked_to_end_before_it_began_it_ends(tmp_path: Path) -> None:
     keeper = Kept()
     keeper.keep(orders=living_table(tmp_path))
     async with keeper.running() as running:
         await asyncio.sleep(0)
-        keeper.process.stop()
+        keeper.scheduler.stop()
         async with asyncio.timeout(WAIT_SECONDS):
             await running
     assert not keeper.of(events.LogMaintained)
-
-
-@pytest.mark.full
-async def test_a_signal_that_is_meant_for_the_daemon_does_not_end_it(tmp_path: Path) -> None:
-    table, keeper = living_table(tmp_path), Kept()
-    keeper.keep(orders=table)
-    async with keeper.running():
-        await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 2)
-        assert keeper.process.pid is not None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(keeper.process.pid, number)
-        for version in range(20, 24):
-            grow(table, version)
-        keeper.process._ring("orders")
-        await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 4)
-    assert not keeper.of(events.MaintenanceProcessEnded)
-
-
-async def test_it_is_as_patient_as_the_system_lets_it_be(tmp_path: Path) -> None:
-    keeper = Kept()
-    keeper.keep(orders=living_table(tmp_path))
-    async with keeper.running():
-        await keeper.until(lambda: keeper.of(events.LogAssessed))
-        assert keeper.process.pid is not None
-        assert os.getpriority(os.PRIO_PROCESS, keeper.process.pid) >= 10
-
-
-@pytest.mark.full
-async def test_killed_in_the_middle_of_a_job_it_is_told_started_again_and_done(
-    tmp_path: Path,
-) -> None:
-    table, keeper = big_table(tmp_path / "big"), Kept()
-    small = living_table(tmp_path / "small")
-    before = {path.name for path in table.log.iterdir()}
-    keeper.keep(OFTEN, big=table)
-    async with keeper.running():
-        begun = events.MaintenanceStarted(table="big", job="checkpoint")
-        await keeper.until(lambda: begun in keeper.told)
-        pid = keeper.process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        keeper.keep(OFTEN, big=table, small=small)
-        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
-        assert len(deltalake.DeltaTable(table.folder).file_uris()) == 60_000
-        # What killed it is held, everybody else's turn comes.
-        await keeper.until(
-            lambda: [e.table for e in keeper.of(events.LogMaintained)].count("small") == 2
-        )
-        await keeper.until(
-            lambda: (
-                "big" in [e.table for e in keeper.of(events.LogMaintained) if e.job != "checksum"]
-            )
-        )
-    [ended] = keeper.of(events.MaintenanceProcessEnded)
-    [failed] = keeper.of(events.MaintenanceFailed)
-    assert "SIGKILL" in ended.error
-    assert (failed.table, failed.job, failed.error_code) == (
-        "big",
-        "checkpoint",
-        "maintenance_process",
-    )
-    order = [e.table for e in keeper.of(events.LogMaintained) if e.job == "checkpoint"]
-    assert order == ["small", "big"]
-    after = {path.name for path in table.log.iterdir() if not path.name.startswith(".")}
-    assert after - before == {
-        f"{table.version:020}.checkpoint.parquet",
-        f"{table.version:020}.crc",
-        "_last_checkpoint",
-    }
-
-
-@pytest.mark.full
-async def test_killed_while_a_table_is_measured_that_table_is_held(tmp_path: Path) -> None:
-    table, keeper = big_table(tmp_path / "big"), Kept()
-    big = KeptTable(
-        place=str(table.folder),
-        folder=str(table.log),
-        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
-        is_alone=True,
-        is_measured=True,
-    )
-    keeper.process.set_tables({"big": big}, {})
-    async with keeper.running():
-        begun = events.MaintenanceStarted(table="big", job="measure")
-        await keeper.until(lambda: begun in keeper.told)
-        assert keeper.process.pid is not None
-        os.kill(keeper.process.pid, signal.SIGKILL)
-        await keeper.until(lambda: keeper.of(events.MaintenanceFailed))
-        await keeper.until(lambda: keeper.of(events.TableMeasured))
-    [failed] = keeper.of(events.MaintenanceFailed)
-    assert (failed.table, failed.job, failed.error_code) == (
-        "big",
-        "measure",
-        "maintenance_process",
-    )
-    assert "is skipped for" in failed.error
-
-
-async def test_one_that_cannot_be_started_is_told_with_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "tailerd.maintenance.maintenance_process._PROGRAM", "tailerd.no_such_program"
-    )
-    keeper = Kept()
-    keeper.keep(orders=living_table(tmp_path))
-    async with keeper.running():
-        await keeper.until(lambda: len(keeper.of(events.MaintenanceProcessEnded)) == 2)
-        [first, second] = keeper.of(events.MaintenanceProcessEnded)
-    assert "no_such_program" in first.error
-    assert (first.attempt, second.attempt) == (1, 2)
 
 
 @pytest.mark.full
@@ -288,8 +313,8 @@ async def test_once_errors_of_tables_come_back_and_the_others_are_done(tmp_path:
     keeper = Kept(is_once=True)
     keeper.keep(refused=refused, orders=living_table(tmp_path / "orders"))
     async with asyncio.timeout(WAIT_SECONDS):
-        await keeper.process.run()
-    [error] = keeper.process.errors
+        await keeper.scheduler.run()
+    [error] = keeper.scheduler.errors
     assert error.code == "unsupported_feature"
     assert len(keeper.of(events.LogMaintained)) == 2
 
@@ -315,37 +340,9 @@ def test_the_process_goes_with_a_daemon_that_is_killed_and_the_next_one_goes_on(
         assert process.wait(20) == 0
 
 
-def test_a_daemon_whose_maintenance_is_killed_goes_on_and_says_so(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 4)
-    config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often()))
-    with daemon(config) as process:
-        eventually(lambda: checkpoints(table.folder) == [4])
-        [child] = children_of(process.pid)
-        os.kill(child, signal.SIGKILL)
-        for number in range(5, 9):
-            table.append([{"id": number}])
-        eventually(lambda: checkpoints(table.folder)[-1] >= 7)
-        assert children_of(process.pid) not in ([], [child])
-        assert status_of(config, "orders")["state"] == "running"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-    [line] = lines_of(config, "Maintenance process exited")
-    assert line["error_code"] == "maintenance_process"
-
-
-@pytest.mark.full
-def test_a_daemon_without_maintenance_starts_no_such_process(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 2)
-    config = write_config(tmp_path, orders=file_table(table.folder, tmp_path / "out"))
-    with daemon(config) as process:
-        eventually(lambda: "Starting position resolved" in log_of(config))
-        time.sleep(0.5)
-        assert children_of(process.pid) == []
-
-
 def test_the_program_ends_by_itself_where_nobody_talks_to_it() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tailerd.maintenance.maintenance_worker"],
+        [sys.executable, "-m", "tailerd.maintenance.job_program"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=30,
@@ -355,7 +352,10 @@ def test_the_program_ends_by_itself_where_nobody_talks_to_it() -> None:
 
 
 @pytest.mark.full
-async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Path) -> None:
+async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MEASURE_SHARE", 1)
     table, keeper = table_of(tmp_path, 4), Kept()
     place = KeptTable(
         place=str(tmp_path),
@@ -364,7 +364,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Pa
         is_alone=True,
         is_measured=True,
     )
-    keeper.process.set_tables({"orders": place}, {})
+    keeper.scheduler.set_tables({"orders": place}, {})
     async with keeper.running():
         await keeper.until(lambda: keeper.of(events.TableMeasured))
         first = keeper.of(events.TableMeasured)[0]
@@ -372,7 +372,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Pa
         assert (first.checkpoint_version, first.commits_since_checkpoint) == (4, 0)
         assert (first.pending_files, first.pending_bytes) == (None, None)
         table.append([{"id": 5}, {"id": 6}])
-        keeper.process._ring("orders")
+        keeper.scheduler.ring("orders")
         await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].version == 5)
         last = keeper.of(events.TableMeasured)[-1]
         assert (last.files, last.rows, last.commits_since_checkpoint) == (5, 6, 1)
@@ -383,7 +383,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(tmp_path: Pa
         other.create()
         for number in range(5):
             other.append([{"id": number}])
-        keeper.process._ring("orders")
+        keeper.scheduler.ring("orders")
         await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].rows == 5)
 
 
@@ -392,7 +392,7 @@ async def test_what_is_let_go_is_not_shown_again(tmp_path: Path) -> None:
     keeper.keep(orders=living_table(tmp_path / "a"), others=living_table(tmp_path / "b"))
     async with keeper.running():
         await keeper.until(lambda: keeper.of(events.LogMaintained))
-        keeper.process.remove_all_but({})
+        keeper.scheduler.remove_all_but({})
         removed = len(keeper.told)
         await asyncio.sleep(1.5)
     assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogAssessed)]
