@@ -97,9 +97,7 @@ SINKS: dict[str, Callable[[Path], Subject]] = {
 # The broker that the tests of Kafka share: which of these need it, no fixture of theirs says.
 ON_KAFKA = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 KAFKA_SINKS: dict[str, dict[str, Any]] = {
-    f"kafka-{batching}-{delivery}": {"batching": batching, "delivery": delivery}
-    for batching in ("batches", "records")
-    for delivery in ("at-least-once", "exactly-once")
+    f"kafka-{delivery}": {"delivery": delivery} for delivery in ("at-least-once", "exactly-once")
 }
 
 

@@ -31,7 +31,11 @@ _PIECE_BYTES = 8 * 1024**2
 
 
 class BatchProducer:
-    """A `Producer` of finished batches."""
+    """Passes records to kafka-python as finished batches. Blocking; used by one thread at a time.
+
+    Records of one partition arrive in the order in which they were sent. Inside a transaction they
+    are part of it.
+    """
 
     def __init__(self, producer: KafkaProducer, *, compression: Compression) -> None:
         self._producer = producer
@@ -40,7 +44,14 @@ class BatchProducer:
     def send(
         self, request: ProduceRequest, acknowledgements: Acknowledgements
     ) -> tuple[OversizeRecord, ...]:
-        """Build batches piece by piece and pass them to the sender."""
+        """Pass on all records except those that are too large, which are returned.
+
+        Returns when everything is passed to the client; waits while too much is in flight.
+        `acknowledgements` is notified of acknowledgements and failures.
+
+        Raises:
+            TailerdError: Earlier records failed; some of these may be in flight.
+        """
         oversize: list[OversizeRecord] = []
         for start, piece in _pieces(request):
             built = record_batches(

@@ -251,12 +251,6 @@ class KafkaSinkConfig(SinkConfig):
         description="Topic for what cannot be delivered; the reason is in the headers.",
         examples=["orders.changes.dead"],
     )
-    batching: Literal["batches", "records"] = Field(
-        default="batches",
-        description="`batches` hands finished record batches to kafka-python; `records` sends one"
-        " record at a time through its public interface, which takes many times the CPU.",
-        examples=["batches"],
-    )
     max_in_flight_bytes: SizeBytes = Field(
         default=32 * 1024**2,
         ge=64 * 1024,

@@ -51,7 +51,6 @@ class Connection:
         self._servers = list(config.bootstrap_servers)
         self._options = reveal_secrets(config.producer)
         self.secrets = tuple(str(self._options[n]) for n in SECRETS if self._options.get(n))
-        self.is_finished_batches = config.batching == "batches"
 
     @property
     def address(self) -> str:
@@ -75,9 +74,8 @@ class Connection:
             TailerdError: The brokers cannot be reached, or refuse.
         """
         options = {**_DEFAULTS, "delivery_timeout_ms": DEFAULT_DELIVERY_TIMEOUT_MS, **self._options}
-        if self.is_finished_batches:
-            # Batches are already compressed; the client would require libraries it does not need.
-            options["compression_type"] = None
+        # Batches are already compressed; the client would require libraries it does not need.
+        options["compression_type"] = None
         with self._opening():
             producer = KafkaProducer(
                 bootstrap_servers=self._servers,

@@ -1,17 +1,14 @@
-"""A request to write records to one topic, and the protocol of both kinds of producers."""
+"""A request to write records to one topic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.records.base import Header, Records
-from tailerd.sinks.kafka.acknowledgements import Acknowledgements
-from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
 from tailerd.sinks.topics.control_records import ControlRecord
 
 
@@ -61,24 +58,3 @@ def control_record(record: ControlRecord, *, max_bytes: int) -> ProduceRequest:
         timestamps_ms=record.timestamp_ms,
         max_bytes=max_bytes,
     )
-
-
-class Producer(Protocol):
-    """Passes records to kafka-python. Blocking; used by one thread at a time.
-
-    Records of one partition arrive in the order in which they were sent. Inside a transaction they
-    are part of it.
-    """
-
-    def send(
-        self, request: ProduceRequest, acknowledgements: Acknowledgements
-    ) -> tuple[OversizeRecord, ...]:
-        """Pass on all records except those that are too large, which are returned.
-
-        Returns when everything is passed to the client; waits while too much is in flight.
-        `acknowledgements` is notified of acknowledgements and failures.
-
-        Raises:
-            TailerdError: Earlier records failed; some of these may be in flight.
-        """
-        ...

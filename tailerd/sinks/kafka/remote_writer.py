@@ -182,4 +182,4 @@ def _likeness(config: KafkaSinkConfig, transactional_id: str | None) -> tuple[ob
     options = tuple(sorted(reveal_secrets(config.producer).items()))
     servers = tuple(config.bootstrap_servers)
     # A producer that joins transactions can join those of any id.
-    return servers, options, config.batching, transactional_id is None
+    return servers, options, transactional_id is None

@@ -54,10 +54,9 @@ from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
 from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import map_error
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
-from tailerd.sinks.kafka.produce_request import Producer, ProduceRequest, control_record
+from tailerd.sinks.kafka.produce_request import ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import OversizeRecord
-from tailerd.sinks.kafka.record_producer import RecordProducer
 from tailerd.sinks.kafka.routing import (
     Destination,
     Router,
@@ -118,10 +117,8 @@ class Session:
         self._window = window
         # Whether another process may be writing in a transaction of this one.
         self._is_shared = False
-        self._producer: Producer = (
-            BatchProducer(self._client, compression=Compression(connection.compression))
-            if config.batching == "batches"
-            else RecordProducer(self._client)
+        self._producer = BatchProducer(
+            self._client, compression=Compression(connection.compression)
         )
 
     @classmethod

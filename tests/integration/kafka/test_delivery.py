@@ -31,7 +31,6 @@ from tests.kafka.topics import Topics
 pytestmark = pytest.mark.kafka
 
 BOTH = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-WAYS = pytest.mark.parametrize("batching", ["batches", "records"])
 
 
 class Place:
@@ -137,13 +136,10 @@ async def kept(sink: KafkaSink, place: Place) -> int | None:
     return None if saved is None else saved.offset.version
 
 
-@WAYS
-async def test_records_have_key_headers_and_the_time_of_the_commit(
-    place: Place, batching: str
-) -> None:
+async def test_records_have_key_headers_and_the_time_of_the_commit(place: Place) -> None:
     place.create()
     headers = {"origin": "lake", "version": "{table}/{commit_version}"}
-    async with place.open(key=["id"], headers=headers, batching=batching, event_ids=True) as sink:
+    async with place.open(key=["id"], headers=headers, event_ids=True) as sink:
         await sink.write(commit(0, ids_of(0, 7)))
     [record] = place.read()
     assert record.key == b'{"id":7}'
@@ -156,14 +152,13 @@ async def test_records_have_key_headers_and_the_time_of_the_commit(
     assert json.loads(record.value or b"")["_commit_version"] == 0
 
 
-@WAYS
 async def test_headers_stay_with_their_rows_where_a_batch_is_larger_than_what_is_built_at_once(
-    place: Place, batching: str
+    place: Place,
 ) -> None:
     place.create()
     # Twice what `BatchProducer` lays out at once.
     wide = rows_of(0, id=list(range(160)), text=["x" * 100_000] * 160)
-    async with place.open(key=["id"], batching=batching, event_ids=True) as sink:
+    async with place.open(key=["id"], event_ids=True) as sink:
         await sink.write(commit(0, wide))
     found = {record.key: dict(record.headers)["tailerd.id"] for record in place.read()}
     assert found == {b'{"id":%d}' % row: b"id-1/0/0.%d" % row for row in range(160)}
@@ -181,14 +176,11 @@ async def test_records_say_the_id_that_the_table_had_where_their_delivery_begins
     assert [source["table_id"] for source in sources] == ["table-1", "table-2"]
 
 
-@WAYS
-async def test_both_ways_put_a_key_into_the_partition_where_other_producers_put_it(
-    place: Place, batching: str
-) -> None:
+async def test_a_key_is_in_the_partition_where_other_producers_put_it(place: Place) -> None:
     from kafka.partitioner.default import murmur2
 
     place.create(partitions=5)
-    async with place.open(key=["id"], batching=batching) as sink:
+    async with place.open(key=["id"]) as sink:
         await sink.write(commit(0, ids_of(0, *range(200))))
     records = place.read()
     assert len(records) == 200
@@ -264,13 +256,12 @@ async def test_a_topic_of_offsets_that_would_forget_them_is_refused(place: Place
 
 
 @BOTH
-@WAYS
 async def test_a_row_that_is_too_large_stops_the_delivery_and_nothing_is_saved(
-    place: Place, guarantee: str, batching: str
+    place: Place, guarantee: str
 ) -> None:
     place.create()
     large = rows_of(0, id=[1, 2], text=["small", "x" * 2_000_000])
-    async with place.open(guarantee, batching=batching) as sink:
+    async with place.open(guarantee) as sink:
         with pytest.raises(SinkRefusedError, match="takes 1048576") as raised:
             await sink.write(commit(0, large))
         assert not raised.value.retryable
@@ -280,15 +271,14 @@ async def test_a_row_that_is_too_large_stops_the_delivery_and_nothing_is_saved(
 
 
 @BOTH
-@WAYS
 async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arrive(
-    place: Place, guarantee: str, batching: str
+    place: Place, guarantee: str
 ) -> None:
     place.create(config={"max.message.bytes": "10000"})
     place.topics.create(place.other)
     rows = rows_of(0, id=[1, 2, 3], text=["a", "x" * 20_000, "c"])
     options = {"on_oversize": "dead-letter", "dead_letter_topic": place.other, "key": ["id"]}
-    async with place.open(guarantee, batching=batching, **options) as sink:
+    async with place.open(guarantee, **options) as sink:
         assert await sink.write(commit(0, rows)) == 3
         assert await kept(sink, place) == 1
     assert place.ids() == [1, 3]
