@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 CUSTOMERS = ("Ada", "Bola", "Chiara", "Dmitri", "Emre", "Fatima", "Gyeong", "Hinemoa")
 _STEPS = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
@@ -88,3 +92,18 @@ class DemoOrders:
             "updated_at": datetime.now(UTC),
         }
         return OrderChange(order_id=number, after=self.orders[number])
+
+
+def publish_file(path: Path, content: bytes) -> None:
+    """Write a temporary file and rename it: readers see all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(content)
+    aside.replace(path)
+
+
+def encode_parquet(table: pa.Table) -> bytes:
+    """Return a table as the content of a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()

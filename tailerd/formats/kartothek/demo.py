@@ -6,7 +6,6 @@ does: data file first, then the schema, then the metadata by rename.
 
 from __future__ import annotations
 
-import io
 import json
 import uuid
 from datetime import UTC, datetime
@@ -14,9 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tailerd.formats.demo_orders import CUSTOMERS, DemoOrders
+from tailerd.formats.demo_orders import CUSTOMERS, DemoOrders, encode_parquet, publish_file
 from tailerd.formats.kartothek.metadata import CREATION_TIME, SUPPORTED_VERSION, metadata_name
 from tailerd.formats.kartothek.table_schema import COMMON_METADATA
 from tailerd.formats.parts import Demo
@@ -69,10 +67,10 @@ class DemoDataset(DemoOrders):
                 folder = f"{name}/{_TABLE}/{_PARTITION}={quote(customer)}"
                 key = f"{folder}/{uuid.uuid4().hex}.parquet"
                 table = pa.Table.from_pylist(rows, SCHEMA).drop_columns([_PARTITION])
-                _put(store / key, _parquet(table))
+                publish_file(store / key, encode_parquet(table))
                 self._keys[customer] = key
-        _put(store / name / _TABLE / COMMON_METADATA, _parquet(SCHEMA.empty_table()))
-        _put(store / metadata_name(name, "json"), json.dumps(self._metadata(name)).encode())
+        publish_file(store / name / _TABLE / COMMON_METADATA, encode_parquet(SCHEMA.empty_table()))
+        publish_file(store / metadata_name(name, "json"), json.dumps(self._metadata(name)).encode())
 
     def _metadata(self, name: str) -> dict[str, object]:
         start = len(f"{name}/{_TABLE}/")
@@ -86,20 +84,6 @@ class DemoDataset(DemoOrders):
             "partitions": partitions,
             "partition_keys": [_PARTITION],
         }
-
-
-def _parquet(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
-def _put(path: Path, content: bytes) -> None:
-    """Write to a temporary file and rename it: readers see all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_bytes(content)
-    aside.replace(path)
 
 
 DEMO = Demo(table=DemoDataset)
