@@ -39,8 +39,8 @@ from tailerd.telemetry.status import StatusBoard
 from tailerd.web.control import ControlRoutes
 from tailerd.web.daemon_page import Settings
 from tailerd.web.dashboard import Dashboard
-from tailerd.web.listener import Listener
 from tailerd.web.pages import Pages
+from tailerd.web.server import Listener
 
 
 class _StateReports:

@@ -17,7 +17,6 @@ from tailerd.telemetry.maintenance_events import MaintenanceStarted as Maintenan
 from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
 from tailerd.telemetry.storage_events import CheckpointSkipped as CheckpointSkipped
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
-from tailerd.telemetry.storage_events import ConnectionsRefused as ConnectionsRefused
 from tailerd.telemetry.storage_events import DiscoveryFailed as DiscoveryFailed
 from tailerd.telemetry.storage_events import DiscoveryResumed as DiscoveryResumed
 from tailerd.telemetry.storage_events import HistoryUnsaved as HistoryUnsaved
@@ -408,7 +407,6 @@ Event = (
     | StateTaken
     | StateLeaseLost
     | HistoryUnsaved
-    | ConnectionsRefused
     | NotificationsFailed
     | NotificationsResumed
     | NotificationsMissed

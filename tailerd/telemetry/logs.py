@@ -90,7 +90,6 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.StateAwaited: ("warning", "State is locked by another process, waiting"),
     events.StateTaken: ("info", "State lock acquired"),
     events.StateLeaseLost: ("error", "State lock lost to another daemon, shutting down"),
-    events.ConnectionsRefused: ("warning", "Connection limit reached, closing new connections"),
     events.HistoryUnsaved: ("warning", "Console history not saved"),
     events.NotificationsFailed: (
         "warning",

@@ -77,14 +77,6 @@ class StateLeaseLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionsRefused:
-    """The listener closes new connections at once; at most one event a minute, with a `reason`."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUnsaved:
     """The history of the page cannot be written; a restart begins without it."""
 

@@ -180,5 +180,4 @@ _DESCRIBE: Mapping[type[events.Event], _Describe] = {
     events.StateTaken: _named("state", "info", "Acquired {}.", "path"),
     events.StateLeaseLost: _explained("state", "error"),
     events.HistoryUnsaved: _explained("history not saved", "warning"),
-    events.ConnectionsRefused: _explained("connections", "warning"),
 }

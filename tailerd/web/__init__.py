@@ -30,15 +30,13 @@ HTTPS is `http.tls: {cert, key}`; renewed files are loaded within half a minute.
 client certificate counts like the token. The commands take their authorities from
 `SSL_CERT_FILE`, and send the token, not a certificate.
 
-Further limits. The listener refuses names in `Host` other than its address and `http.hosts`; more
-than 50 requests a second from one address (after 400 at once), counted separately for clients with
-the token; after ten wrong tokens further wrong ones from that address, never the right one; bodies
-beyond 16 KiB; connections that do not complete a request, including its body, within ten seconds;
-and of more than 512 connections (or half of the files that the process may open, less 64) the
-longest idle. `/status` and `/metrics` are cached for twenty times as long as it took to compute
-them, at most a second (or twice as long as it took, if that is more), and never beyond a request
-that changes something. Of more than 32 clients that do not read their answer, the slowest are
-dropped. Every answer forbids scripts from elsewhere, frames and caching.
+Further limits. The listener refuses names in `Host` other than its address and `http.hosts`, bodies
+beyond 16 KiB, connections that do not complete a request, including its body, within ten seconds,
+readers that accept nothing for ten seconds, and of more than 256 connections the longest idle. It
+does not count the requests of an address: a reverse proxy does that. `/status` and `/metrics` are
+cached for twenty times as long as it took to compute them, at most a second (or twice as long as it
+took, if that is more), and never beyond a request that changes something. Every answer forbids
+scripts from elsewhere, frames and caching.
 
 The metrics of tables (`table_metrics: false` switches them off) load each table's file list once,
 concurrently with the deliveries, and then cost time proportional to each commit: files, bytes,

@@ -11,7 +11,6 @@ body, which need a CORS preflight, and this listener never grants one.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import re
@@ -24,7 +23,6 @@ from pydantic import SecretStr
 
 from tailerd.config import Address, HttpConfig
 from tailerd.web.answers import refusal
-from tailerd.web.limits import Allowance, client_of
 
 CONTROL_HEADER = "X-Tailerd"
 KNOWN_CALLER = web.RequestKey("known_caller", bool)
@@ -40,7 +38,6 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d{1,5})?")
 _LARGEST_BODY_BYTES = 16 * 1024
-_RETRY_SECONDS = {"Retry-After": "10"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +83,6 @@ class Guard:
         self._address = address
         self._access = access
         self._names = _LOOPBACK_NAMES | {address.host.lower()} | access.hosts
-        self._requests = Allowance(burst=400, per_second=50)
-        self._known_requests = Allowance(burst=400, per_second=50)
-        self._wrong_tokens = Allowance(burst=10, per_second=0.2)
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -98,17 +92,7 @@ class Guard:
     def _refused(self, request: web.Request) -> web.Response | None:
         if (request.content_length or 0) > _LARGEST_BODY_BYTES:
             return refusal(413, "too_large", "A request has 16 KiB at most.")
-        client, now = client_of(request.remote), asyncio.get_running_loop().time()
-        is_known = request[KNOWN_CALLER] = self._is_known(request)
-        # Unknown callers at the address of a known one (a proxy's) do not use up its allowance.
-        allowance = self._known_requests if is_known else self._requests
-        if request.path not in PROBES and not allowance.take(client, now):
-            text = "More than 50 requests a second came from this address."
-            return refusal(429, "too_many_requests", text, _RETRY_SECONDS)
-        is_wrong = not is_known and "Authorization" in request.headers and self._access.token
-        if is_wrong and not self._wrong_tokens.take(client, now):
-            text = "Too many wrong tokens came from this address; wait ten seconds."
-            return refusal(429, "too_many_tokens", text, _RETRY_SECONDS)
+        request[KNOWN_CALLER] = self._is_known(request)
         if request.match_info.http_exception is not None:
             return None  # No such path or method: that is the answer.
         if request.method in _READING:

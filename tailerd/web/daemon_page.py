@@ -22,7 +22,7 @@ from tailerd.telemetry import events
 from tailerd.telemetry.alerts import EVALUATE_SECONDS, AlertBoard
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web.large_answers import AnswerSender, SharedBody
+from tailerd.web.large_answers import SharedBody, send_body
 
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _TABLES = frozenset({"tables", "discover"})
@@ -63,7 +63,6 @@ class DaemonRoutes:
         self._unknown = unknown
         self._alerts = AlertBoard(clock)
         self._body = SharedBody(self._text)
-        self._sender = AnswerSender()
 
     def key_columns(self, table: str) -> list[str]:
         """Return the configured columns that identify a row of a table; empty if there are none."""
@@ -95,7 +94,7 @@ class DaemonRoutes:
     async def daemon(self, request: web.Request) -> web.StreamResponse:
         """Show the process, its alerts, its events and its settings, at most a second old."""
         found = await self._body.get()
-        return await self._sender.send(request, found.body, _JSON)
+        return await send_body(request, found.body, _JSON)
 
     async def configuration(self, request: web.Request) -> web.StreamResponse:
         """Show the settings of one table, defaults included, without secrets."""
@@ -104,7 +103,7 @@ class DaemonRoutes:
             return refused
         table = None if self.settings is None else self.settings.config.tables.get(name)
         shown = {} if table is None else shown_settings(table)
-        return await self._sender.send(request, json.dumps(shown).encode(), _JSON)
+        return await send_body(request, json.dumps(shown).encode(), _JSON)
 
     def _text(self) -> bytes:
         settings = self.settings

@@ -28,7 +28,7 @@ from tailerd.web import docs_pages
 from tailerd.web.answers import refusal
 from tailerd.web.daemon_page import DaemonRoutes
 from tailerd.web.explorer import ExplorerRoutes
-from tailerd.web.large_answers import AnswerSender, SharedBody
+from tailerd.web.large_answers import SharedBody, send_body
 from tailerd.web.live import LiveUpdates
 
 _TYPES = {
@@ -87,7 +87,6 @@ class Dashboard:
         self._keeper = HistoryKeeper(
             self._history, store, status=status, clock=clock, on_unsaved=self._emit_unsaved
         )
-        self._sender = AnswerSender()
         self._live = LiveUpdates(status, self._history, clock)
         self.explorer = ExplorerRoutes(self._refused)
         self.daemon = DaemonRoutes(
@@ -169,7 +168,7 @@ class Dashboard:
         if (refused := self._refused(name)) is not None:
             return refused
         found = await self._shared(name).get()
-        return await self._sender.send(request, found.body, _JSON)
+        return await send_body(request, found.body, _JSON)
 
     def _shared(self, name: str) -> SharedBody:
         """Return the serialized table that all of its viewers share."""
@@ -207,7 +206,7 @@ class Dashboard:
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_SECONDS:
             return refusal(400, "usage", f"`seconds` must be a number from 1 to {_MOST_SECONDS}.")
         body = await asyncio.to_thread(self._series_text, name, int(text))
-        return await self._sender.send(request, body, _JSON)
+        return await send_body(request, body, _JSON)
 
     def _series_text(self, name: str | None, seconds: int) -> bytes:
         return json.dumps(self._history.series(name, seconds), separators=(",", ":")).encode()

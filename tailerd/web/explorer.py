@@ -13,7 +13,7 @@ from aiohttp import web
 from tailerd.errors import TableError, TailerdError, UsageError
 from tailerd.pipeline.table_explorer import TableExplorer
 from tailerd.web.answers import refusal
-from tailerd.web.large_answers import AnswerSender
+from tailerd.web.large_answers import send_body
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,7 +37,7 @@ def _answered(
         except TailerdError as error:
             status = 404 if isinstance(error, TableError) and not error.retryable else 503
             return refusal(status, error.code, str(error))
-        return await routes.sender.send(request, json.dumps(asdict(found)).encode(), _JSON)
+        return await send_body(request, json.dumps(asdict(found)).encode(), _JSON)
 
     return answered
 
@@ -52,7 +52,6 @@ class ExplorerRoutes:
     def __init__(self, unknown: Callable[[str], web.Response | None]) -> None:
         """Initialize; `unknown` returns a refusal for an unknown table."""
         self.explorer: TableExplorer | None = None
-        self.sender = AnswerSender()
         self._unknown = unknown
 
     @property

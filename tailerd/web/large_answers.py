@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -17,9 +16,6 @@ WRITE_SECONDS = 10.0
 """How long sending a piece may take."""
 ANSWER_SECONDS = 60.0
 """The same for a whole answer."""
-MOST_READERS = 32
-KEPT_BYTES = 64 * 1024 * 1024
-"""Total size of all answers that are being sent; two of any size are always allowed."""
 _PIECE_BYTES = 64 * 1024
 
 
@@ -82,79 +78,32 @@ class SharedBody:
             self._running = None
 
 
-@dataclass(slots=True, eq=False)
-class _Reader:
-    transport: asyncio.BaseTransport | None
-    body: bytes
-    moved_at: float
-
-
-class AnswerSender:
-    """Sends bodies in pieces; of too many readers, drops the slowest.
+async def send_body(
+    request: web.Request, body: bytes, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """Answer with a body that many readers may share; disconnect one that reads too slowly.
 
     A transport copies what its socket does not accept: at most one piece.
     """
-
-    def __init__(self) -> None:
-        self._readers: list[_Reader] = []
-
-    async def send(
-        self, request: web.Request, body: bytes, headers: Mapping[str, str]
-    ) -> web.StreamResponse:
-        """Answer with a body; return when the reader has it, has disconnected or was dropped."""
-        loop = asyncio.get_running_loop()
-        answer = web.StreamResponse(headers=headers)
-        answer.content_length = len(body)
-        reader = _Reader(request.transport, body, loop.time())
-        self._readers.append(reader)
-        self._make_room()
-
-        def moved() -> None:
-            reader.moved_at = loop.time()
-
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await answer.prepare(request)
-                if request.method != "HEAD":
-                    await write_in_pieces(answer.write, body, moved)
-        except (ConnectionError, TimeoutError):
-            _drop(reader)
-        finally:
-            with suppress(ValueError):
-                self._readers.remove(reader)
-        return answer
-
-    def _make_room(self) -> None:
-        while len(self._readers) > MOST_READERS:
-            self._drop(min(self._readers, key=lambda reader: reader.moved_at))
-        while True:
-            bodies = {id(reader.body): len(reader.body) for reader in self._readers}
-            if len(bodies) <= 2 or sum(bodies.values()) <= KEPT_BYTES:
-                return
-            # The first of a dictionary is the oldest.
-            oldest = next(iter(bodies))
-            for reader in [each for each in self._readers if id(each.body) == oldest]:
-                self._drop(reader)
-
-    def _drop(self, reader: _Reader) -> None:
-        self._readers.remove(reader)
-        _drop(reader)
-
-
-def _drop(reader: _Reader) -> None:
-    if isinstance(reader.transport, asyncio.WriteTransport):
-        reader.transport.abort()
+    answer = web.StreamResponse(headers=headers)
+    answer.content_length = len(body)
+    transport = request.transport
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await answer.prepare(request)
+            if request.method != "HEAD":
+                await write_in_pieces(answer.write, body)
+    except (ConnectionError, TimeoutError):
+        if transport is not None:
+            transport.abort()
+    return answer
 
 
 async def write_in_pieces(
     write: Callable[[memoryview], Awaitable[object]],
     body: bytes,
-    moved: Callable[[], None] = lambda: None,
 ) -> None:
     """Write a body of which the transport never buffers more than a piece.
-
-    Args:
-        moved: Called after each piece.
 
     Raises:
         TimeoutError: The reader accepted nothing for too long.
@@ -164,4 +113,3 @@ async def write_in_pieces(
     for start in range(0, len(whole), _PIECE_BYTES):
         async with asyncio.timeout(WRITE_SECONDS):
             await write(whole[start : start + _PIECE_BYTES])
-        moved()

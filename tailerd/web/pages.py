@@ -7,7 +7,7 @@ from aiohttp import web
 from tailerd.telemetry.metrics import CONTENT_TYPE, Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.access import KNOWN_CALLER
-from tailerd.web.large_answers import AnswerSender, SharedBody
+from tailerd.web.large_answers import SharedBody, send_body
 
 
 class Pages:
@@ -17,7 +17,6 @@ class Pages:
         self._metrics = SharedBody(metrics.exposition)
         self._board = status
         self._status = SharedBody(status.to_text)
-        self._sender = AnswerSender()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of all pages."""
@@ -36,7 +35,7 @@ class Pages:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Show the metrics in Prometheus's text format, at most a second old."""
         found = await self._metrics.get()
-        return await self._sender.send(request, found.body, {"Content-Type": CONTENT_TYPE})
+        return await send_body(request, found.body, {"Content-Type": CONTENT_TYPE})
 
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer that the process is alive."""
@@ -56,4 +55,4 @@ class Pages:
         """Show the status of every pipeline, as JSON, at most a second old."""
         found = await self._status.get()
         kind = {"Content-Type": "application/json; charset=utf-8"}
-        return await self._sender.send(request, found.body, kind)
+        return await send_body(request, found.body, kind)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Sequence
+import errno
+import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Self
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from tailerd.config import Address, TlsConfig
+from tailerd.config import Address, HttpConfig, TlsConfig
 from tailerd.errors import ConfigError
+from tailerd.telemetry import Telemetry, events
 from tailerd.web.access import Access, Guard
 from tailerd.web.answers import add_headers, errors_as_json
 from tailerd.web.certificates import Certificates
-from tailerd.web.connections import FIRST_SECONDS, Connections
-from tailerd.web.descriptors import SURPLUS, BoundedSocket, connection_share
-from tailerd.web.quiet_log import REPEAT_SECONDS, listener_logger
+from tailerd.web.connections import FIRST_SECONDS, Connections, read_body
 
 _SHUTDOWN_SECONDS = 2.0
 _LARGEST_BODY_BYTES = 16 * 1024
@@ -27,6 +28,8 @@ _MOST_HEADERS = 64
 _IDLE_SECONDS = 75.0
 _LINGERING_SECONDS = 1.0
 """How long the rest of a refused body is read, so that its sender receives the answer."""
+_OF_CLIENTS = (ConnectionError, asyncio.CancelledError, HttpProcessingError, TimeoutError)
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ESHUTDOWN, errno.ENOTCONN})
 
 
 class WebServer:
@@ -43,7 +46,6 @@ class WebServer:
         *,
         access: Access | None = None,
         tls: TlsConfig | None = None,
-        on_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Initialize.
 
@@ -52,14 +54,11 @@ class WebServer:
             routes: What is served.
             access: The access rules; by default no token is needed.
             tls: Certificates; without them it serves plain HTTP.
-            on_refused: Called, at most once a minute, with the reason why connections are closed.
         """
         self.address = address
         self._routes = routes
         self._access = access or Access()
         self._tls = tls
-        self._on_refused = on_refused
-        self._refused_at: float | None = None
         self._stack = AsyncExitStack()
 
     @property
@@ -75,14 +74,14 @@ class WebServer:
         """
         certificates = None if self._tls is None else Certificates(self._tls)
         async with AsyncExitStack() as stack:
-            connections = Connections(connection_share())
+            connections = Connections()
             runner = self._prepared(connections)
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
-            port = await self._start(stack, runner, connections, certificates)
+            assert runner.server is not None
+            port = await self._start(stack, runner.server, certificates)
             # Last, as a group that is entered wraps what fails in it.
             group = await stack.enter_async_context(asyncio.TaskGroup())
-            assert runner.server is not None
             stack.callback(group.create_task(connections.watch(runner.server)).cancel)
             if certificates is not None:
                 stack.callback(group.create_task(certificates.keep_renewed()).cancel)
@@ -95,37 +94,18 @@ class WebServer:
         await self._stack.aclose()
 
     async def _start(
-        self,
-        stack: AsyncExitStack,
-        runner: web.AppRunner,
-        connections: Connections,
-        certificates: Certificates | None,
+        self, stack: AsyncExitStack, handler: web.Server, certificates: Certificates | None
     ) -> int:
-        """Listen on every address of the host until the stack ends; return the port."""
-        loop, port = asyncio.get_running_loop(), self.address.port
+        """Listen until the stack ends; return the port."""
         context = None if certificates is None else certificates.context
-        seconds = None if context is None else FIRST_SECONDS
-        assert runner.server is not None
         try:
-            places = await loop.getaddrinfo(
-                self.address.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            server = await asyncio.get_running_loop().create_server(
+                handler,
+                self.address.host,
+                self.address.port,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else FIRST_SECONDS,
             )
-            for family, kind, protocol, _, address in dict.fromkeys(places):
-                # One port for all addresses if any port may be used.
-                place = (address[0], port, *address[2:])
-                found = BoundedSocket.bound(family, kind, protocol, place)
-                stack.callback(found.close)
-                found.on_surplus = connections.make_room_soon
-                found.on_refused = self._emit_refused
-                server = await loop.create_server(
-                    runner.server,
-                    sock=found,
-                    ssl=context,
-                    ssl_handshake_timeout=seconds,
-                    backlog=SURPLUS,
-                )
-                stack.callback(server.close)
-                port = int(found.getsockname()[1])
         except OSError as error:
             raise ConfigError(
                 f"http.listen is {self.address}, but that address cannot be listened on:"
@@ -133,18 +113,13 @@ class WebServer:
                 remedy="Another process may have it: stop it, or set http.listen to a free port"
                 " (port 0 takes any).",
             ) from error
-        return port
-
-    def _emit_refused(self, reason: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._refused_at is None or now >= self._refused_at + REPEAT_SECONDS:
-            self._refused_at = now
-            self._on_refused(reason)
+        stack.callback(server.close)
+        return int(server.sockets[0].getsockname()[1])
 
     def _prepared(self, connections: Connections) -> web.AppRunner:
         guard = Guard(self.address, self._access)
         app = web.Application(
-            middlewares=[connections.note, errors_as_json, guard.check, connections.read_body],
+            middlewares=[connections.note, errors_as_json, guard.check, read_body],
             client_max_size=_LARGEST_BODY_BYTES,
         )
         app.on_response_prepare.append(add_headers)
@@ -152,7 +127,7 @@ class WebServer:
         return web.AppRunner(
             app,
             access_log=None,
-            logger=listener_logger(),
+            logger=_logger(),
             shutdown_timeout=_SHUTDOWN_SECONDS,
             keepalive_timeout=_IDLE_SECONDS,
             lingering_time=_LINGERING_SECONDS,
@@ -160,3 +135,46 @@ class WebServer:
             max_field_size=_LARGEST_HEADER_BYTES,
             max_headers=_MOST_HEADERS,
         )
+
+
+class Listener:
+    """Listens from the first `open`, if an address is configured."""
+
+    def __init__(
+        self, http: HttpConfig, routes: Sequence[web.RouteDef], *, telemetry: Telemetry
+    ) -> None:
+        """Initialize; `routes` are all routes."""
+        self._http = http
+        self._routes = routes
+        self._telemetry = telemetry
+        self._is_open = False
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Listen until the stack ends, and report the address; idempotent.
+
+        Raises:
+            ConfigError: The address is taken.
+        """
+        if self._is_open:
+            return
+        self._is_open = True
+        url, address = "", self._http.address()
+        if address is not None:
+            access = Access.of(self._http)
+            server = WebServer(address, self._routes, access=access, tls=self._http.tls)
+            url = (await stack.enter_async_context(server)).url
+        self._telemetry.emit(events.DaemonStarted(path=url))
+
+
+def _is_of_operator(record: logging.LogRecord) -> bool:
+    """Return whether a record is written: invalid requests and disconnects are answered only."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_of_client = isinstance(error, _OF_CLIENTS)
+    return not (is_of_client or (isinstance(error, OSError) and error.errno in _GONE))
+
+
+def _logger() -> logging.Logger:
+    """Return the logger for aiohttp; also filter asyncio's, which logs socket errors."""
+    for name in ("tailerd.web", "asyncio"):
+        logging.getLogger(name).addFilter(_is_of_operator)
+    return logging.getLogger("tailerd.web")

@@ -3,87 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import logging
-import os
-import resource
 import socket
 import tracemalloc
 import urllib.request
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import aiohttp
 import aiohttp.web
 import pytest
-from pydantic import SecretStr
 
 from tailerd.clock import SystemClock
-from tailerd.formats.delta.demo import DEMO, DemoTable
+from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web import connections, descriptors, large_answers
-from tailerd.web.access import Access
+from tailerd.web import connections, large_answers
 from tailerd.web.live import LiveUpdates
 from tailerd.web.pages import Pages
-from tailerd.web.quiet_log import QuietLog
 from tailerd.web.server import WebServer
 from tests.integration.daemon.running import (
     address,
     daemon,
     eventually,
     file_table,
-    log_of,
     page,
     write_config,
 )
 from tests.web.test_security import (
-    DELIBERATE,
-    KNOWN,
     LOOPBACK,
-    TOKEN,
     Steered,
     ask,
-    gone,
     send,
     server,
 )
-
-# Tokens
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_wrong_tokens_do_not_lock_out_the_right_one(method: str) -> None:
-    steered = Steered()
-    path = "/status" if method == "GET" else "/pipelines/orders/pause"
-    access = Access(token=SecretStr(TOKEN), read="token")
-    async with server(steered, access=access) as listener:
-        found = []
-        for number in range(12):
-            headers = {**DELIBERATE, "Authorization": f"Bearer guess-{number}"}
-            found.append((await ask(listener, path, method, headers)).status)
-            right = await ask(listener, path, method, {**DELIBERATE, **KNOWN})
-            assert right.status == 200, f"after {number + 1} wrong tokens: {right.text}"
-    assert found == [401] * 10 + [429] * 2
-
-
-async def test_requests_without_the_token_do_not_use_up_those_with_it() -> None:
-    access = Access(token=SecretStr(TOKEN), read="token")
-    async with server(access=access) as listener, aiohttp.ClientSession() as session:
-        found = set()
-        for _ in range(600):
-            async with session.get(f"{listener.url}/status") as answer:
-                found.add(answer.status)
-        assert found == {401, 429}
-        for _ in range(50):
-            async with session.get(f"{listener.url}/status", headers=KNOWN) as answer:
-                assert answer.status == 200
-
 
 # Large answers
 
@@ -214,34 +171,6 @@ async def test_answers_that_nobody_reads_take_no_memory_of_their_own() -> None:
     assert peak < 12 * size_bytes, "60 readers, each with a copy of its own"
 
 
-async def test_of_too_many_who_do_not_read_the_slowest_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(large_answers, "MOST_READERS", 4)
-    board = board_of(2500)
-    async with listener_of(board) as listener:
-        with unread(listener, "/status", 12) as stalled:
-            async with asyncio.timeout(30):
-                length = len((await ask(listener, "/status")).text)
-                got = await asyncio.gather(*map(received, stalled))
-    assert length > 10_000_000
-    assert sorted(each > length for each in got) == [False] * 9 + [True] * 3
-
-
-async def received(connection: socket.socket) -> int:
-    """Return how many bytes come, with the head, until the other side closes or is silent."""
-    connection.setblocking(False)
-    count = 0
-    with suppress(TimeoutError, ConnectionError):
-        while True:
-            async with asyncio.timeout(2):
-                piece = await asyncio.get_running_loop().sock_recv(connection, 1 << 20)
-            if not piece:
-                break
-            count += len(piece)
-    return count
-
-
 async def test_a_head_of_a_large_answer_has_its_length_and_no_body() -> None:
     async with listener_of(board_of(20)) as listener:
         answer = await ask(listener, "/status", "HEAD")
@@ -358,25 +287,6 @@ async def test_a_body_that_comes_in_time_is_read_whole() -> None:
     assert steered.asked == ["reset"]
 
 
-async def test_connections_with_stalled_bodies_count_like_silent_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(descriptors, "MOST_CONNECTIONS", 5)
-    async with server() as listener, AsyncExitStack() as stack:
-        ends = []
-        for _ in range(20):
-            reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
-            stack.callback(writer.close)
-            writer.write(STALLED)
-            ends.append(asyncio.ensure_future(gone(reader)))
-        async with asyncio.timeout(5):
-            while sum(each.done() for each in ends) < 15:  # noqa: ASYNC110 - a count
-                await asyncio.sleep(0.05)
-            assert (await ask(listener, "/healthz")).status == 200
-        for each in ends:
-            each.cancel()
-
-
 @pytest.mark.parametrize("leaves", ["in-its-body", "before-its-answer", "in-its-answer"])
 async def test_a_client_that_leaves_is_not_logged(
     leaves: str, caplog: pytest.LogCaptureFixture
@@ -392,83 +302,3 @@ async def test_a_client_that_leaves_is_not_logged(
             writer.transport.abort()
         assert (await ask(listener, "/healthz")).status == 200
     assert caplog.records == []
-
-
-def test_the_same_error_is_logged_once_a_minute() -> None:
-    now = 0.0
-    quiet = QuietLog(lambda: now)
-
-    def is_said(error: BaseException) -> bool:
-        info = (type(error), error, None)
-        return quiet.filter(logging.LogRecord("asyncio", logging.ERROR, "", 1, "m", (), info))
-
-    full = OSError(errno.EMFILE, "Too many open files")
-    assert [is_said(full), is_said(full), is_said(OSError(errno.ENOSPC, "full"))] == [
-        True,
-        False,
-        True,
-    ]
-    now = 59.0
-    assert not is_said(full)
-    now = 61.0
-    assert [is_said(full), is_said(full)] == [True, False]
-    assert not any(map(is_said, (ConnectionResetError(), BrokenPipeError(), TimeoutError())))
-
-
-@pytest.mark.full
-def test_at_the_limit_of_descriptors_deliveries_go_on_and_little_is_logged(
-    tmp_path: Path,
-) -> None:
-    table = DemoTable(tmp_path / "orders", 1)
-    table.create()
-    config = write_config(tmp_path, orders=file_table(table.folder, tmp_path / "out"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as stack:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        try:
-            process = stack.enter_context(daemon(config))
-            eventually(lambda: json.loads(page(config, "/status"))["ready"])
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        host, port = address(config).removeprefix("http://").split(":")
-        for number in range(300):
-            each = stack.enter_context(closing(socket.create_connection((host, int(port)))))
-            with suppress(ConnectionError):
-                each.sendall(STALLED if number % 2 else b"")
-        assert len(os.listdir(f"/proc/{process.pid}/fd")) < 224
-        before = len(list((tmp_path / "out").glob("*.jsonl")))
-        table.change()
-        eventually(lambda: len(list((tmp_path / "out").glob("*.jsonl"))) > before, seconds=5)
-        # And where all are taken, whoever took them.
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (20, hard))
-        for _ in range(50):
-            with suppress(ConnectionError):
-                stack.enter_context(closing(socket.create_connection((host, int(port)))))
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (256, hard))
-        assert process.poll() is None
-        eventually(lambda: page_or_none(config) == "ok\n")
-    log = log_of(config)
-    assert "Traceback" not in log
-    assert log.count("Connection limit reached, closing new connections") == 1
-    assert len(log) < 20_000
-
-
-def page_or_none(config: Path) -> str | None:
-    try:
-        return page(config, "/healthz")
-    except OSError:
-        return None
-
-
-async def test_half_of_the_descriptors_are_left_to_others() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        for limit in (64, 200, 1024, 4096):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, hard), hard))
-            share = descriptors.connection_share()
-            assert share <= 512
-            assert (
-                share == descriptors.LEAST_CONNECTIONS or share + descriptors.SURPLUS <= limit / 2
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

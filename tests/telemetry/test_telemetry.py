@@ -36,7 +36,6 @@ NOT_COUNTED = {
     events.CheckpointSkipped,
     events.CommitObserved,
     events.HistoryUnsaved,
-    events.ConnectionsRefused,
     events.SchemaObserved,
     events.MaskUnmatched,
     events.ZoneAssumed,
