@@ -28,6 +28,11 @@ from tailerd.spark.session import local_session
 from tailerd.spark.worker_edge import errors_travel
 from tailerd.storage.stores import Stores, StoreSettings
 
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+_Piece = TypeVar("_Piece")
+_Shared = TypeVar("_Shared")
+
 
 def main() -> None:
     """Answer one request."""
@@ -59,16 +64,6 @@ async def _run(request: EngineRequest) -> bytes:
         return await maintainer.run_request(place, request.job, executor)
     finally:
         await asyncio.to_thread(spark.stop)
-
-
-if __name__ == "__main__":
-    main()
-
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
-_Piece = TypeVar("_Piece")
-_Shared = TypeVar("_Shared")
 
 
 class SparkTaskExecutor:
@@ -140,3 +135,7 @@ async def _blocking(work: Callable[[], list[_Out]]) -> list[_Out]:
         return await asyncio.to_thread(work)
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise error_of(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 VENDORS = {
     ("storage/s3/failures.py", "are_stale"): "botocore raises a bare RuntimeError for this alone",
-    ("sinks/kafka/errors.py", "mapped"): "the same: what refuses differs by the text alone",
+    ("sinks/kafka/errors.py", "map_error"): "the same: what refuses differs by the text alone",
     ("sinks/kafka/errors.py", "_reason"): "kafka-python raises a KafkaConnectionError for a refused"
     " login or certificate, and only its text says which; secrets in it are hidden",
     ("formats/tiledb/library.py", "_is_gone"): "tiledb raises a TileDBError for everything",
