@@ -120,6 +120,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:], rest = tiers.left_out(items)
         config.hook.pytest_deselected(items=rest)
     for item in items:
+        if "given_tables" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.golden)
         group = "" if item.get_closest_marker("xdist_group") else _group_of(item)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
