@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from tailerd.changefeed.points import show_ms
-from tailerd.cli.inspected import open_inspection
+from tailerd.cli.inspect import open_inspection
 from tailerd.cli.output import print_records
 from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout

@@ -121,8 +121,7 @@ def reset(
     """
     from tailerd.cli.configured import read_config
     from tailerd.errors import StateInUseError, UsageError
-    from tailerd.spark.checkpoint_offsets import stream_checkpoint
-    from tailerd.spark.checkpoints import logged_batches
+    from tailerd.spark.checkpoints import logged_batches, stream_checkpoint
 
     to = point_of(to)
     config = read_config(config_path, engine=engine).config

@@ -23,7 +23,7 @@ from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
-from tailerd.spark.checkpoint_offsets import delivered_until, stream_checkpoint
+from tailerd.spark.checkpoints import delivered_until, stream_checkpoint
 from tailerd.state.leased_files import LeasedFiles, make_lease
 from tailerd.state.locked_files import LockedFiles
 from tailerd.state.pipeline_records import PipelineRecord

@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.row_places import RowPlaces
@@ -26,14 +26,12 @@ from tailerd.reading.compared_files import (
 )
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.merged_batches import merge_batches
-from tailerd.reading.placed_rows import add_positions, split_positions
 from tailerd.rows.difference import Leftover, Side
 from tailerd.rows.exact import Inputs, PositionedRows, exact_difference
 from tailerd.rows.groups import FileGroup, FilesToCompare, likely_rewrites
 from tailerd.rows.hash_kernels import Bools, Rows
 from tailerd.rows.hashing import RowHasher, RowHashes
-from tailerd.rows.ordering import ordered_changes
-from tailerd.rows.pairing import Pairs, pair_by_key
+from tailerd.rows.pairing import Pairs, ordered_changes, pair_by_key
 from tailerd.rows.positions import Positions
 
 MAX_GUESSED_FILES = 1000
@@ -405,3 +403,45 @@ def _hashes(
         at += len(hashes)
     found = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
     return RowHashes(np.concatenate(first), np.concatenate(second)), found
+
+
+_PLACE = pa.field("place", pa.int64(), nullable=False)
+"""The last column, whatever the names of the others."""
+_ROW_BITS = 40
+
+
+def add_positions(
+    rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int
+) -> pa.RecordBatch:
+    """Return rows with an additional column of their places.
+
+    Args:
+        number: Of their file on its side.
+        positions: Of the rows in it, or that of the first if they are consecutive.
+    """
+    if isinstance(positions, int):
+        positions = np.arange(positions, positions + rows.num_rows)
+    places = positions | (2 * number + side) << _ROW_BITS
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, pa.array(places, pa.int64())], schema=rows.schema.append(_PLACE)
+    )
+
+
+def split_positions(
+    rows: pa.RecordBatch, numbers: Mapping[Side, Sequence[int]]
+) -> tuple[pa.RecordBatch, Rows, Rows]:
+    """Return rows without that column, the numbers of their files, and their positions in them.
+
+    Args:
+        numbers: For each side the numbers of its files, as in `RowPlaces`.
+    """
+    *columns, last = rows.columns
+    places = last.to_numpy()
+    of_side, sides = np.divmod(places >> _ROW_BITS, 2)
+    files = np.empty(len(places), np.int64)
+    for side, known in numbers.items():
+        is_there = sides == side
+        files[is_there] = np.array(known, np.int64)[of_side[is_there]]
+    schema = rows.schema.remove(rows.num_columns - 1)
+    without = rows_of_columns(columns, schema, rows.num_rows)
+    return without, files, places & ((1 << _ROW_BITS) - 1)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tailerd.changefeed.change_batch import FIELD_ID, VARIANT_FIELD
 from tailerd.errors import UnreadableDataFileError
 from tailerd.reading.file_scan import FieldScan
-from tailerd.reading.nested_arrays import null_mask, own_offsets, zero_based
+from tailerd.reading.legacy_calendar import null_mask, own_offsets, zero_based
 from tailerd.reading.shredded_variant import TYPED_VALUE, assemble_variant
 
 _Key = TypeVar("_Key", str, bytes)

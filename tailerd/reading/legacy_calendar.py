@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import rows_of_columns
 from tailerd.errors import UnreadableDataFileError
-from tailerd.reading.nested_arrays import null_mask, own_offsets, zero_based
 
 _VERSION = "org.apache.spark.version"
 _LEGACY_DATETIME = "org.apache.spark.legacyDateTime"
@@ -206,3 +206,20 @@ def _known_zones() -> dict[str, str]:
     lines = (line.split(" ") for line in text.splitlines() if not line.startswith("#"))
     zones = {zone: f"{offset} {rules}" for offset, rules, *names in lines for zone in names}
     return zones | {"Z": "0 0"}
+
+
+def null_mask(array: pa.Array) -> pa.Array | None:
+    """Return which values are null; None if none is."""
+    return array.is_null() if array.null_count else None
+
+
+def zero_based(array: pa.Array) -> tuple[pa.Array, int, int]:
+    """Return a list's or map's offsets, starting at 0, and the range of values they cover."""
+    offsets = array.offsets
+    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    return (pc.subtract(offsets, offsets[0]) if start else offsets), start, end
+
+
+def own_offsets(offsets: pa.Array) -> pa.Array:
+    """Return offsets at the start of their buffer, as required to build a list with nulls."""
+    return pa.concat_arrays([offsets]) if offsets.offset == 0 else pc.add(offsets, 0)

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailerd.changefeed.offset import Offset
+from tailerd.config import Config
 from tailerd.errors import OffsetError
 
 
@@ -83,3 +85,18 @@ def _newest(folder: Path) -> int | None:
         raise OffsetError(
             f"Spark's checkpoint {folder} cannot be read: {error}.", path=str(folder)
         ) from error
+
+
+def stream_checkpoint(config: Config, name: str) -> Path:
+    """Return the folder of a table's checkpoint."""
+    return Path(config.state).absolute() / "spark" / name
+
+
+def delivered_until(checkpoint: Path) -> Offset | None:
+    """Return the end of the newest committed batch of a query; None if there is none.
+
+    Raises:
+        OffsetError: The checkpoint cannot be read.
+    """
+    done = logged_batches(checkpoint).committed
+    return None if done is None else Offset.from_json(json.dumps(batch_end(checkpoint, done)))

@@ -64,8 +64,7 @@ from tailerd.spark.options import ReadOptions
 from tailerd.spark.partitions import pack, read_partition
 from tailerd.spark.source_loop import SourceLoop
 from tailerd.spark.table_source import open_source
-from tailerd.spark.worker_edge import all_errors_travel
-from tailerd.spark.worker_stores import worker_stores
+from tailerd.spark.worker_edge import all_errors_travel, worker_stores
 from tailerd.storage.stores import StoreSettings
 
 _Source = TypeVar("_Source", bound=DataSource)

@@ -31,7 +31,7 @@ from tailerd.spark.engine import SparkEngine
 from tailerd.spark.partitions import freeze_gc
 from tailerd.spark.remote import is_local
 from tailerd.spark.task_reports import ReportAddress, ReportServer, TaskLink, TaskReporter
-from tailerd.spark.worker_stores import worker_stores
+from tailerd.spark.worker_edge import worker_stores
 from tailerd.storage.stores import StoreSettings
 
 _JOBS_AT_ONCE = 4

@@ -59,8 +59,7 @@ from tailerd.spark.spark_offset import (
     planned_with,
 )
 from tailerd.spark.table_source import FollowedTable
-from tailerd.spark.worker_edge import all_errors_travel
-from tailerd.spark.worker_stores import worker_stores
+from tailerd.spark.worker_edge import all_errors_travel, worker_stores
 
 _T = TypeVar("_T")
 _HINTS = {

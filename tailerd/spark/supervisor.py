@@ -36,7 +36,7 @@ from tailerd.errors import (
 )
 from tailerd.registry import AUTO
 from tailerd.sinks.stream.config import StreamSinkConfig
-from tailerd.spark.checkpoint_offsets import delivered_until
+from tailerd.spark.checkpoints import delivered_until
 from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import (

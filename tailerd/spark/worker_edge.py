@@ -7,6 +7,7 @@ errors are decoded by `query_errors.error_of`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -15,6 +16,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from tailerd.errors import TailerdError
 from tailerd.spark.query_errors import is_trailer, trailer_of
+from tailerd.storage.stores import Stores, StoreSettings
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -60,3 +62,13 @@ def all_errors_travel(kind: type[_T]) -> type[_T]:
 def _guard_items(items: Iterator[_T]) -> Iterator[_T]:
     with worker_edge():
         yield from items
+
+
+# Spark keeps worker processes but unpickles the closure for each task, so that no object of one
+# task reaches the next: connections can only be kept by the process.
+
+
+@functools.lru_cache(maxsize=4)
+def worker_stores(settings: StoreSettings) -> Stores:
+    """Return this process's stores with these settings; the same for equal ones."""
+    return Stores(settings)

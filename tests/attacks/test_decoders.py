@@ -22,13 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.errors import TailerdError, TooLargeError, UnreadableDataFileError
-from tailerd.formats.delta.protocol.char_types import char_lengths
 from tailerd.formats.delta.protocol.commit_file import decode_lines
 from tailerd.formats.delta.protocol.data_file import DeletionVector
 from tailerd.formats.delta.protocol.deletion_vector import decode_framed
 from tailerd.formats.delta.protocol.full_actions import decode_full
 from tailerd.formats.delta.protocol.last_checkpoint import parse_last_checkpoint
-from tailerd.formats.delta.protocol.schema import parse_schema
+from tailerd.formats.delta.protocol.schema import char_lengths, parse_schema
 from tailerd.formats.delta.protocol.version_checksum import parse_version_checksum
 from tailerd.formats.kartothek.metadata import parse_metadata
 from tailerd.formats.kartothek.table_schema import read_schema

@@ -18,10 +18,10 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.row_places import RowPlaces
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.kafka import remote_writer
+from tailerd.sinks.kafka.acknowledgements import SendWindow
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
-from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.kafka.topics import TopicFacts

@@ -278,7 +278,7 @@ READY = """
         from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
         from tailerd.records.base import Records
         from tailerd.sinks.kafka.acknowledgements import Acknowledgements
-from tailerd.sinks.kafka.send_window import SendWindow
+from tailerd.sinks.kafka.acknowledgements import SendWindow
         from tailerd.sinks.kafka.batch_producer import BatchProducer
         from tailerd.sinks.kafka.produce_request import ProduceRequest
         columns = pa.array(keys, pa.binary()), pa.array(values, pa.binary())

@@ -11,7 +11,7 @@ import pytest
 from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
-from tailerd.formats.delta.protocol import sidecar_plan
+from tailerd.formats.delta.protocol import sidecar
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.stats.table_growth import SnapshotCache
 from tailerd.storage.local import LocalStore
@@ -138,12 +138,12 @@ async def test_a_sidecar_of_removes_goes_when_most_have_expired(table: TableBuil
 async def test_small_sidecars_are_folded(table: TableBuilder) -> None:
     held = Held(table)
     most = 0
-    for number in range(3 * sidecar_plan.MAX_SMALL):
+    for number in range(3 * sidecar.MAX_SMALL):
         table.commit(add(f"b{number}"))
         await held.checkpoint()
         most = max(most, len(sidecars_of(table)))
     await held.check()
-    assert most == sidecar_plan.MAX_SMALL
+    assert most == sidecar.MAX_SMALL
 
 
 async def test_full_sidecars_are_not_folded(
@@ -151,16 +151,16 @@ async def test_full_sidecars_are_not_folded(
 ) -> None:
     monkeypatch.setattr("tailerd.formats.delta.log.sidecar_writer.SIDECAR_FILES", 2)
     monkeypatch.setattr("tailerd.formats.delta.log.checkpoint_source.ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(sidecar_plan, "SMALL_FILES", 1)
+    monkeypatch.setattr(sidecar, "SMALL_FILES", 1)
     held = Held(table)
     await held.checkpoint()
     before = sidecars_of(table)
-    for number in range(2 * sidecar_plan.MAX_SMALL):
+    for number in range(2 * sidecar.MAX_SMALL):
         table.commit(add(f"b{number}"), add(f"c{number}"))
         await held.checkpoint()
     await held.check()
     assert set(before) <= set(sidecars_of(table))
-    assert len(before) + 2 * sidecar_plan.MAX_SMALL == len(sidecars_of(table))
+    assert len(before) + 2 * sidecar.MAX_SMALL == len(sidecars_of(table))
 
 
 @pytest.mark.parametrize("layout", ["v2-json", "v2-parquet", "v2-classic"])

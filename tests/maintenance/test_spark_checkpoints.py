@@ -27,8 +27,7 @@ from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
 from tailerd.formats.delta.log.v2_manifest import ManifestKind
 from tailerd.formats.delta.maintenance.distributed.checkpoint import DistributedCheckpoints
 from tailerd.formats.delta.maintenance.distributed.ranges import pieces_of, write_range
-from tailerd.formats.delta.maintenance.distributed.request import CheckpointRequest
-from tailerd.formats.delta.maintenance.distributed.splits import commit_splits
+from tailerd.formats.delta.maintenance.distributed.request import CheckpointRequest, commit_splits
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.maintenance.programs import EngineRequest

@@ -16,12 +16,12 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.records.base import FormatOptions, Header
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.kafka import remote_writer
+from tailerd.sinks.kafka.acknowledgements import SendWindow
 from tailerd.sinks.kafka.client_internals import SharedTransaction
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.remote_writer import KeptProducer, RecordsWriter
 from tailerd.sinks.kafka.routing import Router, TopicShape
-from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.topics import TopicFacts
 from tailerd.sinks.record_formats import record_format
 from tests.contracts.test_sink import offset

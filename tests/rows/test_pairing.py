@@ -8,11 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailerd.rows.difference import Side
-from tailerd.rows.hash_runs import equal_runs
+from tailerd.rows.difference import Side, equal_runs
 from tailerd.rows.hashing import RowHasher, RowHashes
-from tailerd.rows.ordering import ordered_changes
-from tailerd.rows.pairing import Pairs, pair_by_key
+from tailerd.rows.pairing import Pairs, ordered_changes, pair_by_key
 from tests.rows.random_tables import RandomTable, tables
 
 Hash = tuple[int, int]

@@ -17,8 +17,7 @@ from tailerd.formats.delta.protocol.change_plan import CommitPlan
 from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.live_file import LiveFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
-from tailerd.formats.delta.protocol.schema import parse_schema, schema_json
-from tailerd.formats.delta.protocol.schema_text import column_texts
+from tailerd.formats.delta.protocol.schema import column_texts, parse_schema, schema_json
 from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
 from tailerd.formats.placement import TablePlace

@@ -17,6 +17,7 @@ from kafka import KafkaProducer
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
+from tailerd.sinks.kafka.acknowledgements import SendWindow
 from tailerd.sinks.kafka.client_internals import (
     SharedTransaction,
     close_producer,
@@ -28,7 +29,6 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
 from tailerd.sinks.kafka.producer_options import reveal_secrets
-from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import Session, WrittenRecords
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 

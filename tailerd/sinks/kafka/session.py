@@ -29,7 +29,12 @@ from tailerd.errors import (
     TopicRecreatedError,
 )
 from tailerd.records.base import Records
-from tailerd.sinks.kafka.acknowledgements import Acknowledgements, NoProgressError, too_slow
+from tailerd.sinks.kafka.acknowledgements import (
+    Acknowledgements,
+    NoProgressError,
+    SendWindow,
+    too_slow,
+)
 from tailerd.sinks.kafka.batch_coalescing import BatchCoalescer, Versioned
 from tailerd.sinks.kafka.batch_producer import BatchProducer
 from tailerd.sinks.kafka.client_internals import (
@@ -63,7 +68,6 @@ from tailerd.sinks.kafka.routing import (
     TopicShape,
     too_far_ahead,
 )
-from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.topics import MAX_AGE_SECONDS, NewTopic, TopicFacts, Topics
 from tailerd.sinks.kafka.transactions import Claim, Transactions, claim_again
 from tailerd.sinks.topics.control_records import CommitMarkers, ControlRecord

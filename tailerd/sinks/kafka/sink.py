@@ -12,8 +12,9 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Self
+from typing import Self, TypeVar
 
 from kafka.errors import KafkaTimeoutError
 
@@ -33,7 +34,6 @@ from tailerd.sinks.kafka.remote_writer import RecordsWriter
 from tailerd.sinks.kafka.session import Session, WrittenRecords, new_window, wanted_topics
 from tailerd.sinks.kafka.topics import PROBLEM_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
-from tailerd.sinks.kafka.worker import Worker
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
 from tailerd.sinks.topics.control_records import ControlRecord, gap_record, heartbeat
 from tailerd.telemetry import Telemetry, events
@@ -501,3 +501,40 @@ class KafkaOffsets:
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
         """Return the last committed offset of another identity."""
         return await self._sink.load_offset(identity.table, identity)
+
+
+Result = TypeVar("Result")
+
+
+class Worker:
+    """A dedicated thread: waits for brokers must not occupy shared threads."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"kafka-{name}")
+
+    async def run(
+        self,
+        function: Callable[..., Result],
+        *arguments: object,
+        on_cancel: Callable[[], None] | None = None,
+    ) -> Result:
+        """Run a blocking step; on cancellation, wait for its end before raising.
+
+        Args:
+            function: The step; it ends by itself in bounded time.
+            arguments: Its arguments.
+            on_cancel: Called immediately on cancellation, so that the step can end sooner.
+        """
+        loop = asyncio.get_running_loop()
+        step = asyncio.ensure_future(loop.run_in_executor(self._pool, function, *arguments))
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            if on_cancel is not None:
+                on_cancel()
+            await asyncio.gather(step, return_exceptions=True)
+            raise
+
+    def close(self) -> None:
+        """End the thread once its steps are complete, without waiting; idempotent."""
+        self._pool.shutdown(wait=False)

@@ -37,12 +37,11 @@ from kafka.producer.transaction_manager import (
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from tailerd.records.base import Records
-from tailerd.sinks.kafka.acknowledgements import Acknowledgements
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements, SendWindow
 from tailerd.sinks.kafka.batch_producer import FinishedRecords, _Watch
 from tailerd.sinks.kafka.client_internals import SharedTransaction, join, known_sequences
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import RecordBatch, record_batches
-from tailerd.sinks.kafka.send_window import SendWindow
 
 PLACE = TopicPartition("t", 0)
 

@@ -15,11 +15,11 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka import remote_writer
+from tailerd.sinks.kafka.acknowledgements import SendWindow
 from tailerd.sinks.kafka.client_internals import SharedTransaction
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.remote_writer import KeptProducer, RecordsWriter
-from tailerd.sinks.kafka.send_window import SendWindow
 from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 from tests.contracts.test_sink import batch, offset

@@ -26,11 +26,11 @@ from tailerd.errors import (
     UsageError,
 )
 from tailerd.formats.delta.changes.deleted_rows import OpenFile, missing_data_file, select_rows
-from tailerd.formats.delta.protocol.char_types import CharLengths
 from tailerd.formats.delta.protocol.data_file import ALL_ROWS, DataFile, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.schema import (
     ArrayType,
+    CharLengths,
     DataType,
     MapType,
     StructField,

@@ -44,7 +44,7 @@ from tailerd.formats.delta.log.row_groups import (
     pages_of,
 )
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row
-from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns, OtherActions
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
 from tailerd.formats.delta.protocol.checkpoint_rows import (
     adds_of_rows,
@@ -56,7 +56,6 @@ from tailerd.formats.delta.protocol.file_index import VERSION_FLAG, Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.full_actions import OTHER_KINDS, FileRow, FullLine, decode_full
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
-from tailerd.formats.delta.protocol.other_actions import OtherActions
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.tombstones import Tombstones
 from tailerd.reading.parquet_footer import Chunk, read_footer

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.protocol.commit_file import WholeLines
 from tailerd.formats.delta.protocol.full_actions import FullLine, decode_full
 from tailerd.formats.delta.protocol.log_path import LogFile
-from tailerd.formats.delta.protocol.whole_lines import WholeLines
 
 ONE_GET_BYTES = 1024 * 1024
 HELD_BYTES = 16 * 1024 * 1024

@@ -32,7 +32,11 @@ from tailerd.formats.delta.log.publication import publish, withdraw
 from tailerd.formats.delta.log.sidecar_writer import SidecarWriter
 from tailerd.formats.delta.log.v2_manifest import ManifestKind
 from tailerd.formats.delta.protocol.actions import CommitInfo
-from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.checkpoint_columns import (
+    CheckpointColumns,
+    StateAction,
+    applications_of,
+)
 from tailerd.formats.delta.protocol.last_checkpoint import (
     last_checkpoint_body,
     parse_last_checkpoint,
@@ -47,9 +51,8 @@ from tailerd.formats.delta.protocol.log_path import (
     compaction_name,
     parse_log_path,
 )
-from tailerd.formats.delta.protocol.other_actions import StateAction, applications_of
 from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
-from tailerd.formats.delta.protocol.version_checksum_body import checksum_body
+from tailerd.formats.delta.protocol.version_checksum import checksum_body
 from tailerd.formats.delta.protocol.writer_features import (
     check_maintainable,
     supports_v2_checkpoints,

@@ -27,15 +27,14 @@ from tailerd.formats.delta.log.v2_manifest import (
     withdraw_sidecars,
     write_manifest,
 )
-from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns, StateAction
 from tailerd.formats.delta.protocol.file_index import VERSION_FLAG
 from tailerd.formats.delta.protocol.log_path import (
     SIDECAR_FOLDER,
     LogFile,
     LogFileKind,
 )
-from tailerd.formats.delta.protocol.other_actions import StateAction
-from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
+from tailerd.formats.delta.protocol.sidecar import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 
 MAX_UNUSED_ROWS = 1 << 20

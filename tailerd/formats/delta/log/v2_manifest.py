@@ -5,8 +5,9 @@ Protocol: PROTOCOL.md#v2-spec, #sidecar-file-information
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -16,11 +17,15 @@ import msgspec
 from tailerd.errors import LogChangedError
 from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.formats.delta.log.log_folder import LogFolder
+from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.publication import publish, withdraw
-from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
+from tailerd.formats.delta.protocol.actions import Sidecar
+from tailerd.formats.delta.protocol.checkpoint import PROBES, other_actions
+from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns, StateAction
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
+from tailerd.formats.delta.protocol.commit_file import decode_lines
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, uuid_checkpoint_name
-from tailerd.formats.delta.protocol.other_actions import StateAction
+from tailerd.formats.delta.protocol.sidecar import sidecar_file
 
 ManifestKind = Literal["json", "parquet"]
 
@@ -146,3 +151,31 @@ def _sidecar_body(file: LogFile) -> dict[str, object]:
         "modificationTime": file.mtime_ms,
         "tags": {},
     }
+
+
+async def named_sidecars(log: LogFolder, file: LogFile) -> list[LogFile]:
+    """Return the sidecars that a checkpoint file references; none if it is not a manifest.
+
+    Raises:
+        CorruptLogError: The file is damaged.
+        FileMissingError: It is missing.
+        PathOutsideTableError: It references a sidecar outside the log.
+    """
+    if file.is_json:
+        body = await log.body_slices(file)
+        found = await asyncio.to_thread(_named_in_lines, file, body, log.memory_bytes)
+    else:
+        found = await asyncio.to_thread(_named_in_parquet, log, file)
+    return [sidecar_file(sidecar, file.version) for sidecar in found]
+
+
+def _named_in_lines(file: LogFile, body: Iterator[bytes], memory_bytes: int) -> list[Sidecar]:
+    decoded = decode_lines(file.name, body, memory_bytes)
+    return [line.sidecar for lines in decoded for line in lines if line.sidecar is not None]
+
+
+def _named_in_parquet(log: LogFolder, file: LogFile) -> list[Sidecar]:
+    with CheckpointFile.of(log, file) as rows:
+        batches = rows.rows_with(("sidecar",), (PROBES["sidecar"],))
+        lines = [line for batch in batches for line in other_actions(batch, file.name)]
+    return [line.sidecar for line in lines if line.sidecar is not None]

@@ -13,10 +13,10 @@ from tailerd.clock import Clock, SystemClock
 from tailerd.errors import CorruptLogError, FileMissingError, LogChangedError
 from tailerd.formats.delta.log.checkpoint_source import ROWS_AT_ONCE
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.formats.delta.log.named_sidecars import named_sidecars
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.publication import check_unchanged
 from tailerd.formats.delta.log.segment_replay import DamagedCheckpointError, replay_segment
+from tailerd.formats.delta.log.v2_manifest import named_sidecars
 from tailerd.formats.delta.protocol.commit_timestamp import monotonic_file_times
 from tailerd.formats.delta.protocol.log_path import (
     SIDECAR_FOLDER,

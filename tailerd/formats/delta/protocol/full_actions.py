@@ -24,8 +24,8 @@ from tailerd.formats.delta.protocol.actions import (
     DeletionVectorDescriptor,
     plain_action,
 )
+from tailerd.formats.delta.protocol.commit_file import WholeLines
 from tailerd.formats.delta.protocol.file_key import file_key
-from tailerd.formats.delta.protocol.whole_lines import WholeLines
 
 JsonObject = dict[str, Any]
 Texts = dict[str, str | None]

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import COMMENT, FIELD_ID, VARIANT_FIELD
 from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
-from tailerd.formats.delta.protocol.char_types import CharLengths, char_lengths
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
@@ -303,3 +302,86 @@ def arrow_field(item: StructField, column: str | None = None) -> pa.Field:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a table's rows, logical names in schema order."""
     return pa.schema([arrow_field(item) for item in schema.fields])
+
+
+# Delta stores CHAR(n) as string, and `__CHAR_VARCHAR_TYPE_STRING` of the top-level column has the
+# declared type, such as `struct<code:char(5),tags:array<varchar(9)>>`. Readers pad its CHAR
+# values.
+#
+# Spark: CharVarcharUtils.scala
+
+Path = tuple[str, ...]
+"""Names of fields; `element` of a list, `key` and `value` of a map."""
+
+CharLengths = tuple[tuple[Path, int], ...]
+
+_WORD = re.compile(r"\s*([a-z_]+)\s*(?:\((\d{1,6})(?:\s*,\s*-?\d+)?\))?\s*", re.IGNORECASE)
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^:`<>,]+?))\s*:")
+_PARTS = {"array": ("element",), "map": ("key", "value")}
+
+
+@functools.lru_cache(maxsize=1024)
+def char_lengths(text: str) -> CharLengths:
+    """Return the lengths of the CHAR types in a type's text; none if it is not understood."""
+    found: list[tuple[Path, int]] = []
+    try:
+        end = _read_type(text, 0, (), found)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(found) if end == len(text) else ()
+
+
+def _read_type(text: str, at: int, path: Path, found: list[tuple[Path, int]]) -> int:
+    """Add the CHAR types of the type at a position; return the position after it."""
+    match = _WORD.match(text, at)
+    if match is None:
+        raise ValueError("no type")
+    word, length, at = match[1].lower(), match[2], match.end()
+    if word == "char" and length:
+        found.append((path, int(length)))
+    if word in _PARTS:
+        for part, opening in zip(_PARTS[word], "<,", strict=False):
+            at = _read_type(text, _expect(text, at, opening), (*path, part), found)
+        return _expect(text, at, ">")
+    if word != "struct":
+        return at
+    at = _expect(text, at, "<")
+    while not text.startswith(">", at):
+        name = _NAME.match(text, at)
+        if name is None:
+            raise ValueError("no name")
+        field = name[1].replace("``", "`") if name[1] else name[2]
+        at = _read_type(text, name.end(), (*path, field), found)
+        at = at if text.startswith(">", at) else _expect(text, at, ",")
+    return at + 1
+
+
+def _expect(text: str, at: int, sign: str) -> int:
+    if not text.startswith(sign, at):
+        raise ValueError(f"no {sign!r}")
+    return at + len(sign)
+
+
+# Protocol: PROTOCOL.md#schema-serialization-format
+
+
+def type_text(data_type: DataType) -> str:
+    """Return a type in the form of Spark's `simpleString`: `array<struct<a:long>>`."""
+    match data_type:
+        case PrimitiveType(name):
+            return name
+        case ArrayType(element=element):
+            return f"array<{type_text(element)}>"
+        case MapType(key=key, value=value):
+            return f"map<{type_text(key)},{type_text(value)}>"
+        case StructType(fields):
+            inner = ",".join(f"{each.name}:{type_text(each.type)}" for each in fields)
+            return f"struct<{inner}>"
+
+
+def column_texts(schema: StructType) -> tuple[tuple[str, str], ...]:
+    """Return name and type of each column, in order, with `not null` if applicable."""
+    return tuple(
+        (each.name, type_text(each.type) + ("" if each.nullable else " not null"))
+        for each in schema.fields
+    )

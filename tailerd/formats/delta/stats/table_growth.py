@@ -16,8 +16,7 @@ from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
-from tailerd.formats.delta.protocol.schema import parse_schema
-from tailerd.formats.delta.protocol.schema_text import column_texts
+from tailerd.formats.delta.protocol.schema import column_texts, parse_schema
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.placement import TablePlace

@@ -19,7 +19,7 @@ from tailerd.formats.delta.log.checkpoint_entries import remove_keys
 from tailerd.formats.delta.log.commit_lines import CommitLines
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
-from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
+from tailerd.formats.delta.maintenance.distributed.request import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.checkpoint_rows import (
     adds_of_rows,

@@ -27,11 +27,11 @@ from tailerd.formats.delta.log.checkpoint_entries import expired_removes, remove
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
-from tailerd.formats.delta.log.named_sidecars import named_sidecars
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.log.v2_manifest import (
     ManifestContents,
     ManifestKind,
+    named_sidecars,
     withdraw_sidecars,
     write_manifest,
 )
@@ -41,18 +41,18 @@ from tailerd.formats.delta.maintenance.distributed.ranges import (
     pieces_of,
     write_range,
 )
-from tailerd.formats.delta.maintenance.distributed.splits import (
+from tailerd.formats.delta.maintenance.distributed.request import (
     LogSplit,
     commit_splits,
     part_splits,
 )
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row
+from tailerd.formats.delta.protocol.checkpoint_columns import OtherActions, StateAction
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns, merged_type
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.full_actions import OTHER_KINDS
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind, checksum_name
-from tailerd.formats.delta.protocol.other_actions import OtherActions, StateAction
-from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES, SidecarPlan, StoredPart
+from tailerd.formats.delta.protocol.sidecar import SIDECAR_FILES, SidecarPlan, StoredPart
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.version_checksum import parse_version_checksum
 from tailerd.formats.maintenance import TaskExecutor

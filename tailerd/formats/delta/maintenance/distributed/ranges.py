@@ -21,12 +21,12 @@ from tailerd.formats.delta.maintenance.distributed.actions import (
     actions_of,
     schema_of,
 )
-from tailerd.formats.delta.maintenance.distributed.splits import LogSplit
+from tailerd.formats.delta.maintenance.distributed.request import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
-from tailerd.formats.delta.protocol.sidecar_plan import SIDECAR_FILES
+from tailerd.formats.delta.protocol.sidecar import SIDECAR_FILES
 
 Piece = tuple[bool, bytes]
 """Whether the actions are `add` actions, and an Arrow batch of `schema_of` without its schema."""
