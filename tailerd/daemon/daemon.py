@@ -136,14 +136,15 @@ class Daemon:
         self._is_once = is_once
         self._lost: TailerdError | None = None
         self._clock = SystemClock()
-        self._metrics = Metrics(self._clock)
         self._status = StatusBoard(_engines(config), self._clock)
+        self._metrics = Metrics(self._clock, self._status)
         self._state = self._open_state(config)
         self._dashboard = Dashboard(
             self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
         # The page comes last: it shows what the other handlers have recorded by then.
-        own = [self._metrics.handle, self._status.handle, self._on_event, self._dashboard.handle]
+        shown = (self._status.handle, self._on_event, self._dashboard.handle)
+        own = [self._metrics.handlers(), *(dict.fromkeys(events.SHOWN, each) for each in shown)]
         self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
         self._file = ConfigFile(
             config,

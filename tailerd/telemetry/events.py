@@ -8,13 +8,8 @@ if it is counted or shown; a test keeps these consistent.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
-from tailerd.telemetry.maintenance_events import LogAssessed as LogAssessed
-from tailerd.telemetry.maintenance_events import LogMaintained as LogMaintained
-from tailerd.telemetry.maintenance_events import MaintenanceFailed as MaintenanceFailed
-from tailerd.telemetry.maintenance_events import MaintenanceRefused as MaintenanceRefused
-from tailerd.telemetry.maintenance_events import MaintenanceStarted as MaintenanceStarted
-from tailerd.telemetry.maintenance_events import MaintenanceYielded as MaintenanceYielded
 from tailerd.telemetry.storage_events import CheckpointSkipped as CheckpointSkipped
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
 from tailerd.telemetry.storage_events import DiscoveryFailed as DiscoveryFailed
@@ -30,11 +25,6 @@ from tailerd.telemetry.storage_events import StateLeaseLost as StateLeaseLost
 from tailerd.telemetry.storage_events import StateTaken as StateTaken
 from tailerd.telemetry.storage_events import StorageRequested as StorageRequested
 from tailerd.telemetry.storage_events import WatcherUnavailable as WatcherUnavailable
-from tailerd.telemetry.table_events import CommitObserved as CommitObserved
-from tailerd.telemetry.table_events import DeliveredCommit as DeliveredCommit
-from tailerd.telemetry.table_events import MaskUnmatched as MaskUnmatched
-from tailerd.telemetry.table_events import SchemaObserved as SchemaObserved
-from tailerd.telemetry.table_events import ZoneAssumed as ZoneAssumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +350,160 @@ class PipelineStopped:
     is_complete: bool
 
 
+# ---------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitObserved:
+    """A commit appeared in a table's log.
+
+    Attributes:
+        timestamp_ms: Its in-commit timestamp, or the time of its file.
+        operation: As its writer named it; empty if not given.
+        rows_added, rows_removed: Physical rows in these files; None if statistics are missing.
+    """
+
+    table: str
+    version: int
+    timestamp_ms: int
+    operation: str
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+    rows_added: int | None
+    rows_removed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredCommit:
+    """What the plan of a delivery says of one commit in it; part of `CommitsDelivered`.
+
+    Attributes:
+        mode: How its rows were found: cdc, vectors, rows, files, net, late or none.
+    """
+
+    version: int
+    timestamp_ms: int
+    mode: str
+    operation: str
+    files_added: int
+    bytes_added: int
+    files_removed: int
+    bytes_removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaObserved:
+    """A table has this schema since a version, or is read for the first time.
+
+    Attributes:
+        columns: Name and type of each column, in order.
+    """
+
+    table: str
+    version: int
+    timestamp_ms: int
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneAssumed:
+    """Partition timestamps of a table have no zone and were taken as UTC; emitted once."""
+
+    path: str
+    error_code: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskUnmatched:
+    """Masked names match no column of a table whose rows the page shows."""
+
+    table: str
+    reason: str
+
+
+# ---------------------------------------------------------------------- maintenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAssessed:
+    """A table's log was assessed for maintenance, and its policies decided which jobs are due.
+
+    Attributes:
+        is_alone: Whether no pipeline of the daemon delivers this table.
+        due, due_reasons: Jobs that are due now, and why each is; parallel.
+    """
+
+    table: str
+    path: str
+    version: int
+    is_alone: bool
+    due: tuple[str, ...] = ()
+    due_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceStarted:
+    """A maintenance job starts, or reading the log (`assessment`) or the size (`measure`)."""
+
+    table: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMaintained:
+    """A job of log maintenance succeeded.
+
+    Attributes:
+        job: checkpoint, log_compaction, checksum or cleanup.
+        version: The newest version it covers; of a cleanup the oldest that is left.
+        result: written, already_there, nothing_to_say or deleted.
+        files, bytes: Written, or deleted.
+        reason: Why it was due.
+        summary: What was done.
+    """
+
+    table: str
+    job: str
+    version: int
+    result: str
+    files: int
+    bytes: int
+    duration_seconds: float
+    reason: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceFailed:
+    """A job, or reading the log before it (`assessment`), failed; it is retried later."""
+
+    table: str
+    job: str
+    error_code: str
+    error: str
+    duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceRefused:
+    """Maintenance of a table is skipped until an operator removes the reason."""
+
+    table: str
+    error_code: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceYielded:
+    """Another process maintains the table now; `reason` names it."""
+
+    table: str
+    reason: str
+
+
 Event = (
     DaemonStarted
     | ShutdownRequested
@@ -415,3 +559,6 @@ Event = (
     | CheckpointSkipped
     | StorageRequested
 )
+
+SHOWN: frozenset[type] = frozenset(get_args(Event)) - {StorageRequested}
+"""All events but the ones that are only counted, of which each commit has several."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -18,10 +18,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from tailerd.clock import Clock, SystemClock
-from tailerd.telemetry import events, problems
-from tailerd.telemetry.delivery_metrics import DeliveryMetrics
-from tailerd.telemetry.maintenance_metrics import MaintenanceMetrics
-from tailerd.telemetry.pipeline_metrics import PipelineMetrics, PolicyMetrics
+from tailerd.telemetry import events, problems, table_gauges
+from tailerd.telemetry.bus import Handlers
+from tailerd.telemetry.pipeline_metrics import (
+    DeliveryMetrics,
+    MaintenanceMetrics,
+    PipelineMetrics,
+    PolicyMetrics,
+)
+from tailerd.telemetry.status import StatusBoard
 from tailerd.telemetry.table_gauges import TableGauges
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -32,24 +37,20 @@ LABELS = frozenset(
 """All label names in use; `op` is `_change_type` of rows or the verb of a storage request, `mode`
 how a commit was read, `result` the result of a maintenance job."""
 
-_OF_TABLES = (
-    events.BacklogMeasured,
-    events.OffsetChosen,
-    events.OffsetSaved,
-    events.PipelinePaused,
-    events.TableMeasured,
-    events.TableRemoved,
-)
-"""Events that the gauges of tables handle."""
-
 
 class Metrics:
     """Keeps the process's metrics in a registry of its own."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, status: StatusBoard | None = None) -> None:
+        """Initialize.
+
+        Args:
+            status: Handles the events of figures that are computed at each scrape; by default this
+                object does.
+        """
         self._registry = registry = CollectorRegistry()
-        self._gauges = TableGauges(clock)
-        self._problems = problems.ProblemBoard(clock)
+        own = StatusBoard([], clock) if status is None else status
+        self._gauges, self._problems = own.gauges, own.problems
         self._errors = Counter(
             "tailerd_errors_total",
             "Errors, retried ones too",
@@ -69,23 +70,24 @@ class Metrics:
             MaintenanceMetrics(registry, self._errors),
         )
         self._handlers: dict[type, list[Callable[..., None]]] = defaultdict(list)
-        for own in (self._own_handlers(), *(part.handlers() for part in parts)):
-            for event, handler in own.items():
+        tables: list[Mapping[type, Callable[..., None]]] = [each.handlers() for each in parts]
+        tables.append(
+            {
+                events.GrowthUnavailable: self._on_growth_unavailable,
+                events.StorageRequested: self._on_storage,
+            }
+        )
+        if status is None:
+            tables.append(dict.fromkeys(problems.HANDLED, self._problems.handle))
+            tables.append(dict.fromkeys(table_gauges.HANDLED, self._gauges.handle))
+        for table in tables:
+            for event, handler in table.items():
                 self._handlers[event].append(handler)
         self._register_collectors()
 
-    def _own_handlers(self) -> dict[type, Callable[..., None]]:
-        return {
-            **dict.fromkeys(problems.HANDLED, self._problems.handle),
-            **dict.fromkeys(_OF_TABLES, self._gauges.handle),
-            events.GrowthUnavailable: self._on_growth_unavailable,
-            events.StorageRequested: self._on_storage,
-        }
-
-    @property
-    def handled(self) -> frozenset[type]:
-        """The events that change a metric."""
-        return frozenset(self._handlers)
+    def handlers(self) -> Handlers:
+        """Return the handler of each event that changes a metric."""
+        return dict.fromkeys(self._handlers, self.handle)
 
     def handle(self, event: events.Event) -> None:
         """Count an event; those without a metric are ignored."""
@@ -117,7 +119,6 @@ class Metrics:
         PlatformCollector(registry=self._registry)
 
     def _on_growth_unavailable(self, event: events.GrowthUnavailable) -> None:
-        self._gauges.handle(event)
         self._errors.labels(event.table, event.error_code).inc()
 
     def _on_storage(self, event: events.StorageRequested) -> None:

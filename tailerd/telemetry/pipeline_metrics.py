@@ -1,4 +1,4 @@
-"""Metrics of pipelines: their states, their lag, what their policies did."""
+"""Metrics of pipelines, of their deliveries, and of the maintenance of logs."""
 
 from __future__ import annotations
 
@@ -173,3 +173,150 @@ def lag_seconds(oldest_timestamp_ms: int | None, now_ms: int) -> float:
     if oldest_timestamp_ms is None:
         return 0.0
     return max(0.0, (now_ms - oldest_timestamp_ms) / 1000)
+
+
+class DeliveryMetrics:
+    """Counts what sinks acknowledged."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("table", "sink", "engine")
+        self._rows = Counter(
+            "tailerd_changes_delivered_rows_total",
+            "Change rows a sink acknowledged, by _change_type",
+            (*labels, "op"),
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "tailerd_changes_delivered_bytes_total",
+            "Arrow bytes of the rows a sink acknowledged",
+            labels,
+            registry=registry,
+        )
+        self._delivery = Histogram(
+            "tailerd_delivery_seconds",
+            "Time from planning a step to its acknowledgement",
+            labels,
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._commit = Histogram(
+            "tailerd_offset_commit_seconds",
+            "Time to make an offset durable",
+            PIPELINE,
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._commits = Counter(
+            "tailerd_commits_total",
+            "Commits delivered, rows or not, by how: cdc, vectors, rows, files, net, late or none",
+            (*PIPELINE, "mode"),
+            registry=registry,
+        )
+
+    def handlers(self) -> dict[type, Callable[..., None]]:
+        """Return the handler of each event class."""
+        return {
+            events.CommitsDelivered: self._on_commits,
+            events.DeliveryAcknowledged: self._on_delivery,
+            events.OffsetSaved: self._on_offset,
+        }
+
+    def _on_commits(self, event: events.CommitsDelivered) -> None:
+        for mode, count in event.commits.items():
+            self._commits.labels(event.table, event.engine, mode).inc(count)
+
+    def _on_delivery(self, event: events.DeliveryAcknowledged) -> None:
+        labels = (event.table, event.sink, event.engine)
+        for change_type, rows in event.rows.items():
+            self._rows.labels(*labels, change_type).inc(rows)
+        self._bytes.labels(*labels).inc(event.bytes)
+        self._delivery.labels(*labels).observe(event.duration_seconds)
+
+    def _on_offset(self, event: events.OffsetSaved) -> None:
+        self._commit.labels(event.table, event.engine).observe(event.duration_seconds)
+
+
+_JOBS = {
+    "checkpoint": ("tailerd_checkpoint_total", "Checkpoints, by what became of them"),
+    "log_compaction": ("tailerd_log_compaction_total", "Log compactions completed"),
+    "checksum": ("tailerd_version_checksum_total", "Version checksums written"),
+    "cleanup": ("tailerd_log_cleanup_total", "Log cleanups completed"),
+}
+"""Counters of jobs: job -> (name, what it counts)."""
+
+
+class MaintenanceMetrics:
+    """Results of jobs, and tables whose maintenance is skipped."""
+
+    def __init__(self, registry: CollectorRegistry, errors: Counter) -> None:
+        self._errors = errors
+        self._job_seconds = Histogram(
+            "tailerd_maintenance_job_seconds",
+            "Duration of a successful maintenance job",
+            ("table", "job"),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._job_bytes = Counter(
+            "tailerd_maintenance_bytes_total",
+            "Bytes that maintenance wrote into logs, or deleted from them (cleanup)",
+            ("table", "job"),
+            registry=registry,
+        )
+        self._jobs = {
+            job: Counter(name, about, ("table", "result"), registry=registry)
+            for job, (name, about) in _JOBS.items()
+        }
+        self._other_jobs = Counter(
+            "tailerd_maintenance_jobs_total",
+            "Maintenance jobs without a counter of their own, by what became of them",
+            ("table", "job", "result"),
+            registry=registry,
+        )
+        self._refused = Gauge(
+            "tailerd_maintenance_refused",
+            "1 while maintenance of a table's log is skipped",
+            ("table",),
+            registry=registry,
+        )
+        self._yielded = Counter(
+            "tailerd_maintenance_yielded_total",
+            "Times another process was found to maintain the table",
+            ("table",),
+            registry=registry,
+        )
+
+    def handlers(self) -> dict[type, Callable[..., None]]:
+        """Return the handler of each event class."""
+        return {
+            events.LogAssessed: self._on_assessed,
+            events.LogMaintained: self._on_maintained,
+            events.MaintenanceFailed: self._on_maintenance_failed,
+            events.MaintenanceRefused: self._on_maintenance_refused,
+            events.MaintenanceYielded: self._on_yielded,
+        }
+
+    def _on_assessed(self, event: events.LogAssessed) -> None:
+        self._refused.labels(event.table).set(0)
+
+    def _on_maintained(self, event: events.LogMaintained) -> None:
+        self._count_job(event.table, event.job, event.result)
+        self._job_seconds.labels(event.table, event.job).observe(event.duration_seconds)
+        self._job_bytes.labels(event.table, event.job).inc(event.bytes)
+
+    def _count_job(self, table: str, job: str, result: str) -> None:
+        if job in self._jobs:
+            self._jobs[job].labels(table, result).inc()
+        else:
+            self._other_jobs.labels(table, job, result).inc()
+
+    def _on_maintenance_failed(self, event: events.MaintenanceFailed) -> None:
+        self._count_job(event.table, event.job, "failed")
+        self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_maintenance_refused(self, event: events.MaintenanceRefused) -> None:
+        self._refused.labels(event.table).set(1)
+        self._errors.labels(event.table, event.error_code).inc()
+
+    def _on_yielded(self, event: events.MaintenanceYielded) -> None:
+        self._yielded.labels(event.table).inc()

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
-from tailerd.telemetry.maintenance_status import MaintenanceBoard
 from tailerd.telemetry.problems import ProblemBoard
 from tailerd.telemetry.rates import MinuteRate
 from tailerd.telemetry.table_gauges import TableGauges, size_json
+
+_MEASURE = "measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +115,22 @@ class TableStatus:
 
 
 class StatusBoard:
-    """Builds one `TableStatus` for each table from events. Thread-safe."""
+    """Builds one `TableStatus` for each table from events. Thread-safe.
+
+    Attributes:
+        gauges: Figures of tables, which metrics show too.
+        problems: Problems that concern no single table.
+    """
 
     def __init__(self, tables: Iterable[tuple[str, str]], clock: Clock) -> None:
         """Begin with these (name, engine) pairs: a table without events is not ready."""
         self._clock = clock
         self._lock = threading.Lock()
         self._tables = {name: TableStatus(table=name, engine=engine) for name, engine in tables}
-        self._gauges = TableGauges(clock)
+        self.gauges = TableGauges(clock)
         self._rates: dict[str, dict[str, MinuteRate]] = {}
         self._maintenance = MaintenanceBoard(clock)
-        self._problems = ProblemBoard(clock)
+        self.problems = ProblemBoard(clock)
 
     def expect(self, tables: Iterable[tuple[str, str]]) -> None:
         """Add (name, engine) pairs of tables that have no events yet."""
@@ -145,7 +151,7 @@ class StatusBoard:
 
     def unready(self) -> Iterator[tuple[str, str]]:
         """Yield each pipeline, and each pattern of tables, that is not ready, and why."""
-        for problem in self._problems.problems:
+        for problem in self.problems.problems:
             if problem.is_blocking:
                 yield f"{problem.part} {problem.name}".strip(), problem.error_code
         for table in self.tables:
@@ -177,7 +183,7 @@ class StatusBoard:
 
     def problems_json(self) -> list[dict[str, object]]:
         """Return the problems that concern no single table."""
-        return [each.to_json() for each in self._problems.problems]
+        return [each.to_json() for each in self.problems.problems]
 
     def table_json(self, name: str) -> dict[str, object] | None:
         """Return what `/status` shows of one table; None for an unknown name."""
@@ -190,16 +196,16 @@ class StatusBoard:
 
     def file_sizes(self, name: str) -> tuple[int, ...]:
         """Return a table's files by size, as in `TableMeasured`; empty if not known."""
-        size = self._gauges.figures(name).size
+        size = self.gauges.figures(name).size
         return () if size is None else size.size_counts
 
     def _figures(self, table: str, now_ms: int) -> dict[str, object]:
-        figures = self._gauges.figures(table)
+        figures = self.gauges.figures(table)
         with self._lock:
             maintenance = self._maintenance.of(table)
             now = self._clock.monotonic()
             rates = {change: r.per_second(now) for change, r in self._rates.get(table, {}).items()}
-        growth, watched = self._gauges.growth(table), self._gauges.watched_seconds(table)
+        growth, watched = self.gauges.growth(table), self.gauges.watched_seconds(table)
         return {
             "lag_files": figures.lag_files(),
             "lag_bytes": figures.lag_bytes(),
@@ -215,8 +221,8 @@ class StatusBoard:
     def handle(self, event: events.Event) -> None:
         """Handle an event; those about no configured table are ignored."""
         name = getattr(event, "table", None)
-        self._gauges.handle(event)
-        self._problems.handle(event)
+        self.gauges.handle(event)
+        self.problems.handle(event)
         with self._lock:
             self._maintenance.handle(event)
             if isinstance(event, events.DeliveryAcknowledged):
@@ -345,3 +351,102 @@ def _broken(
         last_error_code=event.error_code,
         attempt=status.attempt + 1,
     )
+
+
+@dataclass(slots=True)
+class _Kept:
+    assessed_version: int | None = None
+    assessed_ms: int | None = None
+    due: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, object] | None = None
+    running: str | None = None
+    jobs: dict[str, dict[str, object]] = field(default_factory=dict)
+
+
+class MaintenanceBoard:
+    """Keeps the last result of each job of each table. Used under the caller's lock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tables: dict[str, _Kept] = {}
+
+    def handle(self, event: events.Event) -> None:
+        """Handle an event; all but those of maintenance are ignored."""
+        now_ms = self._clock.now_ms()
+        match event:
+            case events.MaintenanceStarted():
+                self._kept(event.table).running = event.job
+            case events.LogAssessed():
+                kept = self._ended(event.table)
+                kept.assessed_version, kept.assessed_ms = event.version, now_ms
+                reasons = event.due_reasons or ("",) * len(event.due)
+                kept.due = dict(zip(event.due, reasons, strict=True))
+                kept.refused = None
+            case events.LogMaintained():
+                kept = self._ended(event.table)
+                kept.due.pop(event.job, None)
+                kept.jobs[event.job] = _result(event, now_ms)
+            case events.MaintenanceFailed():
+                self._ended(event.table).jobs[event.job] = {
+                    "result": "failed",
+                    "ended_ms": now_ms,
+                    "duration_seconds": round(event.duration_seconds, 6),
+                    "message": event.error,
+                    "error_code": event.error_code,
+                }
+            case events.MaintenanceRefused():
+                self._ended(event.table).refused = {
+                    "code": event.error_code,
+                    "message": event.error,
+                }
+            case events.TableMeasured() | events.GrowthUnavailable():
+                self._measured(event.table)
+            case events.MaintenanceYielded():
+                self._ended(event.table)
+            case events.TableRemoved():
+                self._tables.pop(event.table, None)
+            case _:
+                return
+
+    def of(self, table: str) -> dict[str, object] | None:
+        """Return what `/status` shows; None for a table that is not maintained."""
+        kept = self._tables.get(table)
+        if kept is None:
+            return None
+        return {
+            "assessed_version": kept.assessed_version,
+            "assessed_ms": kept.assessed_ms,
+            "due": list(kept.due),
+            "due_reasons": dict(kept.due),
+            "running": kept.running,
+            "refused": kept.refused,
+            "jobs": dict(kept.jobs),
+        }
+
+    def _measured(self, table: str) -> None:
+        """Note that a table's size was measured, by maintenance or by its pipeline."""
+        kept = self._tables.get(table)
+        if kept is not None and kept.running == _MEASURE:
+            self._ended(table).jobs.pop(_MEASURE, None)
+
+    def _ended(self, table: str) -> _Kept:
+        kept = self._kept(table)
+        kept.running = None
+        return kept
+
+    def _kept(self, table: str) -> _Kept:
+        return self._tables.setdefault(table, _Kept())
+
+
+def _result(event: events.LogMaintained, now_ms: int) -> dict[str, object]:
+    return {
+        "result": event.result,
+        "version": event.version,
+        "ended_ms": now_ms,
+        "duration_seconds": round(event.duration_seconds, 6),
+        "files": event.files,
+        "bytes": event.bytes,
+        "reason": event.reason,
+        "message": f"{event.summary} {event.reason}",
+        "error_code": None,
+    }

@@ -172,6 +172,17 @@ _OF_DAYS: dict[str, tuple[str, Callable[[TableTotals], float | None]]] = {
     }.items()
 }
 
+HANDLED = (
+    events.BacklogMeasured,
+    events.GrowthUnavailable,
+    events.OffsetChosen,
+    events.OffsetSaved,
+    events.PipelinePaused,
+    events.TableMeasured,
+    events.TableRemoved,
+)
+"""The events that change a figure of a table."""
+
 
 class TableGauges:
     """Builds figures from events. Thread-safe."""

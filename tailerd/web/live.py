@@ -92,7 +92,7 @@ class LiveUpdates:
             if name is not None:
                 self._dirty.add(name)
                 return
-            self._is_daemon_dirty |= not isinstance(event, events.StorageRequested)
+            self._is_daemon_dirty = True
             if isinstance(event, events.EngineLaunched):
                 self._engines[event.engine] = self._clock.now_ms()
             elif isinstance(event, events.EngineStarted):

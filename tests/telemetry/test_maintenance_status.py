@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailerd.telemetry import events
-from tailerd.telemetry.maintenance_status import MaintenanceBoard
+from tailerd.telemetry.status import MaintenanceBoard
 from tests.doubles.sim_clock import SimClock
 
 MEASURED = events.TableMeasured(

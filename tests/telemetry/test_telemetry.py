@@ -82,7 +82,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_every_event_has_a_log_line_or_is_counted(kind: type) -> None:
     assert kind in LINES
-    counted = kind in Metrics(SimClock()).handled
+    counted = kind in Metrics(SimClock()).handlers()
     assert counted is (kind not in NOT_COUNTED)
     assert counted or LINES[kind] is not None
 
