@@ -20,9 +20,8 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 from tailerd.config.explain import Mistake
 from tailerd.config.mistakes import Origin, all_mistakes, mistakes_message
 from tailerd.config.models import ENV_PREFIX, Config
-from tailerd.config.positions import positions
+from tailerd.config.positions import QUOTE_VALUES, positions, yaml_mistake
 from tailerd.config.substitution import Substitution
-from tailerd.config.yaml_mistakes import QUOTE_VALUES, yaml_mistake
 from tailerd.errors import ConfigError, MissingExtraError
 from tailerd.registry import known
 

@@ -13,7 +13,7 @@ import yaml
 
 from tailerd.config.loading import parse_config
 from tailerd.config.models import ENV_PREFIX, Config
-from tailerd.config.yaml_mistakes import yaml_mistake
+from tailerd.config.positions import yaml_mistake
 from tailerd.errors import ConfigError
 
 FILE_NAME = "tailerd.yaml"

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import aiohttp
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+from botocore.parsers import ResponseParserError
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
 from tailerd.config.notifications import NotificationsConfig
+from tailerd.storage.s3.failures import are_stale
 from tailerd.storage.s3.settings import S3Account
 from tailerd.watchers.base import Names, StorageEvent
-from tailerd.watchers.missing_notifications import MissingNotificationDetector
 from tailerd.watchers.s3_events import commit_events, created_objects
-from tailerd.watchers.sqs_failures import VENDOR_ERRORS, failure_of
 
 BATCH_MESSAGES = 10
 """SQS's limit of messages per request."""
@@ -265,3 +274,137 @@ class SqsWatcher:
     async def _disconnect(self) -> None:
         stack, self._stack, self._client = self._stack, AsyncExitStack(), None
         await stack.aclose()
+
+
+VENDOR_ERRORS = (
+    *(ClientError, BotoCoreError, ResponseParserError),
+    *(aiohttp.ClientError, OSError, TimeoutError, ValueError),
+    # Raised if the credential provider returned expired credentials.
+    RuntimeError,
+)
+
+_MISSING = frozenset({"NonExistentQueue", "QueueDoesNotExist", "QueueDeletedRecently"})
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_DENIED = frozenset(
+    {
+        *(
+            "AccessDenied",
+            "AccessDeniedException",
+            "UnauthorizedOperation",
+            "SignatureDoesNotMatch",
+        ),
+        *("InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"),
+        *("InvalidSecurity", "MissingAuthenticationToken", "403"),
+    }
+)
+_WITHOUT_CREDENTIALS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    CredentialRetrievalError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFailure:
+    """Why a queue cannot be used: one of tailerd's error codes, and a message with a remedy."""
+
+    code: str
+    message: str
+
+
+def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
+    """Return the failure for an error.
+
+    Args:
+        queue: The queue's URL.
+        right: The right that was used, `sqs:ReceiveMessage` or `sqs:DeleteMessage`.
+    """
+    code = _code(error)
+    if code in _MISSING:
+        return QueueFailure(
+            code="queue_missing",
+            message=f"There is no queue {queue}. Check `notifications.queue`, its account and its"
+            " region.",
+        )
+    if code in _EXPIRED or are_stale(error):
+        return QueueFailure(
+            code="credentials_expired",
+            message=f"The credentials for {queue} have expired ({code or _said(error)}). Renew"
+            " them at their source; they are read again at every attempt.",
+        )
+    if code in _DENIED or isinstance(error, _WITHOUT_CREDENTIALS):
+        return QueueFailure(
+            code="access_denied",
+            message=f"{right} of {queue} is refused: {_said(error)}. Give the user or role that"
+            " right, and check the credentials and the queue's policy.",
+        )
+    return QueueFailure(
+        code="queue_unreachable",
+        message=f"Requests to {queue} fail: {_said(error)}. Check `notifications.endpoint` and the"
+        " network.",
+    )
+
+
+def _code(error: Exception) -> str:
+    if not isinstance(error, ClientError):
+        return ""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    # `AWS.SimpleQueueService.NonExistentQueue`, or a name after a namespace.
+    return code.replace("#", ".").rpartition(".")[2]
+
+
+def _said(error: Exception) -> str:
+    """Return the error in one short line."""
+    if isinstance(error, ClientError):
+        about = error.response.get("Error", {})
+        text = f"{about.get('Code', '')} ({about.get('Message', '')})"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split()).rstrip(".")[:300]
+
+
+GRACE_SECONDS = 60.0
+"""How late the notification of a commit that a poll found may arrive."""
+
+
+class MissingNotificationDetector:
+    """Detects, once per folder, that its commits are only found by polling.
+
+    Args:
+        on_missing: Called with such a folder.
+        on_received: Called with a reported folder when it gets a notification after all.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        on_missing: Callable[[str], None],
+        on_received: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._on_missing = on_missing
+        self._on_received = on_received
+        self._notified: set[str] = set()
+        self._found_at: dict[str, float] = {}
+        self._reported: set[str] = set()
+
+    def note_notification(self, folder: str) -> None:
+        """Record a notification of a commit."""
+        self._notified.add(folder)
+        self._found_at.pop(folder, None)
+        if folder in self._reported:
+            self._reported.discard(folder)
+            self._on_received(folder)
+
+    def on_poll(self, folder: str, is_unannounced: bool) -> None:
+        """Record a poll of a log, and whether it found commits without a notification."""
+        if folder in self._notified or folder in self._reported:
+            return
+        now = self._clock.monotonic()
+        if is_unannounced:
+            self._found_at.setdefault(folder, now)
+        if now - self._found_at.get(folder, now) >= GRACE_SECONDS:
+            self._reported.add(folder)
+            self._on_missing(folder)

@@ -22,7 +22,7 @@ from tailerd.telemetry import events
 from tailerd.telemetry.alerts import EVALUATE_SECONDS, AlertBoard
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web.large_answers import SharedBody, send_body
+from tailerd.web.answers import SharedBody, send_body
 
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _TABLES = frozenset({"tables", "discover"})

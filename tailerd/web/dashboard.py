@@ -21,14 +21,12 @@ from tailerd.clock import Clock
 from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.registry import known
 from tailerd.telemetry import Telemetry, events
-from tailerd.telemetry.history import HistoryBoard
-from tailerd.telemetry.history_store import HistoryKeeper, KeepsHistory
+from tailerd.telemetry.history import HistoryBoard, HistoryKeeper, KeepsHistory
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web import docs_pages
-from tailerd.web.answers import refusal
+from tailerd.web.answers import SharedBody, refusal, send_body
 from tailerd.web.daemon_page import DaemonRoutes
 from tailerd.web.explorer import ExplorerRoutes
-from tailerd.web.large_answers import SharedBody, send_body
 from tailerd.web.live import LiveUpdates
 
 _TYPES = {

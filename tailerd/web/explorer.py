@@ -12,8 +12,7 @@ from aiohttp import web
 
 from tailerd.errors import TableError, TailerdError, UsageError
 from tailerd.pipeline.table_explorer import TableExplorer
-from tailerd.web.answers import refusal
-from tailerd.web.large_answers import send_body
+from tailerd.web.answers import refusal, send_body
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

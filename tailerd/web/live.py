@@ -21,7 +21,7 @@ from tailerd.clock import Clock
 from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web.large_answers import SharedBody, write_in_pieces
+from tailerd.web.answers import SharedBody, write_in_pieces
 
 TICK_SECONDS = 0.1
 """How soon a change is sent after an idle time."""

@@ -7,7 +7,7 @@ from aiohttp import web
 from tailerd.telemetry.metrics import CONTENT_TYPE, Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.access import KNOWN_CALLER
-from tailerd.web.large_answers import SharedBody, send_body
+from tailerd.web.answers import SharedBody, send_body
 
 
 class Pages:

@@ -22,7 +22,7 @@ from tailerd.telemetry import events
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
-from tailerd.web import connections, large_answers
+from tailerd.web import answers, connections
 from tailerd.web.live import LiveUpdates
 from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
@@ -73,7 +73,7 @@ def failed(table: str, text: str) -> events.PipelineFailed:
 
 def share_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is with thousands of tables."""
-    monkeypatch.setattr(large_answers, "SERIALIZING_SHARE", 1e-6)
+    monkeypatch.setattr(answers, "SERIALIZING_SHARE", 1e-6)
 
 
 def listener_of(board: StatusBoard) -> WebServer:
@@ -111,7 +111,7 @@ async def test_what_costs_more_to_write_down_is_shared_for_longer(
         return b"%d" % count
 
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
-    body = large_answers.SharedBody(render)
+    body = answers.SharedBody(render)
     assert (await body.get()).body == b"1"
     now = 100.0 + fresh * 0.99
     assert (await body.get()).body == b"1"

@@ -10,8 +10,7 @@ import pytest
 
 from tailerd.state.history import LARGEST_FILE_BYTES
 from tailerd.telemetry import events
-from tailerd.telemetry.history import HistoryBoard
-from tailerd.telemetry.history_store import HistoryKeeper
+from tailerd.telemetry.history import HistoryBoard, HistoryKeeper
 from tailerd.telemetry.series import POINT_BYTES, Series
 from tailerd.telemetry.status import StatusBoard
 from tailerd.telemetry.table_history import Limits

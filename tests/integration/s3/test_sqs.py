@@ -363,7 +363,7 @@ async def test_what_ails_a_queue_has_a_code_and_a_way_out(
 async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_is(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.missing_notifications.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tailerd.watchers.sqs.GRACE_SECONDS", 0.2)
     notified = NotifiedBucket(s3_moto)
     reports, board = Reports(), WakeupRegistry()
     folders = [f"{notified.bucket}/{table}/_delta_log" for table in ("a", "b")]
@@ -390,7 +390,7 @@ async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_i
 async def test_a_table_is_not_called_silent_for_news_that_are_on_their_way(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.missing_notifications.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tailerd.watchers.sqs.GRACE_SECONDS", 0.2)
     notified = NotifiedBucket(s3_moto)
     reports, board = Reports(), WakeupRegistry()
     wakeup = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
-from tailerd.watchers.sqs_failures import failure_of
+from tailerd.watchers.sqs import failure_of
 
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/tailerd"
 
