@@ -26,16 +26,16 @@ class ScratchLocation:
     """Where a source keeps a pipeline's files across restarts, such as a snapshot's file list.
 
     Attributes:
-        folder: On this machine. With a `store` it is a cache that may disappear at any time.
-        store, prefix: The durable location, if that is not this machine.
-        require_ownership: Raises if another process has taken over the state; called before each
-            write to the store.
+        store, prefix: The durable location.
+        folder: The same on this machine; with another store a cache, which may disappear at any
+            time.
+        require_ownership: As that of `StateFiles`; called before each write to the store.
     """
 
+    store: ObjectStore
+    prefix: str
     folder: Path
-    store: ObjectStore | None = None
-    prefix: str = ""
-    require_ownership: Callable[[], Awaitable[object]] | None = None
+    require_ownership: Callable[[], Awaitable[int]]
 
 
 class StateObserver(Protocol):

@@ -197,9 +197,9 @@ class LeasedFiles:
         if self._scratch is None:
             raise BugError("A snapshot's file list was requested without holding the state.")
         return ScratchLocation(
-            folder=self._scratch / pipeline,
             store=self.store,
             prefix=f"{self.root}/spool/{pipeline}",
+            folder=self._scratch / pipeline,
             require_ownership=self.require_ownership,
         )
 

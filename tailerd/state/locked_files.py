@@ -98,7 +98,13 @@ class LockedFiles:
 
     def scratch(self, pipeline: str) -> ScratchLocation:
         """Return the pipeline's folder."""
-        return ScratchLocation(folder=self._folder / "spool" / pipeline)
+        prefix = f"{self.root}/spool/{pipeline}"
+        return ScratchLocation(
+            store=self.store,
+            prefix=prefix,
+            folder=Path(prefix),
+            require_ownership=self.require_ownership,
+        )
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}{_SUFFIX}"

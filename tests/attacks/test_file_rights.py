@@ -20,7 +20,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.formats.delta.changes.bucket_spool import open_spool
+from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
 from tailerd.sinks.file.config import FileSinkConfig
@@ -29,7 +29,6 @@ from tailerd.state.locked_files import LockedFiles
 from tailerd.state.pipeline_records import PipelineRecord
 from tailerd.state.state import State
 from tests.contracts.test_sink import batch, delivery, offset
-from tests.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.integration.daemon.running import (
     address,
     daemon,
@@ -38,6 +37,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.sinks.test_file_sink import sink
+from tests.state.test_snapshot_manifest import ListedFiles
 
 BITS = 0o777
 
@@ -78,7 +78,7 @@ async def keep_everything(folder: Path) -> None:
             await state.pipelines.save("orders", PipelineRecord(identity=identity))
             await state.corrupt_commits.record("orders", record)
             await asyncio.to_thread(state.history.save, "orders", {})
-            await open_spool(state.scratch("orders")).write("t", ListedFiles(3))
+            await Spool(state.scratch("orders")).write("t", ListedFiles(3))
 
 
 # The state
@@ -104,7 +104,7 @@ async def test_what_was_open_to_others_is_closed_once_it_is_written_again(tmp_pa
     assert left.pop(".") == "750"
     # Folders in between: what is written again lies in closed ones. A record is written once.
     record = f"corrupt_commits/orders/{1:020}-t.json"
-    assert left.keys() == {"spool", "spool/orders", "corrupt_commits", record}
+    assert left.keys() == {"spool", "corrupt_commits", record}
 
 
 @pytest.mark.full

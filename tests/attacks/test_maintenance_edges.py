@@ -17,7 +17,7 @@ from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.offsets import open_state, reset_offset
 from tailerd.errors import LogChangedError, StateInUseError, StorageError
-from tailerd.formats.delta.changes.bucket_spool import open_spool
+from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance import policies as delta_policies
@@ -47,11 +47,11 @@ from tailerd.telemetry import events
 from tests.contracts.test_offset_store import saved
 from tests.doubles.owned_state import leased_state
 from tests.doubles.sim_clock import SimClock
-from tests.formats.delta.changes.test_snapshot_spool import ListedFiles
 from tests.formats.delta.log_bodies import add
 from tests.maintenance.test_cleanup import DAY, FIRST, OLD_SIDECAR, commits_of, daily
 from tests.maintenance.test_jobs import do_all
 from tests.maintenance.test_table_maintainer import Turns
+from tests.state.test_snapshot_manifest import ListedFiles
 from tests.tables.builder import TableBuilder
 
 TODAY = FIRST + 40 * DAY
@@ -344,7 +344,7 @@ async def test_who_lost_the_state_removes_no_list_of_its_successor() -> None:
         return [meta.name async for meta in store.list_from(f"{ROOT}/spool/orders")]
 
     async with first.hold():
-        late = open_spool(first.scratch("orders"))
+        late = Spool(first.scratch("orders"))
         await late.write("t", ListedFiles(3))
         # It is heard of no more: its file says so.
         assert isinstance(first._files, LeasedFiles)
@@ -353,12 +353,12 @@ async def test_who_lost_the_state_removes_no_list_of_its_successor() -> None:
         await lease.release()
         lease._mine = mine
         async with second.hold():
-            await open_spool(second.scratch("orders")).write("t", ListedFiles(5))
+            await Spool(second.scratch("orders")).write("t", ListedFiles(5))
             names = await list_names()
             with pytest.raises(StateInUseError, match="taken over"):
                 await late.remove()
             with pytest.raises(StateInUseError, match="taken over"):
-                await open_spool(first.scratch("orders")).write("t", ListedFiles(7))
+                await Spool(first.scratch("orders")).write("t", ListedFiles(7))
             assert await list_names() == names
 
 
@@ -381,15 +381,15 @@ async def test_a_reset_that_cannot_be_saved_leaves_the_list_of_the_snapshot_unde
 
     async with state.hold():
         await reset_offset(config, "orders", "snapshot", state=state)
-        assert await open_spool(state.scratch("orders")).find(table.table_id, 0) is not None
+        assert await Spool(state.scratch("orders")).find(table.table_id, 0) is not None
         table.append([{"id": 2}])
         with monkeypatch.context() as broken:
             broken.setattr(Offsets, "save", fail)
             with pytest.raises(StorageError, match="full"):
                 await reset_offset(config, "orders", "snapshot", state=state)
-        assert await open_spool(state.scratch("orders")).find(table.table_id, 0) is not None
+        assert await Spool(state.scratch("orders")).find(table.table_id, 0) is not None
         await reset_offset(config, "orders", "snapshot", state=state)
-        assert await open_spool(state.scratch("orders")).find(table.table_id, 1) is not None
+        assert await Spool(state.scratch("orders")).find(table.table_id, 1) is not None
 
 
 # ---------------------------------------------------------------- the end, in an outage

@@ -9,8 +9,9 @@ import pytest
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import LogCleanedUpError, MissingVersionError, TableError
-from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
+from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
 
 THREE_FILES = ReadLimit(max_files=3)
@@ -18,7 +19,7 @@ THREE_FILES = ReadLimit(max_files=3)
 
 async def open_source(builder: TableBuilder, spool: Path | None) -> DeltaChangeSource:
     return await DeltaChangeSource.open(
-        str(builder.folder), spool=None if spool is None else SnapshotSpool(spool)
+        str(builder.folder), spool=None if spool is None else Spool(owned_scratch(spool))
     )
 
 

@@ -13,13 +13,13 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
 from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.delta.changes.bucket_spool import BucketSpool
-from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool, Spool
+from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import Delivery
 from tailerd.storage.memory import MemoryStore
 from tailerd.telemetry import events
+from tests.doubles.owned_state import owned_scratch, scratch_in
 from tests.pipeline.runs import Run
 from tests.tables.builder import TableBuilder
 
@@ -138,8 +138,8 @@ async def test_a_difference_under_way_outlives_the_log_of_its_versions(
 
     def spool(machine: str) -> Spool:
         if place == "disk":
-            return SnapshotSpool(tmp_path / "state")
-        return BucketSpool(bucket, "/state", tmp_path / machine, check_held=nobody_else)
+            return Spool(owned_scratch(tmp_path / "state"))
+        return Spool(scratch_in(bucket, "/state", tmp_path / machine))
 
     run = DeltaRun(
         place=table.folder, start="2", changes=ChangeMode.NET, max_attempts=1, spool=spool("a")
@@ -158,9 +158,6 @@ async def test_a_difference_under_way_outlives_the_log_of_its_versions(
     assert first[2] == [("delete", 1, "v1"), ("insert", 1, "v5")]
     assert not list((tmp_path / "state").glob("*"))
     assert [file async for file in bucket.list_from("/state")] == []
-
-
-async def nobody_else() -> None: ...
 
 
 async def test_over_a_gap_the_difference_is_exact(tmp_path: Path) -> None:

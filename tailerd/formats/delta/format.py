@@ -106,8 +106,8 @@ class DeltaFormat(OptionalParts):
             NotATableError, TableError: The table cannot be read.
             ConfigError: No store serves this place, or there is no zone of that name.
         """
-        from tailerd.formats.delta.changes.bucket_spool import open_spool
         from tailerd.formats.delta.changes.partition_zone import PartitionZone
+        from tailerd.formats.delta.changes.snapshot_spool import Spool
         from tailerd.formats.delta.changes.source import DeltaChangeSource
 
         zone = request.options.get("partition_timezone")
@@ -115,6 +115,6 @@ class DeltaFormat(OptionalParts):
         return await DeltaChangeSource.open(
             place,
             request,
-            spool=None if request.scratch is None else open_spool(request.scratch),
+            spool=None if request.scratch is None else Spool(request.scratch),
             partition_zone=PartitionZone(place, zone_text, request.on_warning),
         )

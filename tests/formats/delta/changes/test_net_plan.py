@@ -12,11 +12,12 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import PathOutsideTableError, StorageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.net_plan import NetPlan, NetPlanFile
-from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
+from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
+from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
 
 
@@ -49,7 +50,7 @@ async def test_a_plan_is_found_as_it_was_and_only_for_its_step(tmp_path: Path) -
     plan = await plan_of(table)
     files = rewritten_files(plan.group.tasks[0])
     assert {file.rows.include is None for file in files.removed} == {True, False}
-    file = NetPlanFile(SnapshotSpool(tmp_path / "state"), DataPaths(str(table.folder)))
+    file = NetPlanFile(Spool(owned_scratch(tmp_path / "state")), DataPaths(str(table.folder)))
     start, end = plan.group.start, plan.group.end
     assert await file.find(start, end) is None
     await file.keep(plan)
@@ -65,7 +66,7 @@ async def test_a_step_without_rows_is_a_plan_too(tmp_path: Path) -> None:
     table.commit({"txn": {"appId": "a", "version": 1}})
     plan = await plan_of(table, first=table.version)
     assert plan.group.tasks == ()
-    file = NetPlanFile(SnapshotSpool(tmp_path / "state"), DataPaths(str(table.folder)))
+    file = NetPlanFile(Spool(owned_scratch(tmp_path / "state")), DataPaths(str(table.folder)))
     await file.keep(plan)
     assert await file.find(plan.group.start, plan.group.end) == plan
 
@@ -74,7 +75,7 @@ async def test_a_step_without_rows_is_a_plan_too(tmp_path: Path) -> None:
 async def test_a_damaged_plan_is_none(tmp_path: Path, keep: int) -> None:
     table = rewritten_table(tmp_path / "table")
     plan = await plan_of(table)
-    spool = SnapshotSpool(tmp_path / "state")
+    spool = Spool(owned_scratch(tmp_path / "state"))
     file = NetPlanFile(spool, DataPaths(str(table.folder)))
     await file.keep(plan)
     [path] = (tmp_path / "state").iterdir()
@@ -87,7 +88,7 @@ async def test_a_damaged_plan_is_none(tmp_path: Path, keep: int) -> None:
 async def test_a_plan_names_no_file_outside_the_table(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "table")
     plan = await plan_of(table)
-    spool = SnapshotSpool(tmp_path / "state")
+    spool = Spool(owned_scratch(tmp_path / "state"))
     await NetPlanFile(spool, DataPaths(str(table.folder))).keep(plan)
     elsewhere = NetPlanFile(spool, DataPaths(str(tmp_path / "other")))
     with pytest.raises(PathOutsideTableError):
@@ -98,9 +99,9 @@ async def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "table")
     plan = await plan_of(table)
     (tmp_path / "state").write_text("in the way")
-    file = NetPlanFile(SnapshotSpool(tmp_path / "state"), DataPaths(str(table.folder)))
+    file = NetPlanFile(Spool(owned_scratch(tmp_path / "state")), DataPaths(str(table.folder)))
     assert await file.find(plan.group.start, plan.group.end) is None
-    with pytest.raises(StorageError, match=r"The plan of a difference cannot be stored in .*state"):
+    with pytest.raises(StorageError, match=r"state.* a file is where a folder must be"):
         await file.keep(plan)
 
 

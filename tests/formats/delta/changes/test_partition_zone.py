@@ -12,9 +12,10 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, ZoneAssumedError
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.snapshot_spool import SnapshotSpool
+from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol.data_file import data_file
+from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
 
 Mapping = Literal["none", "name"]
@@ -116,7 +117,7 @@ async def test_tables_without_such_partitions_keep_their_tasks_as_they_are(tmp_p
 
 async def test_a_snapshot_that_was_begun_without_a_zone_goes_on_with_one(tmp_path: Path) -> None:
     folder = str(events(tmp_path / "t", NOON, NOON).folder)
-    spool, one = SnapshotSpool(tmp_path / "spool"), ReadLimit(max_files=1, max_bytes=1)
+    spool, one = Spool(owned_scratch(tmp_path / "spool")), ReadLimit(max_files=1, max_bytes=1)
     at, texts = None, []
     for zone in (None, PartitionZone(folder, "Europe/Berlin")):
         source = await DeltaChangeSource.open(folder, spool=spool, partition_zone=zone)
