@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 import xxhash
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, OffsetError
 from tailerd.storage.base import ObjectStore, delete_all
+from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
 
 _NAME = re.compile(r"(\d{20})\.entry", re.ASCII)
@@ -28,109 +28,29 @@ _HEADER_BYTES = len(_MAGIC) + 16
 _DROPPED = "dropped"
 
 
-class Ledger(Protocol):
-    """The saved states of one table."""
-
-    is_durable: bool
-    """Whether the entries outlive the process."""
-
-    async def numbers(self) -> list[int]:
-        """Return the numbers of all entries, ascending."""
-        ...
-
-    async def load(self, number: int) -> bytes | None:
-        """Return an entry; None if there is none.
-
-        Raises:
-            OffsetError: It is damaged.
-        """
-        ...
-
-    async def save(self, number: int, entry: bytes) -> bool:
-        """Save an entry durably; False if there is one of this number already."""
-        ...
-
-    async def forget_before(self, number: int) -> None:
-        """Delete the entries below a number."""
-        ...
-
-    async def mark_dropped(self) -> None:
-        """Record that the table was missing at a poll."""
-        ...
-
-    async def unmark_dropped(self) -> None:
-        """Clear that mark: the same table exists again."""
-        ...
-
-    async def is_marked_dropped(self) -> bool:
-        """Return whether the table was missing and the mark has not been cleared since."""
-        ...
-
-    async def clear(self) -> None:
-        """Delete everything."""
-        ...
-
-
-class MemoryLedger:
-    """A ledger in memory, lost with its process."""
-
-    is_durable = False
-
-    def __init__(self) -> None:
-        self._entries: dict[int, bytes] = {}
-        self._is_dropped = False
-
-    async def numbers(self) -> list[int]:
-        """Return the numbers of all entries, ascending."""
-        return sorted(self._entries)
-
-    async def load(self, number: int) -> bytes | None:
-        """Return an entry; None if there is none."""
-        return self._entries.get(number)
-
-    async def save(self, number: int, entry: bytes) -> bool:
-        """Keep an entry; False if there is one of this number already."""
-        return self._entries.setdefault(number, entry) is entry
-
-    async def forget_before(self, number: int) -> None:
-        """Forget the entries below a number."""
-        for old in [each for each in self._entries if each < number]:
-            del self._entries[old]
-
-    async def mark_dropped(self) -> None:
-        """Record that the table was missing."""
-        self._is_dropped = True
-
-    async def unmark_dropped(self) -> None:
-        """Clear that mark."""
-        self._is_dropped = False
-
-    async def is_marked_dropped(self) -> bool:
-        """Return whether the table is marked as missing."""
-        return self._is_dropped
-
-    async def clear(self) -> None:
-        """Forget everything."""
-        self._entries.clear()
-        self._is_dropped = False
-
-
-class StoredLedger:
-    """A ledger in a folder of an object store, one file an entry.
+class Ledger:
+    """The saved states of one table in a folder of an object store, one file an entry.
 
     Args:
         store, folder: The ledger's own folder; it need not exist yet.
         is_read_only: For a process that only inspects: what it saves stays in memory, and it
             deletes nothing.
+        is_durable: Whether the entries outlive the process.
     """
 
-    is_durable = True
-
-    def __init__(self, store: ObjectStore, folder: str, *, is_read_only: bool = False) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        *,
+        is_read_only: bool = False,
+        is_durable: bool = True,
+    ) -> None:
         self._store = store
         self._folder = folder
+        self.is_durable = is_durable
         self.is_read_only = is_read_only
-        self._unsaved = MemoryLedger() if is_read_only else None
+        self._unsaved = Ledger(MemoryStore(), folder) if is_read_only else None
         self._oldest: int | None = None
 
     async def numbers(self) -> list[int]:
@@ -275,6 +195,6 @@ def open_ledger(wanted: LedgerPlace | None, stores: Stores) -> Ledger:
         ConfigError: No store serves the place.
     """
     if wanted is None:
-        return MemoryLedger()
+        return Ledger(MemoryStore(), "/ledger", is_durable=False)
     store, folder = stores.locate(wanted.place)
-    return StoredLedger(store, folder, is_read_only=wanted.is_read_only)
+    return Ledger(store, folder, is_read_only=wanted.is_read_only)

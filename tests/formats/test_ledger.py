@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError
-from tailerd.formats.ledger import Ledger, LedgerPlace, MemoryLedger, StoredLedger, open_ledger
+from tailerd.formats.ledger import Ledger, LedgerPlace, open_ledger
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
 
 Make = Callable[[Path], Ledger]
 LEDGERS: dict[str, Make] = {
-    "memory": lambda _: MemoryLedger(),
+    "memory": lambda _: open_ledger(None, Stores()),
     "folder": lambda folder: open_ledger(LedgerPlace(str(folder / "ledger")), Stores()),
-    "store": lambda _: StoredLedger(MemoryStore("ledgers"), "/orders"),
+    "store": lambda _: Ledger(MemoryStore("ledgers"), "/orders"),
     "read only": lambda folder: open_ledger(
         LedgerPlace(str(folder / "none"), is_read_only=True), Stores()
     ),
@@ -52,7 +52,7 @@ async def test_large_entries_are_whole(ledger: Ledger) -> None:
 
 
 async def test_a_mark_of_a_drop_lasts_until_it_is_settled(ledger: Ledger) -> None:
-    if isinstance(ledger, StoredLedger) and ledger.is_read_only:
+    if ledger.is_read_only:
         pytest.skip("what only looks marks nothing; it has a test of its own")
     await ledger.mark_dropped()
     assert await ledger.is_marked_dropped()
