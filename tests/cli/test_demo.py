@@ -14,7 +14,7 @@ from tailerd.formats.delta.demo import DEMO, DemoTable
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.parts import make_demo_table
 from tests.cli.commands import Commands, started
-from tests.corners.feed import changes
+from tests.tables.feed import changes
 
 
 def test_the_demo_table_is_a_delta_table_whose_feed_and_files_agree(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.formats.delta.protocol.statistics_columns import statistics_texts
-from tests.corners.test_types import int96
 from tests.formats.delta.log_bodies import add
+from tests.formats.delta.test_types import int96
 from tests.maintenance.test_checkpoints import NO_JSON, STRUCT, write
 from tests.maintenance.written import checkpoint_actions, checkpoint_of, state_of
 from tests.tables.builder import TableBuilder

@@ -25,7 +25,6 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tests.corners.feed import EVERYTHING, batches_of
 from tests.rows.random_tables import (
     Model,
     RandomTable,
@@ -36,6 +35,7 @@ from tests.rows.random_tables import (
 )
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
+from tests.tables.feed import EVERYTHING, batches_of
 from tests.tables.naive_log import Action
 
 _DELTA_TYPES: dict[pa.DataType, str] = {

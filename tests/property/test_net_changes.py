@@ -17,11 +17,11 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.source import DeltaChangeSource
-from tests.corners.feed import EVERYTHING, batches_of
 from tests.property.test_exact_changes import KEYED, History, check_pairs, multiset
 from tests.rows.random_tables import RandomTable, tables
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
+from tests.tables.feed import EVERYTHING, batches_of
 
 
 async def net(

@@ -17,9 +17,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.spark.datasource import TailerdDataSource
 from tailerd.spark.stream_reader import TailerdStreamReader
-from tests.corners.feed import changes
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.delta_schema import field, struct
+from tests.tables.feed import changes
 
 Row = dict[str, Any]
 

@@ -18,11 +18,11 @@ from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.storage.s3.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
 from tailerd.storage.s3.store import S3Store
-from tests.corners.feed import EVERYTHING
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.tables.feed import EVERYTHING
 
 
 @pytest.mark.parametrize("size", [0, 1, TAIL_BYTES, TAIL_BYTES + 1, 3 * PART_BYTES + 7])

@@ -10,12 +10,12 @@ import pytest
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log.log_reader import LogReader
-from tests.corners.feed import EVERYTHING, batches_of
 from tests.s3.peer import Peer
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import CDF, TableBuilder
+from tests.tables.feed import EVERYTHING, batches_of
 
 MOST = 0.5
 """Of the peer's requests."""

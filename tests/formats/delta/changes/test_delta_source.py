@@ -16,10 +16,10 @@ from tailerd.formats.delta.protocol.actions import Line
 from tailerd.formats.delta.protocol.commit_file import LineDecoder
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import KINDS, MeteredStore
-from tests.corners.feed import EVERYTHING, batches_of, rows_of
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
+from tests.tables.feed import EVERYTHING, batches_of, rows_of
 
 NOTHING = dict.fromkeys(KINDS, 0)
 

@@ -15,10 +15,10 @@ from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
 from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore
-from tests.corners.feed import EVERYTHING
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
+from tests.tables.feed import EVERYTHING
 
 VERSIONS = 120
 A_MOMENT = 2.0
