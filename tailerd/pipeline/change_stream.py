@@ -12,12 +12,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeSourceKind
+from tailerd.changefeed.change_task import ChangeSourceKind, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, reader_bytes
-from tailerd.changefeed.offset import Offset
+from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
-from tailerd.pipeline.delivered_commits import DeliveredCommits
 from tailerd.pipeline.memory_budget import (
     SMALLEST_PIECE,
     MemoryBudget,
@@ -25,6 +24,7 @@ from tailerd.pipeline.memory_budget import (
     ReaderBudget,
     TableMemory,
 )
+from tailerd.telemetry.events import DeliveredCommit
 from tailerd.threads import release_memory, wait_done
 
 RUNS_AHEAD = 1 + (os.cpu_count() or 1)
@@ -260,3 +260,41 @@ async def _abandon(readings: Collection[_Reading]) -> None:
             cancellation = error
     if cancellation is not None:
         raise cancellation
+
+
+class DeliveredCommits:
+    """Counts commits where they begin: a large one comes in several groups, and deliveries.
+
+    Attributes:
+        kinds: Commits begun so far, by how they are read; snapshots are not counted.
+        details: The plan's details of each of them.
+        planned: End of the last tasks that were planned; some of them may still be read.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.details: list[DeliveredCommit] = []
+        self.planned: Offset | None = None
+        self._counted: Version | None = None
+
+    def count(self, group: TaskGroup) -> None:
+        """Add a group of tasks."""
+        self.planned = group.end
+        is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
+        if is_begin and group.version != self._counted:
+            self._counted = group.version
+            self.kinds[group.change_source.value] += 1
+            self.details.append(_details(group))
+
+
+def _details(group: TaskGroup) -> DeliveredCommit:
+    return DeliveredCommit(
+        version=group.version,
+        timestamp_ms=group.timestamp_us // 1000,
+        mode=group.change_source.value,
+        operation=group.operation,
+        files_added=group.files_added,
+        bytes_added=group.bytes_added,
+        files_removed=group.files_removed,
+        bytes_removed=group.bytes_removed,
+    )

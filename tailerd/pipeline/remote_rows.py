@@ -20,7 +20,7 @@ from tailerd.errors import BugError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.detect import read_tasks
 from tailerd.pipeline.change_runs import Run, RunPlanner, RunReader
-from tailerd.pipeline.delivered_commits import DeliveredCommits
+from tailerd.pipeline.change_stream import DeliveredCommits
 from tailerd.reading.read_ahead import read_ahead
 from tailerd.sinks.base import HasDestination, RowWriter
 from tailerd.storage.stores import Stores

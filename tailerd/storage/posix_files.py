@@ -25,7 +25,7 @@ from tailerd.errors import (
     NotAFileError,
     StorageError,
 )
-from tailerd.private_files import make_private_folder, open_private
+from tailerd.private_files import make_private_folder
 from tailerd.storage.base import FileMeta, FolderMark
 from tailerd.storage.links import file_in_the_way, link_in_path, opened_parent
 
@@ -473,17 +473,6 @@ def sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file in an existing folder, durably, readable by this user only."""
-    draft = path.with_name(f".{path.name}.tmp")
-    with open_private(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -43,8 +43,10 @@ damaged commits, the page's history. A lease replaces the lock: a second daemon 
 most 15 s, with the first one's name. If a daemon died on another machine, the next one starts
 after a minute; meanwhile the log and `/status` (`problems`) report the holder and the longest
 wait. A daemon that lost its state detects it at the next renewal, within 15 s, and exits. No clocks
-are compared, and a suspended daemon can no longer save an offset: each save creates
+are compared, and a suspended daemon can no longer change the state: each save of an offset creates
 `offsets/<table>/<number>.json` under a free number (a put, a list, a delete), and a new holder
-takes the next number first. What a suspended daemon had delivered before may be delivered again.
+takes the next number first; pauses and pipeline records are saved in the same way, and the names of
+other files carry the writer's token. What a suspended daemon had delivered before may be delivered
+again.
 The lease costs eight requests a minute.
 """
