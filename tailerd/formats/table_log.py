@@ -18,10 +18,15 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version, Versions
 from tailerd.changefeed.points import show_ms
 from tailerd.errors import MissingVersionError, UsageError
-from tailerd.formats.base import Backlog, TableIdentity
+from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
+from tailerd.formats.placement import allowed_places
+from tailerd.storage.base import ObjectStore, OpensAhead
 from tailerd.storage.links import RealPlaces
+from tailerd.storage.stores import within_table
 
 _PLANS_IN_MEMORY = 4
+_REMOTE_RUN_BYTES = 8 * 1024 * 1024
+"""What a bucket sends in some tenths of a second: enough to hide the latency of a request."""
 _Plan = TypeVar("_Plan")
 
 
@@ -314,3 +319,48 @@ def no_commit_since(time: datetime.datetime, version: int, time_ms: int) -> Usag
         f" {show_ms(time_ms)}.",
         remedy="Use --from latest to wait for the next one.",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlace:
+    """Where a source's table is.
+
+    Attributes:
+        store, root: The store, confined to the table if it is local, and the table's folder.
+        url: Where other processes find the table.
+        allowed: Places outside the table that it may reference.
+        links: Real paths that its files may resolve to; None in a bucket.
+    """
+
+    store: ObjectStore
+    root: str
+    url: str
+    allowed: tuple[str, ...]
+    links: RealPlaces | None
+
+
+def source_place(place: str, request: OpenRequest, folder: str | None = None) -> SourcePlace:
+    """Return the place of a table whose changes are to be read.
+
+    Args:
+        place: A path or URL, as the user gave it.
+        folder: The folder of all its files; None: the place itself.
+
+    Raises:
+        ConfigError: No store serves this place, or an allowed one.
+    """
+    located, root = request.stores.locate(place)
+    allowed = allowed_places(request.allowed_paths)
+    store = within_table(located, folder or root, allowed)
+    return SourcePlace(
+        store=store if request.wrap_store is None else request.wrap_store(store),
+        root=root,
+        url=store.url_of(root),
+        allowed=allowed,
+        links=RealPlaces(folder or root, allowed) if located.is_local_folder else None,
+    )
+
+
+def ahead_bytes(store: ObjectStore) -> int:
+    """Return the `run_bytes` of a source whose files can be opened ahead."""
+    return _REMOTE_RUN_BYTES if isinstance(store, OpensAhead) else 0

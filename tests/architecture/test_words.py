@@ -192,7 +192,6 @@ def test_only_what_others_define_is_called_as_they_call_it() -> None:
     sources_of_changes = {
         "formats/base",
         "formats/versioned_source",
-        "formats/delta/changes/source",
     }
     assert defined == {
         *(("tell", f"tailerd/{name}.py") for name in files),

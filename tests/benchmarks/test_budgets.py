@@ -11,9 +11,10 @@ import pytest
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.stats.table_growth import SnapshotCache
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.storage.base import ObjectStore
@@ -116,7 +117,7 @@ async def test_a_catch_up_in_steps_gets_each_commit_once(tmp_path: Path) -> None
         stores.append(MeteredStore(store))
         return stores[-1]
 
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=metering))
+    source = await open_delta(str(tmp_path), OpenRequest(wrap_store=metering))
     [store] = stores
     start, steps, tasks = await source.initial_offset("0"), 0, 0
     store.reset()
@@ -148,11 +149,9 @@ class PythonCalls:
         self.count += event == "call"
 
 
-async def planned(
-    table: TableBuilder, files: int
-) -> tuple[int, list[ChangeTask], DeltaChangeSource]:
+async def planned(table: TableBuilder, files: int) -> tuple[int, list[ChangeTask], VersionedSource]:
     """Commit files of one row each; return the calls that planning it takes, and the plan."""
-    source = await DeltaChangeSource.open(str(table.folder))
+    source = await open_delta(str(table.folder))
     start = await source.initial_offset("latest")
     rows = [{"id": number, "name": "x"} for number in range(files)]
     table.commit(*(action for row in rows for action in table.data_files([row])))
@@ -178,7 +177,7 @@ async def test_reading_and_writing_rows_takes_calls_for_batches_not_for_rows(
     counts: list[int] = []
     for rows in (10, 10, 50_000):
         table = table_of(tmp_path / f"{len(counts)}", 1)
-        source = await DeltaChangeSource.open(str(table.folder))
+        source = await open_delta(str(table.folder))
         start = await source.initial_offset("latest")
         table.append([{"id": number, "name": "x"} for number in range(rows)])
         end = await source.latest_offset(start, ReadLimit(max_files=10**9))
@@ -232,7 +231,8 @@ IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
     from tailerd.changefeed.limits import ReadLimit
     from tailerd.formats.delta.log.log_reader import LogReader
-    from tailerd.formats.delta.changes.source import DeltaChangeSource
+    from tailerd.formats.delta.changes.log import open_source as open_delta
+    from tailerd.formats.versioned_source import VersionedSource
 
     def resident():
         return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -241,7 +241,7 @@ IN_BOUNDED_MEMORY = f"""
         return (await LogReader.at(table).open()).num_files
 
     async def planned(table):
-        source = await DeltaChangeSource.open(table)
+        source = await open_delta(table)
         limit = ReadLimit(max_files=200_000, max_bytes=10**18)
         offset, tasks = await source.initial_offset("1"), 0
         while (end := await source.latest_offset(offset, limit)) != offset:

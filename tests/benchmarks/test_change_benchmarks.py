@@ -38,11 +38,11 @@ OURS = """
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.formats.base import OpenRequest
-    from tailerd.formats.delta.changes.source import DeltaChangeSource
+    from tailerd.formats.delta.changes.log import open_source as open_delta
 
     async def main():
         begin = time.perf_counter()
-        source = await DeltaChangeSource.open(sys.argv[1], OpenRequest(changes=ChangeMode.CDF))
+        source = await open_delta(sys.argv[1], OpenRequest(changes=ChangeMode.CDF))
         start = time.perf_counter()
         offset, rows = await source.initial_offset("0"), 0
         while (end := await source.latest_offset(offset, ReadLimit())) != offset:

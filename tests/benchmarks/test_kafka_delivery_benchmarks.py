@@ -45,7 +45,7 @@ OURS = f"""
     from tailerd.arrow_start import start_without_pandas
     start_without_pandas()
     # What is timed is the delivery, not the loading of modules.
-    import tailerd.formats.delta.changes.source
+    import tailerd.formats.delta.changes.log
     import tailerd.sinks.kafka.sink
     from tailerd.config import load_config
     from tailerd.daemon.daemon import Daemon

@@ -72,10 +72,10 @@ OURS_ROWS = """
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.formats.base import OpenRequest
-    from tailerd.formats.delta.changes.source import DeltaChangeSource
+    from tailerd.formats.delta.changes.log import open_source as open_delta
 
     async def main():
-        source = await DeltaChangeSource.open(sys.argv[1], OpenRequest(changes=ChangeMode.CDF))
+        source = await open_delta(sys.argv[1], OpenRequest(changes=ChangeMode.CDF))
         begin, cpu = time.perf_counter(), time.process_time()
         offset, rows = await source.initial_offset("1"), 0
         while (end := await source.latest_offset(offset, ReadLimit())) != offset:

@@ -14,7 +14,7 @@ import pytest
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.versioned_source import ComparingSource
 from tests.cli.commands import ROOT, Commands, started
 from tests.tables.builder import CDF, TableBuilder
 
@@ -67,13 +67,13 @@ def test_an_end_behind_the_head_is_planned_once(
 ) -> None:
     orders(tmp_path, 12)
     plans: list[Offset] = []
-    plan = DeltaChangeSource.latest_offset
+    plan = ComparingSource.latest_offset
 
-    async def counted(source: DeltaChangeSource, start: Offset, limit: ReadLimit) -> Offset:
+    async def counted(source: ComparingSource, start: Offset, limit: ReadLimit) -> Offset:
         plans.append(start)
         return await plan(source, start, limit)
 
-    monkeypatch.setattr(DeltaChangeSource, "latest_offset", counted)
+    monkeypatch.setattr(ComparingSource, "latest_offset", counted)
     assert told(tmp_path, command, *arguments, "--to", "9")[-1] == 9
     assert len(plans) == 1
 

@@ -25,7 +25,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import TailerdError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -81,7 +81,7 @@ async def digests_of(table: str, folder: Path) -> dict[str, str]:
 
 async def batches(folder: Path, start: str) -> AsyncIterator[ChangeBatch]:
     """Yield the change batches from `start` to the head, as pipelines read them."""
-    source = await DeltaChangeSource.open(
+    source = await open_delta(
         str(folder), OpenRequest(changes=ChangeMode.AUTO, on_warning=lambda error: None)
     )
     offset = await source.initial_offset(start)

@@ -14,7 +14,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import TableError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tests.golden.scoring import failures
 
@@ -83,9 +83,7 @@ async def test_every_log_replays_to_the_recorded_files_and_bytes(
 
 async def rows_from(path: str, start: str, mode: ChangeMode) -> list[dict[str, Any]]:
     """Return every change row from `start` to the head, planned and read as pipelines do."""
-    source = await DeltaChangeSource.open(
-        path, OpenRequest(changes=mode, on_warning=lambda error: None)
-    )
+    source = await open_delta(path, OpenRequest(changes=mode, on_warning=lambda error: None))
     offset = await source.initial_offset(start)
     rows: list[dict[str, Any]] = []
     while (end := await source.latest_offset(offset, EVERYTHING)) != offset:

@@ -12,9 +12,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
-from tailerd.formats.base import ChangeSource, OpenRequest
+from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import Delivery
 from tailerd.storage.memory import MemoryStore
@@ -75,7 +75,7 @@ class DeltaRun(Run):
         self.max_files = 1
 
     async def open(self) -> ChangeSource:
-        return await DeltaChangeSource.open(
+        return await open_delta(
             str(self.place),
             OpenRequest(changes=self.changes, net_above=self.net_above),
             spool=self.spool,
@@ -224,11 +224,12 @@ async def test_far_behind_a_table_that_was_replaced_tells_its_commits(tmp_path: 
 @pytest.mark.parametrize("limit", [1, 1000])
 async def test_a_difference_that_was_begun_ends_where_it_did(tmp_path: Path, limit: int) -> None:
     table = BusyTable(tmp_path, 6)
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(net_above=2))
+    source = await open_delta(str(tmp_path), OpenRequest(net_above=2))
+    assert isinstance(source, NetSteps)
     start = await source.initial_offset("2")
     end = await source.latest_offset(start, ReadLimit(max_files=limit))
     marked = source.pinned(start, end)
     assert Offset.from_json(marked.to_json()) == marked != start
     table.rename("later")
-    opened = await DeltaChangeSource.open(str(tmp_path))
+    opened = await open_delta(str(tmp_path))
     assert await opened.latest_offset(marked, ReadLimit(max_files=limit)) == end

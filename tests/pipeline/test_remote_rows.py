@@ -17,7 +17,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import EngineError, SinkError, TailerdError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.pipeline import Pipeline
@@ -86,7 +86,7 @@ class Delivered:
         return pipeline.error
 
     async def _open(self) -> ChangeSource:
-        return await DeltaChangeSource.open(str(self.table))
+        return await open_delta(str(self.table))
 
     def told(self) -> list[Event]:
         """What was said of deliveries and commits, but for how long they took."""

@@ -17,7 +17,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.naive_log import Action
 
@@ -138,7 +138,7 @@ async def read(
     folder: Path, start: int, end: int, mode: ChangeMode, limits: list[ReadLimit]
 ) -> list[dict[str, Any]]:
     """Read the versions start..end in steps of these limits in turn."""
-    source = await DeltaChangeSource.open(str(folder), OpenRequest(changes=mode))
+    source = await open_delta(str(folder), OpenRequest(changes=mode))
     at = await source.initial_offset(str(start))
     rows: list[dict[str, Any]] = []
     for limit in itertools.cycle(limits):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.records.base import FormatOptions
 from tailerd.records.event_ids import ID_HEADER
@@ -51,7 +51,7 @@ async def delivered(
     events: list[Event] = []
     at = None
     for turn in range(1_000):
-        source = await DeltaChangeSource.open(str(folder), OpenRequest(identity=key))
+        source = await open_delta(str(folder), OpenRequest(identity=key))
         read_limit, batch_limit = limits[turn % len(limits)]
         at = at or await source.initial_offset(start)
         left = failures[turn] if turn < len(failures) else None

@@ -24,7 +24,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.rows.random_tables import (
     Model,
     RandomTable,
@@ -200,7 +200,7 @@ async def changes_by_version(
     folder: Path, versions: int, limit: BatchLimit, identity: Sequence[str] = ()
 ) -> list[list[ChangeBatch]]:
     """Return the batches of each commit from version 1 on."""
-    source = await DeltaChangeSource.open(
+    source = await open_delta(
         str(folder), OpenRequest(changes=ChangeMode.AUTO, identity=tuple(identity))
     )
     at = await source.initial_offset("1")
@@ -318,7 +318,7 @@ async def test_an_update_of_one_row_is_two_rows_and_raw_ones_are_all(
     rows = [{"id": number, "name": "a"} for number in range(1000)]
     [add] = table.append(rows).adds
     table.commit(table.remove(add), table.data_file([{**rows[0], "name": "b"}, *rows[1:]]))
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(changes=mode))
+    source = await open_delta(str(tmp_path), OpenRequest(changes=mode))
     at = await source.initial_offset("1")
     batches = await batches_of(source, at, await source.latest_offset(at, EVERYTHING))
     count = sum(batch.num_rows for batch in batches)

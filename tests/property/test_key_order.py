@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import BatchLimit
+from tailerd.formats import versioned_source
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes import commit_tasks
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_delta_log
+from tailerd.formats.delta.changes.log import open_source as open_delta
+from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+from tailerd.formats.versioned_source import ComparingSource, VersionedSource
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
@@ -55,7 +58,7 @@ Changes = list[tuple[str, tuple[object, ...]]]
 async def batches_of(
     folder: Path, key: tuple[str, ...], limit: BatchLimit, changes: ChangeMode = ChangeMode.AUTO
 ) -> list[ChangeBatch]:
-    source = await DeltaChangeSource.open(str(folder), OpenRequest(changes=changes))
+    source = await open_delta(str(folder), OpenRequest(changes=changes))
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
     memory = MemoryBudget(1 << 30).join()
     stream = ChangeStream(source, start, end, limit=limit, key=key, memory=memory)
@@ -69,7 +72,7 @@ async def batches_of(
 
 async def batches_of_files(folder: Path, limit: BatchLimit) -> list[ChangeBatch]:
     """Read the change files one after another, as they are."""
-    source = await DeltaChangeSource.open(str(folder))
+    source = await open_delta(str(folder))
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
     tasks = [task async for group in source.plan(start, end) for task in group.tasks]
     return [batch for task in tasks for batch in source.read(task, limit)]
@@ -110,7 +113,7 @@ def test_the_last_record_of_each_key_is_the_table(
     limit = BatchLimit(max_rows=max_rows, max_bytes=max_bytes)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patches:
         patches.setattr(change_runs, "RUN_FILES", run_files)
-        patches.setattr(commit_tasks, "GROUP_TASKS", group_tasks)
+        patches.setattr(versioned_source, "GROUP_TASKS", group_tasks)
         history = KeyHistory(Path(name), random.Random(seed))
         for _ in range(3):
             history.commit()
@@ -168,13 +171,14 @@ def test_a_commit_of_one_batch_is_read_once_and_given_as_it_is(
         table.commit(table.cdc_file(rows))
     reads: Counter[int] = Counter()
 
-    class Counting(DeltaChangeSource):
+    class Counting(ComparingSource):
         def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
             reads.update(task.version for task in tasks)
             return super().read_run(tasks, limit)
 
     async def read() -> list[ChangeBatch]:
-        source = await Counting.open(str(tmp_path))
+        log = await open_delta_log(str(tmp_path), OpenRequest())
+        source = Counting(log, log, DeltaTaskReader(), OpenRequest())
         start, end = await source.initial_offset("1"), await source.initial_offset("latest")
         stream = ChangeStream(source, start, end, limit=BatchLimit(max_bytes=max_bytes), key=KEY)
         return [batch async for batch in stream.batches()]
@@ -199,8 +203,8 @@ async def test_a_sink_is_given_what_goes_before_what_comes(
     went = {"id": 1, "p": "a", "v": 1, "_change_type": "delete"}
     table.commit(table.cdc_file([came]), table.cdc_file([went]))
 
-    async def open_source() -> DeltaChangeSource:
-        return await DeltaChangeSource.open(str(tmp_path))
+    async def open_source() -> VersionedSource:
+        return await open_delta(str(tmp_path))
 
     plan = DeliverySpec(table="t", sink="s", start="1", changes=ChangeMode.AUTO, is_once=True)
     pipeline = Pipeline(

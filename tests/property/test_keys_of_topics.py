@@ -14,7 +14,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import ConfigError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
 from tailerd.records.base import FormatOptions
@@ -48,7 +48,7 @@ def table_in(folder: Path, files: list[list[int]]) -> None:
 
 
 async def batches_of(folder: Path, key: tuple[str, ...]) -> list[ChangeBatch]:
-    source = await DeltaChangeSource.open(str(folder))
+    source = await open_delta(str(folder))
     start, end = await source.initial_offset("1"), await source.initial_offset("latest")
     stream = ChangeStream(source, start, end, limit=DEFAULT_BATCH_LIMIT, key=key)
     async with aclosing(stream.batches()) as batches:
@@ -75,7 +75,7 @@ def here(folder: Path, config: KafkaSinkConfig) -> list[Record]:
 
 def elsewhere(folder: Path, config: KafkaSinkConfig) -> list[Record]:
     async def run() -> object:
-        source = await DeltaChangeSource.open(str(folder))
+        source = await open_delta(str(folder))
         start, end = await source.initial_offset("1"), await source.initial_offset("latest")
         limit, place = DEFAULT_BATCH_LIMIT, PickledPlace()
         key = key_of(config)

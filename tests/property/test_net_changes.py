@@ -16,7 +16,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.property.test_exact_changes import KEYED, History, check_pairs, multiset
 from tests.rows.random_tables import RandomTable, tables
 from tests.tables.builder import TableBuilder
@@ -32,9 +32,7 @@ async def net(
     identity: tuple[str, ...] = (),
 ) -> list[ChangeBatch]:
     """Return the net changes of versions first to last."""
-    source = await DeltaChangeSource.open(
-        str(folder), OpenRequest(changes=ChangeMode.NET, identity=identity)
-    )
+    source = await open_delta(str(folder), OpenRequest(changes=ChangeMode.NET, identity=identity))
     start = await source.initial_offset(str(first))
     head = await source.latest_offset(start, EVERYTHING)
     assert head.version == (await source.initial_offset("latest")).version

@@ -28,7 +28,8 @@ from pyspark.sql.datasource import (
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.spark.change_range import UNLIMITED, tasks_between
 from tailerd.spark.datasource import column_filters, first_version, last_version, may_match
 from tests.tables.builder import CDF, TableBuilder
@@ -67,7 +68,7 @@ async def _tasks(folder: Path) -> list[tuple[ChangeTask, list[Row]]]:
     table.commit(
         table.cdc_file(changes, partition={"p": "a", "n": "1", "day": str(DAY), "d": None})
     )
-    source = await DeltaChangeSource.open(str(folder))
+    source = await open_delta(str(folder))
     start = await source.initial_offset("0")
     end = await source.latest_offset(start, UNLIMITED)
     found = await tasks_between(source, start, end)
@@ -76,7 +77,7 @@ async def _tasks(folder: Path) -> list[tuple[ChangeTask, list[Row]]]:
     return [(task, _rows(source, task)) for task in found]
 
 
-def _rows(source: DeltaChangeSource, task: ChangeTask) -> list[Row]:
+def _rows(source: VersionedSource, task: ChangeTask) -> list[Row]:
     batches = source.read(task, DEFAULT_BATCH_LIMIT)
     return [row for batch in batches for row in batch.to_arrow().to_pylist()]
 

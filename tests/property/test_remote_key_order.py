@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.formats.delta.changes import commit_tasks
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats import versioned_source
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
@@ -57,7 +57,7 @@ def written_batches(batches: Iterator[ChangeBatch]) -> list[pa.RecordBatch]:
 async def there(
     folder: Path, key: tuple[str, ...], limit: BatchLimit, style: str = ""
 ) -> tuple[object, RemoteRows]:
-    source = await DeltaChangeSource.open(str(folder))
+    source = await open_delta(str(folder))
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
     place = PickledPlace()
     rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, place=place)
@@ -69,7 +69,7 @@ async def there(
 async def here(
     folder: Path, key: tuple[str, ...], limit: BatchLimit
 ) -> tuple[list[pa.RecordBatch], ChangeStream]:
-    source = await DeltaChangeSource.open(str(folder))
+    source = await open_delta(str(folder))
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
     stream = ChangeStream(source, start, end, limit=limit, key=key)
     async with aclosing(stream.batches()) as batches:
@@ -90,7 +90,7 @@ def test_the_last_record_of_each_key_is_the_table(
     limit = BatchLimit(max_rows=max_rows, max_bytes=max_bytes)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patches:
         patches.setattr(change_runs, "RUN_FILES", run_files)
-        patches.setattr(commit_tasks, "GROUP_TASKS", group_tasks)
+        patches.setattr(versioned_source, "GROUP_TASKS", group_tasks)
         folder = Path(name)
         history = KeyHistory(folder, random.Random(seed))
         for _ in range(3):

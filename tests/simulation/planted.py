@@ -12,7 +12,9 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import MissingVersionError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import DeltaLog
+from tailerd.formats.delta.protocol.log_segment import LogListing
+from tailerd.formats.versioned_source import ComparingSource
 from tailerd.pipeline.delivery_loop import DeliveryLoop
 from tailerd.pipeline.identity import OffsetKeeper
 
@@ -46,14 +48,14 @@ class SavesAsTheyFinish:
         return end
 
 
-class BelievesTheHint(DeltaChangeSource):
+class BelievesTheHint(ComparingSource):
     """Is told that version N is new, and reads N; whatever came before it went by unheard."""
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
         end = await super().latest_offset(start, limit)
         if end == start or start.phase is Phase.SNAPSHOT or start.position:
             return end
-        listing = await self._guard.look_around(start.version)
+        listing = await look_around(self, start.version)
         head = max(end.version - 1, listing.head_version or 0)
         return Offset(table_id=start.table_id, version=Version(head + 1))
 
@@ -64,7 +66,7 @@ class BelievesTheHint(DeltaChangeSource):
             yield group
 
 
-class SkipsGaps(DeltaChangeSource):
+class SkipsGaps(ComparingSource):
     """Goes on with the next version there is, when the one it wants is not shown."""
 
     _skipped: Offset | None = None
@@ -73,7 +75,7 @@ class SkipsGaps(DeltaChangeSource):
         try:
             return await super().latest_offset(start, limit)
         except MissingVersionError:
-            listing = await self._guard.look_around(start.version)
+            listing = await look_around(self, start.version)
             later = [version for version in listing.commits if version > start.version]
             if not later:
                 return start
@@ -85,3 +87,8 @@ class SkipsGaps(DeltaChangeSource):
             return
         async for group in super().plan(start, end):
             yield group
+
+
+async def look_around(source: ComparingSource, version: Version) -> LogListing:
+    assert isinstance(source.log, DeltaLog)
+    return await source.log.guard.look_around(version)

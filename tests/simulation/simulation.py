@@ -12,7 +12,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import AccessDeniedError, TailerdError
 from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_delta_log
+from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
+from tailerd.formats.versioned_source import ComparingSource
 from tailerd.pipeline import change_stream
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget
@@ -89,7 +91,7 @@ class Settings:
         memory_bytes: Memory of a process; None lets the seed say.
     """
 
-    source_class: type[DeltaChangeSource] = DeltaChangeSource
+    source_class: type[ComparingSource] = ComparingSource
     tables: tuple[int, ...] | None = None
     crashes: int | None = None
     has_doom: bool = True
@@ -163,14 +165,13 @@ class Process:
         async def open_source() -> ChangeSource:
             if world.doom == "refused":
                 raise AccessDeniedError("This table is not for you.")
-            return await simulation.settings.source_class.open(
-                world.table.place,
-                OpenRequest(
-                    stores=simulation.stores,
-                    wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
-                    clock=simulation.clock,
-                ),
+            request = OpenRequest(
+                stores=simulation.stores,
+                wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
+                clock=simulation.clock,
             )
+            log = await open_delta_log(world.table.place, request)
+            return simulation.settings.source_class(log, log, DeltaTaskReader(), request)
 
         offsets = OffsetLink(world.offsets, chaos, life)
         sink = SimSink(

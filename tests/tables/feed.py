@@ -12,8 +12,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import OpenRequest
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.versioned_source import VersionedSource
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 COMMIT_BY_COMMIT = [mode for mode in ChangeMode if mode is not ChangeMode.NET]
@@ -24,7 +25,7 @@ Row = dict[str, Any]
 
 
 async def batches_of(
-    source: DeltaChangeSource,
+    source: VersionedSource,
     start: Offset,
     end: Offset,
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
@@ -90,11 +91,11 @@ async def steps(
 ) -> list[tuple[Offset, Offset, list[Row]]]:
     """Return what each step from `start` to the head delivers: its offsets and rows."""
 
-    async def opened() -> DeltaChangeSource:
-        return await DeltaChangeSource.open(
+    async def opened() -> VersionedSource:
+        return await open_delta(
             str(folder),
             OpenRequest(changes=mode, columns=columns, allowed_paths=allowed),
-            partition_zone=PartitionZone(str(folder), zone),
+            zone=PartitionZone(str(folder), zone),
         )
 
     source = await opened()

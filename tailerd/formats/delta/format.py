@@ -106,15 +106,15 @@ class DeltaFormat(OptionalParts):
             NotATableError, TableError: The table cannot be read.
             ConfigError: No store serves this place, or there is no zone of that name.
         """
+        from tailerd.formats.delta.changes.log import open_source
         from tailerd.formats.delta.changes.partition_zone import PartitionZone
         from tailerd.formats.delta.changes.snapshot_spool import Spool
-        from tailerd.formats.delta.changes.source import DeltaChangeSource
 
         zone = request.options.get("partition_timezone")
         zone_text = None if zone is None else str(zone)
-        return await DeltaChangeSource.open(
+        return await open_source(
             place,
             request,
             spool=None if request.scratch is None else Spool(request.scratch),
-            partition_zone=PartitionZone(place, zone_text, request.on_warning),
+            zone=PartitionZone(place, zone_text, request.on_warning),
         )

@@ -43,12 +43,14 @@ from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import folder_of
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.plain_schema import checked, decode_schema
-from tailerd.formats.source import SourcePlace, ahead_bytes, source_place
 from tailerd.formats.table_log import (
     PlanCache,
+    SourcePlace,
     StepPlan,
     TableLog,
+    ahead_bytes,
     no_commit_since,
+    source_place,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log

@@ -35,12 +35,12 @@ from tailerd.formats.lance.table_files import TableFiles
 from tailerd.formats.lance.version_log import VersionLog, missing_version, staged_warning
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.plain_schema import checked
-from tailerd.formats.source import source_place
 from tailerd.formats.table_log import (
     PlanCache,
     StepPlan,
     TableLog,
     no_commit_since,
+    source_place,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log

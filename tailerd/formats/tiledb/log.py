@@ -29,8 +29,7 @@ from tailerd.errors import (
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.ledger import open_ledger
 from tailerd.formats.plain_schema import checked
-from tailerd.formats.source import source_place
-from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since
+from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since, source_place
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, read_mark
 from tailerd.formats.tiledb.protocol.names import TimedName

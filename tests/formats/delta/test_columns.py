@@ -11,7 +11,7 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import TableError, UnreadableDataFileError, UsageError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.tables import delta_schema
 from tests.tables.builder import CDF, TableBuilder
@@ -219,7 +219,7 @@ async def test_a_table_with_nothing_but_void_columns_has_rows(tmp_path: Path) ->
 
 async def test_a_column_the_table_never_had_is_refused(tmp_path: Path) -> None:
     TableBuilder(tmp_path).append([{"id": 1, "name": "a"}])
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(columns=["Name"]))
+    source = await open_delta(str(tmp_path), OpenRequest(columns=["Name"]))
     with pytest.raises(UsageError, match="no column 'Name'; the table has id, name"):
         await source.arrow_schema()
 

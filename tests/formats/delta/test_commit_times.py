@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailerd.errors import CorruptLogError, UsageError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, START_MS, TableBuilder
 from tests.tables.feed import EVERYTHING, batches_of, changes, rows_of
@@ -73,7 +73,7 @@ async def test_row_16_in_commit_timestamps_count_from_the_version_that_enables_t
     for start in range(4):
         found = times(await changes(tmp_path, str(start)))
         assert found == {v: t for v, t in {0: 0, 1: 1000, 2: 5000, 3: 6000}.items() if v >= start}
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     for time, version in {0: 0, 1: 1, 1000: 1, 1001: 2, 4999: 2, 5000: 2, 5001: 3, 6000: 3}.items():
         assert (await source.initial_offset(moment(START_MS + time))).version == version
     with pytest.raises(UsageError):
@@ -133,7 +133,7 @@ async def test_row_17_a_version_has_one_time_whether_it_was_followed_or_read_lat
     tmp_path: Path,
 ) -> None:
     table = dated(tmp_path, *([0] * 102))
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("latest")
     followed: dict[int, int] = {}
     for number in range(5):
@@ -158,7 +158,7 @@ def test_row_17_every_command_tells_the_same_time(tmp_path: Path, command: Comma
 
 async def test_row_18_a_version_keeps_the_time_it_was_first_seen_with(tmp_path: Path) -> None:
     table = dated(tmp_path, 0, 1000)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("1")
     end = await source.latest_offset(at, EVERYTHING)
     first = rows_of(await batches_of(source, at, end))
@@ -175,13 +175,13 @@ async def test_row_19_a_time_means_the_first_commit_at_or_after_it(
     tmp_path: Path, time: float, version: int
 ) -> None:
     dated(tmp_path, 0, 1000, 2000)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     assert (await source.initial_offset(moment(START_MS + time))).version == version
 
 
 async def test_row_19_a_time_behind_every_commit_is_refused(tmp_path: Path) -> None:
     dated(tmp_path, 0, 1000)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     with pytest.raises(UsageError, match="no commit at or after"):
         await source.initial_offset(moment(START_MS + 1001))
 

@@ -16,7 +16,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import MissingDataFileError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.protocol import change_plan
 from tailerd.reading import compared_files, compared_rows
 from tests.cli.commands import Commands
@@ -39,9 +39,7 @@ async def read(
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
 ) -> list[ChangeBatch]:
     """Return the batches from a version to the head."""
-    source = await DeltaChangeSource.open(
-        str(folder), OpenRequest(identity=identity, columns=columns)
-    )
+    source = await open_delta(str(folder), OpenRequest(identity=identity, columns=columns))
     at = await source.initial_offset(start)
     return await batches_of(source, at, await source.latest_offset(at, EVERYTHING), limit)
 

@@ -14,7 +14,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import CorruptLogError, TableError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
@@ -180,7 +180,7 @@ async def test_a_tail_reads_the_list_of_files_once(table: TableBuilder) -> None:
     def meter(_: ObjectStore) -> ObjectStore:
         return store
 
-    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(wrap_store=meter))
+    source = await open_delta(str(table.folder), OpenRequest(wrap_store=meter))
     at = await source.initial_offset("latest")
     for number in range(4):
         add_live_file(table)
@@ -291,7 +291,7 @@ async def test_a_list_of_files_that_cannot_be_read_is_not_read_for_every_commit(
     def meter(_: ObjectStore) -> ObjectStore:
         return store
 
-    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(wrap_store=meter))
+    source = await open_delta(str(table.folder), OpenRequest(wrap_store=meter))
     at = await source.initial_offset("latest")
     for number in range(3):
         add_live_file(table)

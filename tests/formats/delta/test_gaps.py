@@ -17,7 +17,7 @@ from tailerd.errors import (
     UnreadableDataFileError,
 )
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.storage.local import LocalStore
 from tests.cli.commands import Commands
 from tests.doubles.faulty_store import FaultyStore
@@ -44,7 +44,7 @@ async def test_row_20_a_gap_inside_the_range_is_an_error_and_nothing_behind_it_c
     table.checkpoint()
     for version in missing:
         table.commit_path(version).unlink()
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("0")
     seen: list[int] = []
 
@@ -61,7 +61,7 @@ async def test_row_20_a_gap_inside_the_range_is_an_error_and_nothing_behind_it_c
 async def test_row_20_a_gap_that_opens_while_following_is_an_error(tmp_path: Path) -> None:
     table = numbered(tmp_path, 2)
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(clock=clock))
+    source = await open_delta(str(tmp_path), OpenRequest(clock=clock))
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     table.append([{"id": 2, "name": ""}])
@@ -74,9 +74,9 @@ async def test_row_20_a_gap_that_opens_while_following_is_an_error(tmp_path: Pat
 
 async def test_row_20_a_commit_that_shows_late_is_no_gap(tmp_path: Path) -> None:
     table = numbered(tmp_path, 4)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = (await source.initial_offset("1")).after_version(source)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     hidden = table.commit_path(2).read_bytes()
     table.commit_path(2).unlink()
 
@@ -116,7 +116,7 @@ async def test_row_26_a_version_ahead_of_the_table_is_refused_but_the_next_is_no
     tmp_path: Path,
 ) -> None:
     numbered(tmp_path, 2)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     assert (await source.initial_offset("2")).version == 2
     with pytest.raises(MissingVersionError, match="ahead of the table: the newest is 1"):
         await source.initial_offset("3")
@@ -209,7 +209,7 @@ async def test_row_51_a_torn_newest_commit_is_named_after_a_while(tmp_path: Path
     body = table.commit_path(1).read_bytes()
     table.raw_commit(body[: TORN[cut]], version=2)
     table.commit_path(2).rename(tmp_path / "aside")
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("1")
     (tmp_path / "aside").rename(table.commit_path(2))
     end = await source.latest_offset(at, EVERYTHING)
@@ -225,7 +225,7 @@ async def test_row_51_a_torn_commit_that_becomes_whole_meanwhile_is_served(
     tmp_path: Path, cut: str
 ) -> None:
     table = numbered(tmp_path, 1)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("latest")
     table.append([{"id": 5, "name": "x"}])
     body = table.commit_path(1).read_bytes()
@@ -262,7 +262,7 @@ async def test_row_51_a_line_that_is_no_action_is_named_by_its_number(
 async def test_row_20_a_start_that_one_listing_does_not_show_is_there(tmp_path: Path) -> None:
     table = numbered(tmp_path, 5)
     store = FaultyStore(LocalStore())
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
+    source = await open_delta(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
     store.hide_from_listings(table.commit_path(3).name)
     assert (await source.initial_offset("3")).version == 3
 
@@ -273,7 +273,7 @@ async def test_row_20_opened_by_a_listing_with_a_hole_a_pipeline_loses_no_row(
     table = numbered(tmp_path, 5)
     store = FaultyStore(LocalStore())
     store.hide_from_listings(table.commit_path(3).name)
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
+    source = await open_delta(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
     start = await source.initial_offset("0")
     end = await source.latest_offset(start, EVERYTHING)
     found = [row["id"] for row in rows_of(await batches_of(source, start, end))]

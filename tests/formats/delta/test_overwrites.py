@@ -11,7 +11,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import NotATableError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
@@ -112,7 +112,7 @@ async def test_row_14_a_table_made_anew_while_it_is_followed_is_noticed(
     for number in range(3):
         table.append([{"id": number, "name": ""}])
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(folder), OpenRequest(clock=clock))
+    source = await open_delta(str(folder), OpenRequest(clock=clock))
     at = await source.initial_offset("0")
     at = await source.latest_offset(at, EVERYTHING)
     assert await source.latest_offset(at, EVERYTHING) == at
@@ -126,7 +126,7 @@ async def test_row_14_a_table_made_anew_while_it_is_followed_is_noticed(
     with pytest.raises(TableRecreatedError):
         await source.latest_offset(at, EVERYTHING)
     # A restart has nothing but the offset.
-    reopened = await DeltaChangeSource.open(str(folder))
+    reopened = await open_delta(str(folder))
     with pytest.raises(TableRecreatedError):
         await reopened.latest_offset(at, EVERYTHING)
 
@@ -135,7 +135,7 @@ async def test_row_14_a_table_that_vanished_is_no_table_any_longer(tmp_path: Pat
     folder = tmp_path / "orders"
     TableBuilder(folder).append([{"id": 1, "name": ""}])
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(folder), OpenRequest(clock=clock))
+    source = await open_delta(str(folder), OpenRequest(clock=clock))
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     shutil.rmtree(folder)
@@ -143,13 +143,13 @@ async def test_row_14_a_table_that_vanished_is_no_table_any_longer(tmp_path: Pat
     with pytest.raises(NotATableError, match="dropped"):
         await source.latest_offset(at, EVERYTHING)
     with pytest.raises(NotATableError):
-        await DeltaChangeSource.open(str(folder))
+        await open_delta(str(folder))
 
 
 async def test_row_14_another_identity_within_one_log_is_followed(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     [add] = table.append([{"id": 1, "name": "a"}]).adds
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("latest")
     table.commit(
         table.metadata(id=OTHER_ID), table.remove(add), table.data_file([{"id": 2, "name": "b"}])
@@ -169,9 +169,7 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
     table = TableBuilder(tmp_path)
     [add] = table.append([{"id": 1, "name": "a"}]).adds
     raw = ChangeMode.FILES
-    at = await (
-        await DeltaChangeSource.open(str(tmp_path), OpenRequest(changes=raw))
-    ).initial_offset("0")
+    at = await (await open_delta(str(tmp_path), OpenRequest(changes=raw))).initial_offset("0")
     table.commit(
         table.metadata(id=OTHER_ID), table.remove(add), table.data_file([{"id": 2, "name": "b"}])
     )
@@ -180,7 +178,7 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
     found, ids = [], []
     for _ in range(4):
         # The replacing commit is given in two parts, and each part to another process.
-        source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(changes=raw))
+        source = await open_delta(str(tmp_path), OpenRequest(changes=raw))
         end = await source.latest_offset(at, ReadLimit(max_files=1))
         found += told(rows_of(await batches_of(source, at, end)), "id")
         at = end
@@ -196,7 +194,7 @@ async def test_row_14_a_log_begun_anew_with_a_replacement_in_it_is_another_table
     table = TableBuilder(folder)
     table.append([{"id": 1, "name": "a"}])
     clock = SimClock()
-    source = await DeltaChangeSource.open(str(folder), OpenRequest(clock=clock))
+    source = await open_delta(str(folder), OpenRequest(clock=clock))
     at = await source.latest_offset(await source.initial_offset("0"), EVERYTHING)
     shutil.rmtree(folder)
     again = TableBuilder(folder, table_id=OTHER_ID)
@@ -205,7 +203,7 @@ async def test_row_14_a_log_begun_anew_with_a_replacement_in_it_is_another_table
     await clock.advance(60)
     with pytest.raises(TableRecreatedError):
         await source.latest_offset(at, EVERYTHING)
-    reopened = await DeltaChangeSource.open(str(folder))
+    reopened = await open_delta(str(folder))
     with pytest.raises(TableRecreatedError):
         await reopened.latest_offset(at, EVERYTHING)
 
@@ -213,7 +211,7 @@ async def test_row_14_a_log_begun_anew_with_a_replacement_in_it_is_another_table
 async def test_row_14_replace_keeps_the_identity_and_is_followed(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     [add] = table.append([{"id": 1, "name": "a"}]).adds
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("latest")
     table.commit(table.protocol(), table.metadata(), table.remove(add), operation="REPLACE TABLE")
     end = await source.latest_offset(at, EVERYTHING)

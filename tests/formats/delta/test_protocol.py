@@ -8,7 +8,7 @@ import pytest
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log import log_folder, log_reader, segment_replay
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
@@ -59,7 +59,7 @@ async def test_row_25_each_version_is_held_to_its_own_protocol(tmp_path: Path) -
     # The newest version may be read, and versions 1 and 2 on the way may not.
     assert [row["_commit_version"] for row in await changes(tmp_path, "4")] == [4]
     assert len(await changes(tmp_path, "snapshot")) == 3
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("0")
     end = await source.latest_offset(at, EVERYTHING)
     assert end.version == 1, "what comes before is served"
@@ -74,7 +74,7 @@ async def test_row_25_a_feature_that_appears_while_following_stops_before_its_ro
 ) -> None:
     table = TableBuilder(tmp_path)
     table.append([ROW])
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("latest")
     table.commit(table.protocol(minReaderVersion=4), table.data_file([ROW]))
     with pytest.raises(UnsupportedFeatureError, match="reader version 4"):

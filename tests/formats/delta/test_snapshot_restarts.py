@@ -9,8 +9,9 @@ import pytest
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import LogCleanedUpError, MissingVersionError, TableError
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.versioned_source import VersionedSource
 from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
 
@@ -20,13 +21,13 @@ pytestmark = pytest.mark.attack
 THREE_FILES = ReadLimit(max_files=3)
 
 
-async def open_source(builder: TableBuilder, spool: Path | None) -> DeltaChangeSource:
-    return await DeltaChangeSource.open(
+async def open_source(builder: TableBuilder, spool: Path | None) -> VersionedSource:
+    return await open_delta(
         str(builder.folder), spool=None if spool is None else Spool(owned_scratch(spool))
     )
 
 
-async def step(source: DeltaChangeSource, start: Offset) -> tuple[Offset, list[int]]:
+async def step(source: VersionedSource, start: Offset) -> tuple[Offset, list[int]]:
     """One delivery: its end, and its row ids."""
     end = await source.latest_offset(start, THREE_FILES)
     ids: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import MissingVersionError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import (
@@ -76,7 +76,7 @@ async def test_row_33_a_restart_in_the_middle_of_a_snapshot_does_not_mind_a_new_
     table = busy(tmp_path)
     table.append(rows(200))
     whole = await changes(tmp_path, "snapshot")
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("snapshot")
     delivered = []
     is_first = True
@@ -87,7 +87,7 @@ async def test_row_33_a_restart_in_the_middle_of_a_snapshot_does_not_mind_a_new_
             LAYOUTS[layout](table)
             table.append(rows(300))
             is_first = False
-        source = await DeltaChangeSource.open(str(tmp_path))
+        source = await open_delta(str(tmp_path))
     assert counted(delivered[:-1]) == counted(whole)
     assert (delivered[-1]["id"], delivered[-1]["change_source"]) == (300, "files")
 
@@ -98,7 +98,7 @@ async def test_row_33_a_snapshot_whose_version_was_cleaned_up_meanwhile_is_refus
     table = TableBuilder(tmp_path)
     for number in range(4):
         table.append(rows(number))
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("snapshot")
     at = await source.latest_offset(at, ONE_FILE)
     assert at.phase is Phase.SNAPSHOT
@@ -107,7 +107,7 @@ async def test_row_33_a_snapshot_whose_version_was_cleaned_up_meanwhile_is_refus
     table.checkpoint(5)
     for version in range(5):
         table.commit_path(version).unlink()
-    again = await DeltaChangeSource.open(str(tmp_path))
+    again = await open_delta(str(tmp_path))
     with pytest.raises(MissingVersionError):
         await again.latest_offset(at, ONE_FILE)
 
@@ -126,7 +126,7 @@ async def test_row_34_an_empty_table_has_an_empty_snapshot_and_is_then_followed(
 ) -> None:
     table = TableBuilder(tmp_path)
     table.create()
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("snapshot")
     end = await source.latest_offset(at, ONE_FILE)
     assert (end.version, end.phase) == (1, Phase.FOLLOW)
@@ -140,7 +140,7 @@ async def test_row_34_one_plan_may_reach_from_the_snapshot_into_what_follows(
     tmp_path: Path,
 ) -> None:
     table = busy(tmp_path)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("snapshot")
     table.append(rows(200))
     end = (
@@ -158,7 +158,7 @@ async def test_row_34_snapshot_and_follow_have_no_hole_and_no_overlap(
     """A writer commits, a checkpoint may be written and the reader may die, after every step."""
     chance = random.Random(f"{seed}.{attempt}")
     table = busy(tmp_path)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("snapshot")
     delivered: list[dict[str, object]] = []
     commits = 0
@@ -175,7 +175,7 @@ async def test_row_34_snapshot_and_follow_have_no_hole_and_no_overlap(
         if chance.random() < 0.5:
             table.checkpoint()
         if chance.random() < 0.5:
-            source = await DeltaChangeSource.open(str(tmp_path))
+            source = await open_delta(str(tmp_path))
             at = Offset.from_json(at.to_json())
     assert sorted(str(row["id"]) for row in delivered) == sorted(
         str(row["id"]) for row in table.rows()
@@ -193,7 +193,7 @@ def test_row_34_the_command_follows_a_snapshot_to_a_later_version(
 
 async def test_an_offset_in_a_snapshot_waits_for_nothing_new(tmp_path: Path) -> None:
     busy(tmp_path)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("snapshot")
     backlog = await source.backlog(at)
     assert (backlog.head_version, backlog.versions) == (5, 1)

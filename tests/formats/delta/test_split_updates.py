@@ -12,7 +12,7 @@ import pytest
 
 import tailerd
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
@@ -88,7 +88,7 @@ async def test_sinks_on_both_engines_get_the_old_image_first(
     if is_tight:
         monkeypatch.setattr(change_runs, "RUN_FILES", 1)
     limit = BatchLimit(max_bytes=1 if is_tight else 1 << 20)
-    source = await DeltaChangeSource.open(str(table.folder))
+    source = await open_delta(str(table.folder))
     start = await source.initial_offset("1")
     end = await source.latest_offset(start, ReadLimit())
     stream = ChangeStream(source, start, end, limit=limit, key=key)
@@ -109,7 +109,7 @@ def written(batches: Iterator[Any]) -> list[pa.RecordBatch]:
 async def test_spark_batches_have_the_old_image_first(
     table: TableBuilder, target_bytes: int
 ) -> None:
-    source = await DeltaChangeSource.open(str(table.folder))
+    source = await open_delta(str(table.folder))
     start = await source.initial_offset("0")
     end = await source.latest_offset(start, ReadLimit())
     partitions = pack(await tasks_between(source, start, end), target_bytes)

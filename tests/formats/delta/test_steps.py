@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log import log_reader
 from tests.cli.commands import Commands
 from tests.tables.builder import CDF, TableBuilder
@@ -207,7 +207,7 @@ async def test_update_images_stay_in_one_batch_however_small_batches_are(tmp_pat
         images.append({"id": number, "name": "new", "_change_type": "update_postimage"})
         images.append({"id": 100 + number, "name": "", "_change_type": "delete"})
     table.commit(table.cdc_file(images))
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("1")
     end = await source.latest_offset(at, EVERYTHING)
     for max_rows, max_bytes in itertools.product((1, 2, 3, 4, 7), (1, 40, 10**9)):
@@ -266,7 +266,7 @@ async def test_row_09_any_sequence_of_steps_delivers_everything_once_and_in_orde
 
 async def _walk(folder: Path, start: str, limits: list[ReadLimit], restarts: bool) -> list[Row]:
     """Take steps with these limits in turn; a restart forgets all but the offset."""
-    source = await DeltaChangeSource.open(str(folder))
+    source = await open_delta(str(folder))
     at = await source.initial_offset(start)
     delivered: list[Row] = []
     for limit in itertools.cycle(limits):
@@ -276,12 +276,12 @@ async def _walk(folder: Path, start: str, limits: list[ReadLimit], restarts: boo
         delivered += rows_of(await batches_of(source, at, end))
         at = Offset.from_json(end.to_json())
         if restarts:
-            source = await DeltaChangeSource.open(str(folder))
+            source = await open_delta(str(folder))
     raise AssertionError("limits were given")
 
 
 async def test_row_09_groups_of_one_plan_join_without_hole_or_overlap(mixed_table: Path) -> None:
-    source = await DeltaChangeSource.open(str(mixed_table))
+    source = await open_delta(str(mixed_table))
     at = await source.initial_offset("0")
     end = await source.latest_offset(at, EVERYTHING)
     reached = at

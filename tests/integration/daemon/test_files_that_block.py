@@ -24,7 +24,7 @@ import pytest
 
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.errors import NotAFileError, TailerdError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.local import LocalStore
 from tests.integration.daemon.running import (
@@ -146,7 +146,7 @@ async def test_a_pipe_for_the_next_commit_is_an_error_and_not_a_commit_to_come(
     tmp_path: Path,
 ) -> None:
     table = table_of(tmp_path)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     start = await source.initial_offset("latest")
     with released(*commit_pipe(table)):
         async with asyncio.timeout(5):

@@ -19,8 +19,9 @@ from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.errors import CommitChangedError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 from tests.doubles.faulty_store import FaultyStore
@@ -60,7 +61,7 @@ def replaced(table: TableBuilder, versions: int = VERSIONS) -> TableBuilder:
     return other
 
 
-async def look(source: DeltaChangeSource, at: Offset) -> Offset:
+async def look(source: VersionedSource, at: Offset) -> Offset:
     source.hear(None)
     return await source.latest_offset(at, DEFAULT_READ_LIMIT)
 
@@ -79,7 +80,7 @@ async def test_another_table_with_the_same_sizes_and_times_is_no_continuation(
 ) -> None:
     table = table_of(tmp_path / "t")
     clock = SimClock()
-    source = await DeltaChangeSource.open(
+    source = await open_delta(
         str(table.folder), OpenRequest(clock=clock, wrap_store=remote if is_remote else None)
     )
     at = await source.initial_offset("latest")
@@ -102,9 +103,7 @@ async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> Non
             store.set_mtime(f"/t/_delta_log/{path.name}", 1)
 
     await put(table)
-    source = await DeltaChangeSource.open(
-        "memory://replaced/t", OpenRequest(stores=stores, clock=clock)
-    )
+    source = await open_delta("memory://replaced/t", OpenRequest(stores=stores, clock=clock))
     at = await source.initial_offset("latest")
     assert await look(source, at) == at
     await put(other)
@@ -118,7 +117,7 @@ async def test_a_commit_that_grows_after_it_was_read_is_an_error_that_names_it(
     tmp_path: Path, is_read: bool
 ) -> None:
     table = table_of(tmp_path / "t")
-    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(clock=SystemClock()))
+    source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await source.initial_offset(str(VERSIONS - 1) if is_read else "latest")
     if is_read:
         at = await look(source, at)
@@ -134,7 +133,7 @@ async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_t
     tmp_path: Path,
 ) -> None:
     table = table_of(tmp_path / "t")
-    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(clock=SystemClock()))
+    source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await look(source, await source.initial_offset(str(VERSIONS - 1)))
     path = table.commit_path(VERSIONS - 1)
     stat = path.stat()
@@ -147,7 +146,7 @@ async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_t
 
 async def test_a_log_that_was_copied_goes_on(tmp_path: Path) -> None:
     table = table_of(tmp_path / "t")
-    source = await DeltaChangeSource.open(str(table.folder), OpenRequest(clock=SystemClock()))
+    source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await look(source, await source.initial_offset("1"))
     # Other files and other times, the same content.
     copy = tmp_path / "copy"

@@ -14,7 +14,7 @@ import pytest
 
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import StorageError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.storage.s3.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
 from tailerd.storage.s3.store import S3Store
@@ -87,7 +87,7 @@ async def test_small_files_read_in_a_row_are_one_request_each_and_under_way_toge
         names |= {add["add"]["path"] for add in table.append([{"id": number, "name": "x"}]).adds}
     bucket = s3_moto.new_bucket()
     upload(s3_moto, tmp_path / "t", bucket, "t")
-    source = await DeltaChangeSource.open(f"s3://{bucket}/t")
+    source = await open_delta(f"s3://{bucket}/t")
     start = await source.initial_offset("snapshot")
     end = await source.latest_offset(start, EVERYTHING)
     proxy.forget()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
+from tailerd.formats.versioned_source import VersionedSource
 from tests.s3.peer import Peer
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
@@ -64,8 +65,8 @@ def counted(proxy: FaultProxy) -> dict[str, int]:
     return found
 
 
-async def followed(table: Table) -> tuple[DeltaChangeSource, Offset]:
-    source = await DeltaChangeSource.open(table.place)
+async def followed(table: Table) -> tuple[VersionedSource, Offset]:
+    source = await open_delta(table.place)
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     return source, at

@@ -15,7 +15,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.errors import AccessDeniedError, MaintenanceBusyError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.policies import Policies
@@ -35,7 +35,7 @@ EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 
 async def changes(place: str, start: str) -> list[tuple[Any, ...]]:
     """Return every change row from `start` to the head, as pipelines plan and read them."""
-    source = await DeltaChangeSource.open(place, OpenRequest(changes=ChangeMode.AUTO))
+    source = await open_delta(place, OpenRequest(changes=ChangeMode.AUTO))
     offset = await source.initial_offset(start)
     rows: list[tuple[Any, ...]] = []
     while (end := await source.latest_offset(offset, EVERYTHING)) != offset:
@@ -109,7 +109,7 @@ async def test_a_right_that_is_missing_at_any_request_is_an_error_and_no_wrong_r
 async def test_a_listing_that_is_behind_loses_nothing(
     place: str, proxy: FaultProxy, s3_moto: S3Server, bucket: str, table: TableBuilder
 ) -> None:
-    source = await DeltaChangeSource.open(place)
+    source = await open_delta(place)
     offset = await source.initial_offset("latest")
     assert await source.latest_offset(offset, EVERYTHING) == offset
     table.append([{"id": 12, "name": "twelve"}])

@@ -1,6 +1,6 @@
 """Both engines give the same rows, or the same refusal, on every table written by others.
 
-The Arrow engine's side is `DeltaChangeSource` as it is; Spark's side is a batch read, taken out of
+The Arrow engine's side is `VersionedSource` as it is; Spark's side is a batch read, taken out of
 the session as Arrow. Both are compared as JSON lines, in which a column that a version does not
 have yet is the same as one that is null.
 """
@@ -32,7 +32,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TailerdError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
@@ -121,7 +121,7 @@ def _of_arrow(folder: Path, options: dict[str, str]) -> Rows | TailerdError:
 
 
 async def _arrow_rows(options: ReadOptions) -> Rows:
-    source = await DeltaChangeSource.open(options.path, OpenRequest(on_warning=lambda error: None))
+    source = await open_delta(options.path, OpenRequest(on_warning=lambda error: None))
     start, end = await batch_range(source, options)
     rows: Rows = Counter()
     if start.is_before(end):

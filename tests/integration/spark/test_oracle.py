@@ -32,7 +32,7 @@ import pytest
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
 from tests.integration.spark.canonical import canonical
@@ -309,7 +309,7 @@ def our_rows(table: Path, **options: str) -> Rows:
 
 
 async def _arrow_rows(options: ReadOptions) -> Rows:
-    source = await DeltaChangeSource.open(options.path, OpenRequest(changes=options.changes))
+    source = await open_delta(options.path, OpenRequest(changes=options.changes))
     start, end = await batch_range(source, options)
     rows: Rows = Counter()
     for task in await tasks_between(source, start, end):

@@ -1,4 +1,4 @@
-"""Plans the tasks of commits: how far one step may go, and what it reads."""
+"""Plans the tasks of commits."""
 
 from __future__ import annotations
 
@@ -7,35 +7,24 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tailerd.changefeed.change_task import (
-    ChangeSourceKind,
-    ChangeTask,
-    ChangeType,
-    TaskGroup,
-)
+import pyarrow as pa
+
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.changefeed.offset import Offset, Version
-from tailerd.errors import BugError, MissingVersionError, TableError
+from tailerd.changefeed.offset import Version
+from tailerd.errors import MissingVersionError
 from tailerd.formats.delta.changes.commit_cache import CommitCache
+from tailerd.formats.delta.changes.delta_step import DeltaStep, find_rows_schema
 from tailerd.formats.delta.changes.former_values import FormerValues
 from tailerd.formats.delta.log.log_reader import CommitBody
 from tailerd.formats.delta.protocol.change_plan import CommitPlan, TaskPlanner
-from tailerd.formats.delta.protocol.data_file import VERSIONS, TableSchema, data_file
+from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import exact_task, rewritten_files
 from tailerd.rows.groups import FileBounds
 
-GROUP_TASKS = 10_000
-"""Maximum number of tasks per group of one commit, so that memory stays bounded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSchemaStep:
-    """A `formats.base.SchemaStep` with the schema as in the log."""
-
-    offset: Offset
-    version: Version
-    schema: TableSchema
+MAX_ADMITTED_TASKS = 10_000
+"""Maximum number of tasks of a commit that are kept from measuring it until they are read."""
 
 
 @dataclass(slots=True)
@@ -70,136 +59,47 @@ class CommitTasks:
         self._key = tuple(key)
         self._former = FormerValues(window.reader, paths)
         self._marks: dict[int, _Marks] = {}
-        self._split_tasks: tuple[Offset, list[ChangeTask]] | None = None
+        self._admitted: tuple[Version, int, list[ChangeTask]] | None = None
 
     def forget_before(self, version: int) -> None:
         """Drop what only versions before `version` need."""
         self._former.forget_before(version)
+        if self._admitted is not None and self._admitted[0] < version:
+            self._admitted = None
         for old in [known for known in self._marks if known < version]:
             del self._marks[old]
 
-    async def furthest(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return how far one step from `start` may go.
+    def admit(self, version: Version, start: int, tasks: list[ChangeTask]) -> None:
+        """Record the tasks that one step reads of a commit: it asks for exactly these next."""
+        self._admitted = version, start, tasks
 
-        Case A: a commit fits the rest of the limit: it is admitted whole.
-        Case B: it does not fit, and something was admitted before: the step ends before it.
-        Case C: it does not fit, is first, and must stay whole: it is admitted alone.
-        Case D: it does not fit, is first, and may be split: as many of its tasks as fit.
-
-        Raises:
-            TableError: The first commit cannot be read correctly. At a later one the step ends
-                before it.
-        """
-        end, files, size = start, limit.max_files, limit.max_bytes
-        while (plan := await self._plan(end, is_first=end is start)) is not None:
-            tasks, size_bytes = plan.max_tasks, plan.size_bytes
-            if end.position == 0 and tasks <= files and size_bytes <= size:  # Case A
-                end, files, size = _offset_after(end, plan), files - tasks, size - size_bytes
-            elif end is not start:  # Case B
-                break
-            elif plan.is_whole:  # Case C
-                return _offset_after(end, plan)
-            else:
-                return await self._split(end, limit)  # Case D
-        return end
-
-    async def _plan(self, at: Offset, *, is_first: bool) -> CommitPlan | None:
-        try:
-            return await self._window.plan(at.version)
-        except TableError:
-            if is_first:
-                raise
-            return None
-
-    async def _split(self, start: Offset, limit: ReadLimit) -> Offset:
-        files, size, position = 0, 0, start.position
-        found, plan = await self._expect(start.version)
-        admitted: list[ChangeTask] = []
-        async for tasks in self._tasks(found, plan, start.position):
-            for task in tasks:
-                files += 1
-                size += task.size_bytes
-                if files > 1 and (files > limit.max_files or size > limit.max_bytes):
-                    if len(admitted) == files - 1:
-                        # The next `groups` call requests exactly these.
-                        self._split_tasks = start, admitted
-                    return _inside(start, position, plan)
-                if files <= GROUP_TASKS:
-                    admitted.append(task)
-                position = task.position + 1
-        return _offset_after(start, plan)
-
-    async def groups(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
-        """Yield the tasks of [start, end).
-
-        A group whose end equals its start belongs to one delivery with the group after it.
+    async def tasks(
+        self, version: Version, start: int, until: int | None = None
+    ) -> AsyncIterator[Sequence[ChangeTask]]:
+        """Yield the tasks of a commit from a position on.
 
         Raises:
-            TableError: A commit cannot be read correctly.
+            MissingVersionError: It is no longer there.
+            TableError: It cannot be read correctly.
         """
-        kept, self._split_tasks = self._split_tasks, None
-        if kept is not None and kept[0] == start:
-            _, plan = await self._expect(start.version)
-            if end == _inside(start, kept[1][-1].position + 1, plan):
-                yield _group(start, end, plan, kept[1])
-                return
-        at = start
-        while at.is_before(end):
-            until = end.position if at.version == end.version else None
-            found, plan = await self._expect(at.version)
-            after = _offset_after(at, plan) if until is None else end
-            ready: list[ChangeTask] = []
-            async for found_tasks in self._tasks(found, plan, at.position):
-                ready.extend(t for t in found_tasks if until is None or t.position < until)
-                while len(ready) > GROUP_TASKS:
-                    head = ready[:GROUP_TASKS]
-                    del ready[:GROUP_TASKS]
-                    reached = at
-                    if not plan.is_whole:
-                        reached = _inside(at, head[-1].position + 1, plan)
-                    yield _group(at, reached, plan, head)
-                    at = reached
-                if until is not None and found_tasks and found_tasks[-1].position >= until:
-                    break
-            yield _group(at, after, plan, ready)
-            at = after
+        if until is not None:
+            admitted, self._admitted = self._admitted, None
+            if admitted is not None and admitted[:2] == (version, start):
+                tasks = admitted[2]
+                if tasks[-1].position + 1 == until:
+                    yield tasks
+                    return
+        found, plan = await self.expect(version)
+        async for tasks in self._tasks(found, plan, start):
+            yield tasks
 
-    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[TableSchemaStep]:
-        """Yield a step for the first rows of [start, end), and for each schema change after that.
-
-        Commits without rows yield none. Ends early at a version that does not exist.
+    async def expect(self, version: int) -> tuple[CommitBody, CommitPlan]:
+        """Return a commit and its plan.
 
         Raises:
-            TableError: A commit cannot be read correctly.
+            MissingVersionError: It is no longer there.
+            TableError: It cannot be read correctly.
         """
-        at, last = start, None
-        while at.is_before(end) and (plan := await self._window.plan(at.version)) is not None:
-            async for step in self._steps_of(plan, at):
-                if step.schema != last and step.offset.is_before(end):
-                    last = step.schema
-                    yield step
-            at = _offset_after(at, plan)
-
-    async def _steps_of(self, plan: CommitPlan, at: Offset) -> AsyncIterator[TableSchemaStep]:
-        if plan.kind is ChangeSourceKind.NONE:
-            return
-        if plan.kind is ChangeSourceKind.CDC or plan.is_compared or plan.before == plan.after:
-            yield TableSchemaStep(offset=at, version=plan.version, schema=plan.after)
-            return
-        found, plan = await self._expect(at.version)
-        was_deleted: bool | None = None
-        async for tasks in self._tasks(found, plan, at.position):
-            for task in tasks:
-                is_deleted = task.change_type is ChangeType.DELETE
-                if is_deleted is not was_deleted:
-                    was_deleted = is_deleted
-                    version = Version(plan.version - 1) if is_deleted else plan.version
-                    offset = _inside(at, task.position, plan)
-                    yield TableSchemaStep(
-                        offset=offset, version=version, schema=data_file(task).schema
-                    )
-
-    async def _expect(self, version: int) -> tuple[CommitBody, CommitPlan]:
         plan, found = await self._window.plan(version), await self._window.commit(version)
         if plan is None or found is None:
             raise MissingVersionError(
@@ -262,29 +162,52 @@ def compared(
     return [task]
 
 
-def _offset_after(at: Offset, plan: CommitPlan) -> Offset:
-    """Return the offset after a commit; `CREATE OR REPLACE TABLE` changes the table's id."""
-    return replace(at.after_version(VERSIONS), table_id=plan.table_id)
+@dataclass(kw_only=True)
+class DeltaCommit(DeltaStep):
+    """The plan of one commit."""
 
+    commits: CommitTasks
+    plan: CommitPlan
 
-def _inside(at: Offset, position: int, plan: CommitPlan) -> Offset:
-    """Return an offset in the commit at `at`; before its first task it has the previous id."""
-    return replace(at.at(position), table_id=plan.table_id) if position else at.at(0)
+    async def size_bytes(self) -> int:
+        """Return the bytes of its files, according to the log."""
+        return self.plan.size_bytes
 
+    async def tasks(self, start: int, until: int | None) -> AsyncIterator[Sequence[ChangeTask]]:
+        """Yield the tasks from a position on."""
+        async for tasks in self.commits.tasks(self.version, start, until):
+            yield self.zone.apply(tasks)
 
-def _group(start: Offset, end: Offset, plan: CommitPlan, tasks: list[ChangeTask]) -> TaskGroup:
-    if tasks and any(task.version != plan.version for task in tasks):
-        raise BugError(f"Tasks of other versions came with version {plan.version}.")
-    return TaskGroup(
-        start=start,
-        end=end,
-        version=plan.version,
-        timestamp_us=plan.timestamp_us,
-        change_source=plan.kind,
-        tasks=tuple(tasks),
-        operation=plan.operation,
-        files_added=plan.added.files,
-        bytes_added=plan.added.size_bytes,
-        files_removed=plan.removed.files,
-        bytes_removed=plan.removed.size_bytes,
-    )
+    async def fit(self, start: int, limit: ReadLimit) -> int | None:
+        """Return the position before which tasks fit the limit, at least one; None if all do."""
+        files, size, position = 0, 0, start
+        admitted: list[ChangeTask] = []
+        async for tasks in self.commits.tasks(self.version, start):
+            for task in tasks:
+                files += 1
+                size += task.size_bytes
+                if files > 1 and (files > limit.max_files or size > limit.max_bytes):
+                    if len(admitted) == files - 1:
+                        self.commits.admit(self.version, start, admitted)
+                    return position
+                if files <= MAX_ADMITTED_TASKS:
+                    admitted.append(task)
+                position = task.position + 1
+        return None
+
+    async def schemas(self, start: int) -> AsyncIterator[tuple[int, Version, pa.Schema]]:
+        """Yield where rows of another schema begin: that before the commit, or after it."""
+        plan = self.plan
+        if plan.kind is ChangeSourceKind.NONE:
+            return
+        if plan.kind is ChangeSourceKind.CDC or plan.is_compared or plan.before == plan.after:
+            yield start, plan.version, find_rows_schema(plan.after)
+            return
+        was_deleted: bool | None = None
+        async for tasks in self.commits.tasks(plan.version, start):
+            for task in tasks:
+                is_deleted = task.change_type is ChangeType.DELETE
+                if is_deleted is not was_deleted:
+                    was_deleted = is_deleted
+                    version = Version(plan.version - 1) if is_deleted else plan.version
+                    yield task.position, version, find_rows_schema(data_file(task).schema)

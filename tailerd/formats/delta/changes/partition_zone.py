@@ -7,10 +7,10 @@ reading, filters and restarts agree without knowing the configured zone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tailerd.changefeed.change_task import TaskGroup
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.clock import zone_named
 from tailerd.errors import ConfigError, ZoneAssumedError
 from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
@@ -47,13 +47,11 @@ class PartitionZone:
         self._on_guess = on_guess
         self._is_reported = False
 
-    def applied(self, group: TaskGroup) -> TaskGroup:
+    def apply(self, tasks: Sequence[ChangeTask]) -> Sequence[ChangeTask]:
         """Return tasks whose partition timestamps have a zone, as far as one is set."""
         if self._zone is None and (self._on_guess is None or self._is_reported):
-            return group
-        tasks = tuple(with_files(task, self._file) for task in group.tasks)
-        is_same = all(new is old for new, old in zip(tasks, group.tasks, strict=True))
-        return group if is_same else replace(group, tasks=tasks)
+            return tasks
+        return [with_files(task, self._file) for task in tasks]
 
     def _file(self, file: DataFile) -> DataFile:
         columns = _instants(file.schema) if file.partition_values else {}

@@ -8,12 +8,13 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.log_continuity import FRESH_SECONDS
-from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.log import log_folder, log_reader
 from tailerd.formats.delta.protocol import commit_file
 from tailerd.formats.delta.protocol.actions import Line
 from tailerd.formats.delta.protocol.commit_file import LineDecoder
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import KINDS, MeteredStore
 from tests.doubles.faulty_store import FaultyStore
@@ -47,9 +48,7 @@ class Stores:
 async def test_an_idle_look_takes_one_request(tmp_path: Path) -> None:
     numbered(tmp_path, 30)
     stores, clock = Stores(), SimClock()
-    source = await DeltaChangeSource.open(
-        str(tmp_path), OpenRequest(wrap_store=stores, clock=clock)
-    )
+    source = await open_delta(str(tmp_path), OpenRequest(wrap_store=stores, clock=clock))
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     [meter] = stores.meters
@@ -63,9 +62,7 @@ async def test_an_idle_look_takes_one_request(tmp_path: Path) -> None:
 async def test_a_new_commit_takes_few_requests_however_long_the_log(tmp_path: Path) -> None:
     table = numbered(tmp_path, 130)
     stores, clock = Stores(), SimClock()
-    source = await DeltaChangeSource.open(
-        str(tmp_path), OpenRequest(wrap_store=stores, clock=clock)
-    )
+    source = await open_delta(str(tmp_path), OpenRequest(wrap_store=stores, clock=clock))
     at = await source.initial_offset("latest")
     at = await _step(source, at)
     [meter] = stores.meters
@@ -95,7 +92,7 @@ async def test_a_small_commit_is_decoded_once_from_finding_it_to_its_rows(
     monkeypatch.setattr(log_folder, "LineDecoder", Counted)
     monkeypatch.setattr(log_reader, "DECODED_ONCE_BYTES", kept_bytes)
     table = numbered(tmp_path, 2)
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest())
+    source = await open_delta(str(tmp_path), OpenRequest())
     at = await source.initial_offset("latest")
     table.append([{"id": 7, "name": "seven"}])
     table.append([{"id": 8, "name": "eight"}])
@@ -105,7 +102,7 @@ async def test_a_small_commit_is_decoded_once_from_finding_it_to_its_rows(
     assert [decoded.count(f"{version:020}.json") for version in (2, 3)] == [times, times]
 
 
-async def _step(source: DeltaChangeSource, at: Offset) -> Offset:
+async def _step(source: VersionedSource, at: Offset) -> Offset:
     end = await source.latest_offset(at, EVERYTHING)
     await batches_of(source, at, end)
     await source.commit(end)
@@ -115,7 +112,7 @@ async def _step(source: DeltaChangeSource, at: Offset) -> Offset:
 async def test_a_storage_that_fails_once_loses_nothing(tmp_path: Path) -> None:
     table = numbered(tmp_path, 3)
     stores = Stores()
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(wrap_store=stores))
+    source = await open_delta(str(tmp_path), OpenRequest(wrap_store=stores))
     at = await source.initial_offset("latest")
     table.append([{"id": 3, "name": ""}])
     stores.faulty[0].fail_nth(1, kind="get")
@@ -129,7 +126,7 @@ async def test_a_step_can_be_planned_again_after_its_commits_were_forgotten(
     tmp_path: Path,
 ) -> None:
     numbered(tmp_path, 5)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("0")
     middle = await source.latest_offset(at, ReadLimit(max_files=3))
     first = rows_of(await batches_of(source, at, middle))
@@ -147,14 +144,14 @@ async def test_a_planned_commit_that_vanishes_is_an_error_and_not_an_empty_range
     end = Offset(table_id=table.table_id, version=Version(3))
     table.checkpoint()
     table.commit_path(2).unlink()
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     with pytest.raises(MissingVersionError, match="version 2"):
         await batches_of(source, start, end)
 
 
 async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) -> None:
     numbered(tmp_path, 2)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     other = Offset(table_id="another", version=Version(0))
     with pytest.raises(TableRecreatedError):
         await source.latest_offset(other, EVERYTHING)
@@ -176,12 +173,12 @@ async def test_a_place_without_a_log_is_no_table(tmp_path: Path, what: str) -> N
         case _:
             pass
     with pytest.raises(NotATableError):
-        await DeltaChangeSource.open(str(place))
+        await open_delta(str(place))
 
 
 async def test_the_backlog_counts_what_is_left(tmp_path: Path) -> None:
     table = numbered(tmp_path, 5)
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     backlog = await source.backlog(await source.initial_offset("2"))
     assert (backlog.head_version, backlog.versions) == (4, 3)
     assert backlog.head_timestamp_ms == table.time_of(4)
@@ -190,7 +187,7 @@ async def test_the_backlog_counts_what_is_left(tmp_path: Path) -> None:
 
 async def test_the_name_and_the_schema_are_those_of_the_table(tmp_path: Path) -> None:
     table = numbered(tmp_path, 1)
-    source = await DeltaChangeSource.open(str(tmp_path), OpenRequest(columns=["name"]))
-    assert (source.name, source.url) == (str(tmp_path), str(tmp_path))
+    source = await open_delta(str(tmp_path), OpenRequest(columns=["name"]))
+    assert source.name == str(tmp_path)
     assert source.table_id == table.table_id
     assert (await source.arrow_schema()).names == ["name"]

@@ -10,9 +10,10 @@ import pytest
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
 from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore
 from tests.doubles.faulty_store import FaultyStore
@@ -34,7 +35,7 @@ class Followed:
         self.clock = SimClock()
         self.meter: MeteredStore
         self.faulty: FaultyStore
-        self.source: DeltaChangeSource
+        self.source: VersionedSource
         self.at: Offset
 
     async def open(self) -> Followed:
@@ -45,7 +46,7 @@ class Followed:
             self.meter = MeteredStore(self.faulty)
             return self.meter
 
-        self.source = await DeltaChangeSource.open(
+        self.source = await open_delta(
             str(self.table.folder), OpenRequest(wrap_store=wrap, clock=self.clock)
         )
         self.at = await self.source.initial_offset("latest")

@@ -11,9 +11,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import PathOutsideTableError, StorageError
 from tailerd.formats.base import OpenRequest
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.net_plan import NetPlan, NetPlanFile
 from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
@@ -23,7 +23,7 @@ from tests.tables.builder import TableBuilder
 
 async def plan_of(table: TableBuilder, first: int = 2) -> NetPlan:
     """Return the plan of everything from one version on."""
-    source = await DeltaChangeSource.open(
+    source = await open_delta(
         str(table.folder), OpenRequest(changes=ChangeMode.NET, identity=["id"])
     )
     start = await source.offset_at(Version(first))

@@ -11,9 +11,9 @@ from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, ZoneAssumedError
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.snapshot_spool import Spool
-from tailerd.formats.delta.changes.source import DeltaChangeSource
 from tailerd.formats.delta.protocol.data_file import data_file
 from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
@@ -46,7 +46,7 @@ def events(folder: Path, *texts: str, mapping: Mapping = "none") -> TableBuilder
 async def planned(
     table: TableBuilder, zone: PartitionZone | None, start: str = "0"
 ) -> list[ChangeTask]:
-    source = await DeltaChangeSource.open(str(table.folder), partition_zone=zone)
+    source = await open_delta(str(table.folder), zone=zone)
     at, found = await source.initial_offset(start), []
     while (end := await source.latest_offset(at, EVERYTHING)) != at:
         found += [task async for group in source.plan(at, end) for task in group.tasks]
@@ -108,11 +108,12 @@ async def test_nothing_is_told_where_nothing_is_guessed(
 async def test_tables_without_such_partitions_keep_their_tasks_as_they_are(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, fields=[("id", "long"), ("at", "timestamp")])
     table.append([{"id": 1}])
-    source = await DeltaChangeSource.open(str(tmp_path))
+    source = await open_delta(str(tmp_path))
     at = await source.initial_offset("0")
     end = await source.latest_offset(at, EVERYTHING)
     [group] = [group async for group in source.plan(at, end)]
-    assert PartitionZone(str(tmp_path), "Asia/Kolkata").applied(group) is group
+    [before], [after] = group.tasks, PartitionZone(str(tmp_path), "Asia/Kolkata").apply(group.tasks)
+    assert after is before
 
 
 async def test_a_snapshot_that_was_begun_without_a_zone_goes_on_with_one(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ async def test_a_snapshot_that_was_begun_without_a_zone_goes_on_with_one(tmp_pat
     spool, one = Spool(owned_scratch(tmp_path / "spool")), ReadLimit(max_files=1, max_bytes=1)
     at, texts = None, []
     for zone in (None, PartitionZone(folder, "Europe/Berlin")):
-        source = await DeltaChangeSource.open(folder, spool=spool, partition_zone=zone)
+        source = await open_delta(folder, spool=spool, zone=zone)
         at = Offset.from_json(at.to_json()) if at else await source.initial_offset("snapshot")
         end = await source.latest_offset(at, one)
         texts += [

@@ -22,8 +22,9 @@ import pytest
 
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.errors import TornCommitError
-from tailerd.formats.delta.changes.source import DeltaChangeSource
+from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import STILL_SECONDS, LogReader
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage import posix_files
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
@@ -83,12 +84,12 @@ def unknown_writers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def followed(table: TableBuilder) -> int:
     """Return how many files a pipeline that follows the table is given of version 1."""
-    source = await DeltaChangeSource.open(str(table.folder))
+    source = await open_delta(str(table.folder))
     start = await source.initial_offset("1")
     return await planned(source, start)
 
 
-async def planned(source: DeltaChangeSource, start: Any) -> int:
+async def planned(source: VersionedSource, start: Any) -> int:
     end = await source.latest_offset(start, DEFAULT_READ_LIMIT)
     return sum([len(group.tasks) async for group in source.plan(start, end)])
 
@@ -130,7 +131,7 @@ async def test_a_commit_that_its_writer_has_open_is_awaited(
 async def test_a_pipeline_that_looks_now_and_then_finds_all_of_it(
     table: TableBuilder, wait_seconds: float
 ) -> None:
-    source = await DeltaChangeSource.open(str(table.folder))
+    source = await open_delta(str(table.folder))
     start = await source.initial_offset("latest")
     writer = SlowWriter(table)
     before = [writer.path.stat().st_size]
