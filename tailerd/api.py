@@ -57,11 +57,11 @@ from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table, require_folder
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.formats.parts import required
+from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
-from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watched
+from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.registry import AUTO
 from tailerd.storage.stores import Stores
 
@@ -112,7 +112,7 @@ class _Request:
         found = await find_format(
             self.place, self.table_format, self.allowed_paths, stores=self.stores
         )
-        inspector = required(found.inspector, found.name, "inspection")
+        inspector = require_part(found.inspector, found.name, "inspection")
         return inspector(
             place_at(
                 self.place,
@@ -274,7 +274,7 @@ class Follower:
         source = await request.open()
         at = self._offset or await source.initial_offset(self._since)
         reading = Reading(source=source, read_limit=_STEP, batch_limit=_BATCH)
-        watching = watched(
+        watching = watch_table(
             request.place,
             request.stores,
             table_format=request.table_format,
@@ -380,7 +380,7 @@ class Table:
             found = await find_format(
                 request.place, request.table_format, request.allowed_paths, stores=request.stores
             )
-            statistics = required(found.statistics, found.name, "statistics")(
+            statistics = require_part(found.statistics, found.name, "statistics")(
                 place_at(request.place, stores=request.stores, allowed=request.allowed_paths)
             )
             await statistics.open(SystemClock().monotonic(), first=None, next_up=None)

@@ -23,7 +23,7 @@ from tailerd.formats.base import TableFormat
 from tailerd.formats.detect import find_format, require_folder
 from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.formats.parts import required
+from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.storage.stores import Stores
 
@@ -187,7 +187,7 @@ async def open_inspection(
     stores = Stores()
     await require_folder(table, stores)
     found = await find_format(table, table_format, allowed_paths, stores=stores)
-    inspector = required(found.inspector, found.name, "inspection")
+    inspector = require_part(found.inspector, found.name, "inspection")
     place = place_at(
         table,
         stores=stores,

@@ -231,7 +231,7 @@ async def _maintain(
     if not is_applying or not any(decision.is_due for decision in assessment.decisions):
         return _lines(table, assessment, {}), await shown_pins(board)
     lease = Lease(opened.place.store, opened.place.root, clock=clock)
-    async with lease.held():
+    async with lease.hold():
         lines = await _apply(table, work, assessment)
     return lines, await shown_pins(board)
 

@@ -28,7 +28,7 @@ from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watched
+from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
@@ -194,7 +194,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
     reading = Reading(source=source, last=last)
     async with (
-        watched(request.table, stores, table_format=request.table_format) as wakeup,
+        watch_table(request.table, stores, table_format=request.table_format) as wakeup,
         aclosing(reading.batches(at, wakeup)) as batches,
     ):
         if request.is_interactive:

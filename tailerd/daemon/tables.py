@@ -20,7 +20,7 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
 from tailerd.formats.detect import commit_folder, find_format, open_table, presumed_format
 from tailerd.formats.ledger import LedgerPlace
-from tailerd.formats.parts import required
+from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.programs import KeptTable
@@ -218,7 +218,7 @@ async def open_log(
         wrap_store=lambda store: _metered(store, telemetry),
         warn=lambda error: notes.append(str(error)),
     )
-    inspector = required(found.inspector, found.name, "inspection")
+    inspector = require_part(found.inspector, found.name, "inspection")
     return OpenedLog(inspection=inspector(place), notes=notes)
 
 

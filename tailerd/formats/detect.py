@@ -15,7 +15,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
-from tailerd.formats.parts import Demo, required
+from tailerd.formats.parts import Demo, require_part
 from tailerd.formats.placement import allowed_places
 from tailerd.registry import AUTO, format_class, format_names, known
 from tailerd.storage.stores import Stores
@@ -222,4 +222,4 @@ def find_demo(name: str = AUTO) -> Demo:
     """
     formats = formats_named(name)
     demo = next((each.demo for each in formats if each.demo is not None), None)
-    return required(demo, ", ".join(each.name for each in formats), "demo")
+    return require_part(demo, ", ".join(each.name for each in formats), "demo")

@@ -95,7 +95,7 @@ class _Search:
         found: list[tuple[str, str]] = []
         level = [root]
         for remaining in range(depth, -1, -1):
-            level = self._admitted(level)
+            level = self._list_admitted(level)
             names = await asyncio.gather(*map(self._format_of, level))
             found += [(path, name) for path, name in zip(level, names, strict=True) if name]
             if not remaining:
@@ -108,7 +108,7 @@ class _Search:
             ]
         return sorted(found)
 
-    def _admitted(self, level: list[str]) -> list[str]:
+    def _list_admitted(self, level: list[str]) -> list[str]:
         left = MOST_FOLDERS - self._looked
         self.is_complete = self.is_complete and len(level) <= left
         self._looked += min(len(level), left)

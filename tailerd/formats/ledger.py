@@ -59,7 +59,7 @@ class Ledger:
         Raises:
             StorageError: The folder cannot be listed.
         """
-        found = {number async for _, number in self._listed()}
+        found = {number async for _, number in self._list_entries()}
         if self._unsaved is not None:
             found.update(await self._unsaved.numbers())
         return sorted(found)
@@ -72,7 +72,7 @@ class Ledger:
             StorageError: It cannot be read.
         """
         try:
-            return _unpacked(await self._store.get(self._path(number)), self._path(number))
+            return _unpack_state(await self._store.get(self._path(number)), self._path(number))
         except FileMissingError:
             return None if self._unsaved is None else await self._unsaved.load(number)
 
@@ -99,7 +99,7 @@ class Ledger:
         """
         if self._unsaved is not None or (self._oldest is not None and self._oldest >= number):
             return
-        listed = [(path, at) async for path, at in self._listed()]
+        listed = [(path, at) async for path, at in self._list_entries()]
         await delete_all(self._store, [path for path, at in listed if at < number])
         self._oldest = number
 
@@ -142,14 +142,14 @@ class Ledger:
         if self._unsaved is not None:
             await self._unsaved.clear()
             return
-        await delete_all(self._store, [path async for path, _ in self._listed()])
+        await delete_all(self._store, [path async for path, _ in self._list_entries()])
         await self._store.delete(f"{self._folder}/{_DROPPED}")
         self._oldest = None
 
     def _path(self, number: int) -> str:
         return f"{self._folder}/{number:020d}.entry"
 
-    async def _listed(self) -> AsyncIterator[tuple[str, int]]:
+    async def _list_entries(self) -> AsyncIterator[tuple[str, int]]:
         async for file in self._store.list_from(self._folder):
             match = _NAME.fullmatch(file.name)
             if match is not None:
@@ -161,7 +161,7 @@ def _compress(entry: bytes) -> bytes:
     return head + bytes(pa.Codec("zstd").compress(entry, asbytes=True))
 
 
-def _unpacked(content: bytes, path: str) -> bytes:
+def _unpack_state(content: bytes, path: str) -> bytes:
     size = int.from_bytes(content[len(_MAGIC) : len(_MAGIC) + 8], "big")
     digest = content[len(_MAGIC) + 8 : _HEADER_BYTES]
     try:

@@ -102,7 +102,7 @@ class OptionalParts(Protocol):
         return False
 
 
-def required(part: _Part | None, table_format: str, capability: str) -> _Part:
+def require_part(part: _Part | None, table_format: str, capability: str) -> _Part:
     """Return a part of a format.
 
     Args:

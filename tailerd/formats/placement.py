@@ -45,10 +45,10 @@ def allowed_places(places: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: One is empty, or has an unsupported scheme.
     """
-    return tuple(_compared(place) for place in places)
+    return tuple(_normalise_location(place) for place in places)
 
 
-def _compared(place: str) -> str:
+def _normalise_location(place: str) -> str:
     if not place:
         raise ConfigError(
             "A place that the log may name files in (--allow-path, allowed_paths) is empty.",

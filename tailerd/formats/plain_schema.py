@@ -60,7 +60,7 @@ def decode_schema(encoded: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(encoded))
 
 
-def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """Return the requested columns, in the table's order; missing ones are left out."""
     if columns is None:
         return schema
@@ -68,7 +68,7 @@ def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([field for field in schema if field.name in wanted])
 
 
-def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def require_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     """Return the requested columns, in the table's order.
 
     Raises:
@@ -79,7 +79,7 @@ def checked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
             f"There is no column {unknown[0]!r}; the table has {', '.join(schema.names)}.",
             remedy="Check the spelling; names are case-sensitive.",
         )
-    return chosen(schema, columns)
+    return select_columns(schema, columns)
 
 
 def file_column(field: pa.Field) -> FieldScan:

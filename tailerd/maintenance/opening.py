@@ -14,7 +14,7 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
     TableMaintenance,
 )
-from tailerd.formats.parts import required
+from tailerd.formats.parts import require_part
 from tailerd.formats.placement import TablePlace, place_at
 from tailerd.formats.statistics import Statistics
 from tailerd.maintenance.pins import PinBoard, with_pins
@@ -108,7 +108,7 @@ async def open_maintained(
             ledgers=[LedgerPlace(each, is_read_only=True) for each in ledgers],
         ),
         format=found.name,
-        maintainer=required(found.maintainer, found.name, "maintenance"),
+        maintainer=require_part(found.maintainer, found.name, "maintenance"),
         statistics=found.statistics,
         stores=stores,
     )

@@ -225,7 +225,7 @@ class TableMaintainer:
         elif decision.job in work.unleased_jobs:
             await self._apply(work, assessment, decision)
         else:
-            async with lease.held():
+            async with lease.hold():
                 await self._apply(work, assessment, decision)
 
     async def _clean_up(
@@ -234,7 +234,7 @@ class TableMaintainer:
         """Clean up; a failure is retried separately and delays no other job."""
         began = self._clock.monotonic()
         try:
-            async with lease.held():
+            async with lease.hold():
                 result = await self._apply(work, assessment, decision)
         except ConditionalPutUnsupportedError:
             raise

@@ -129,7 +129,7 @@ async def resolve_range(
 
 
 @asynccontextmanager
-async def watched(
+async def watch_table(
     table: str, stores: Stores, *, table_format: str = AUTO, poll_seconds: float = 1.0
 ) -> AsyncGenerator[Wakeup, None]:
     """Yield a wakeup that is set when the table's log may have changed, and periodically.

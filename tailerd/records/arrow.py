@@ -40,16 +40,16 @@ class ArrowStream:
                 " --format arrow.",
             )
         self._writer.write_batch(batch.to_arrow())
-        return self._drained()
+        return self._drain_buffer()
 
     def finish(self) -> bytes:
         """Return the bytes that end the stream; empty if there was no batch."""
         if self._writer is None:
             return b""
         self._writer.close()
-        return self._drained()
+        return self._drain_buffer()
 
-    def _drained(self) -> bytes:
+    def _drain_buffer(self) -> bytes:
         piece = self._buffer.getvalue()
         self._buffer.seek(0)
         self._buffer.truncate()

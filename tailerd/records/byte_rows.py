@@ -41,7 +41,7 @@ class ByteColumn:
     nulls: npt.NDArray[np.bool_] | None
     buffers: tuple[pa.Buffer, ...]
 
-    def between(self, start: int, end: int) -> ByteColumn:
+    def slice_rows(self, start: int, end: int) -> ByteColumn:
         """Return the rows from `start` until `end`, without copying."""
         return ByteColumn(
             self.views[start:end],
@@ -66,7 +66,7 @@ class ConstantBytes:
 
     raw: bytes
 
-    def between(self, start: int, end: int) -> ConstantBytes:
+    def slice_rows(self, start: int, end: int) -> ConstantBytes:
         """Return itself."""
         return self
 
@@ -129,7 +129,7 @@ def _put_together(columns: Sequence[ByteColumn]) -> ByteColumn:
     buffers: tuple[pa.Buffer, ...] = ()
     views = []
     for column in columns:
-        views.append(_moved(column, len(buffers)))
+        views.append(_shift_buffers(column, len(buffers)))
         buffers += column.buffers
     nulls = [
         np.zeros(len(column.lengths), dtype=bool) if column.nulls is None else column.nulls
@@ -139,7 +139,7 @@ def _put_together(columns: Sequence[ByteColumn]) -> ByteColumn:
     return ByteColumn(np.concatenate(views), lengths, np.concatenate(nulls), buffers)
 
 
-def _moved(column: ByteColumn, num_buffers: int) -> Views:
+def _shift_buffers(column: ByteColumn, num_buffers: int) -> Views:
     """Return the views with buffer indices shifted by `num_buffers`."""
     if not num_buffers or not column.buffers:
         return column.views
@@ -151,14 +151,14 @@ def _moved(column: ByteColumn, num_buffers: int) -> Views:
     return words.view(_VIEW)
 
 
-def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
+def gather_bytes(pieces: Sequence[Piece], count: int) -> pa.Buffer:
     """Return the bytes of all rows, each row's pieces in order, in one buffer.
 
     Args:
         pieces: Columns have `count` rows.
         count: Number of rows.
     """
-    merged = _merged(pieces)
+    merged = _merge_pieces(pieces)
     # From Arrow's memory pool: unlike NumPy's, it is not returned to the system each time.
     memory = pa.allocate_buffer(count * len(merged) * _VIEW.itemsize)
     views = np.frombuffer(memory, dtype=_VIEW).reshape(count, len(merged))
@@ -176,7 +176,7 @@ def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
                 words[:, place, 1] = len(buffers)
                 buffers.append(pa.py_buffer(piece.raw))
             case ByteColumn():
-                views[:, place] = _moved(piece, len(buffers))
+                views[:, place] = _shift_buffers(piece, len(buffers))
                 buffers += piece.buffers
     column = pa.Array.from_buffers(pa.binary_view(), count * len(merged), [None, memory, *buffers])
     # 64-bit offsets: the total size of all rows may exceed 32 bits.
@@ -184,7 +184,7 @@ def gathered(pieces: Sequence[Piece], count: int) -> pa.Buffer:
     return pa.py_buffer(b"") if data is None else data
 
 
-def _merged(pieces: Sequence[Piece]) -> list[Piece]:
+def _merge_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Join neighbours: fewer views are faster."""
     merged: list[Piece] = []
     for piece in pieces:

@@ -13,7 +13,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.records.event_ids import newest_ids
 from tailerd.records.json import DecimalStyle, is_small
-from tailerd.records.json_columns import NULL, ColumnTexts, joined, object_pieces
+from tailerd.records.json_columns import NULL, ColumnTexts, join_pieces, object_pieces
 from tailerd.records.json_leaves import escaped_texts
 from tailerd.records.json_rows import object_texts
 from tailerd.records.json_text import quote_text, timestamp_text
@@ -99,7 +99,7 @@ class DebeziumEncoder:
             _operations(batch, changes),
             tail,
         ]
-        return joined(pieces, len(changes.before))
+        return join_pieces(pieces, len(changes.before))
 
     def _objects(self, batch: ChangeBatch) -> pa.Array:
         rows = batch.rows
@@ -109,7 +109,7 @@ class DebeziumEncoder:
             bodies = object_texts(rows.columns, fields, rows.num_rows, quote_decimals=quote)
             return pa.array([f"{{{body}}}" for body in bodies], pa.string())
         pieces = object_pieces(rows.columns, fields, quote_decimals=quote)
-        return joined(["{", *pieces, "}"], rows.num_rows)
+        return join_pieces(["{", *pieces, "}"], rows.num_rows)
 
     def _source_pieces(self, part: ChangePart) -> list[str | ColumnTexts]:
         constant = f',"source":{self._source(part.batch)}'

@@ -15,7 +15,7 @@ from tailerd.changefeed.change_batch import (
     ChangeBatch,
 )
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.records.json_columns import ColumnTexts, column_texts, joined, object_pieces
+from tailerd.records.json_columns import ColumnTexts, column_texts, join_pieces, object_pieces
 from tailerd.records.json_rows import object_texts
 from tailerd.records.json_text import quote_text, timestamp_text
 from tailerd.records.record_parts import RowPart, encode_in_parts, lines_in_parts
@@ -53,7 +53,7 @@ class JsonEncoder:
         return lines_in_parts(RowPart(batch), lambda part: self._texts(part.batch, "\n"))
 
     def _texts(self, batch: ChangeBatch, end: str) -> pa.Array:
-        arrays, fields = self._selected(batch.rows)
+        arrays, fields = self._select_columns(batch.rows)
         commit = f',"{COMMIT_VERSION}":{batch.version},"{COMMIT_TIMESTAMP}":"'
         tail = f'{commit}{timestamp_text(batch.timestamp_us)}"}}{end}'
         head = f'"{CHANGE_TYPE}":' if not fields else f',"{CHANGE_TYPE}":'
@@ -62,7 +62,7 @@ class JsonEncoder:
             bodies = object_texts(
                 arrays, fields, batch.num_rows, quote_decimals=self._quote_decimals
             )
-            return pa.array(_closed(bodies, head, change, tail), pa.string())
+            return pa.array(_close_bodies(bodies, head, change, tail), pa.string())
         kind_piece: str | ColumnTexts
         if isinstance(change, ChangeType):
             kind_piece = quote_text(change.value)
@@ -71,9 +71,9 @@ class JsonEncoder:
                 change, pa.field(CHANGE_TYPE, pa.string()), quote_decimals=True
             )
         pieces = object_pieces(arrays, fields, quote_decimals=self._quote_decimals)
-        return joined(["{", *pieces, head, kind_piece, tail], batch.num_rows)
+        return join_pieces(["{", *pieces, head, kind_piece, tail], batch.num_rows)
 
-    def _selected(self, rows: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Field]]:
+    def _select_columns(self, rows: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Field]]:
         if self._columns is None:
             return rows.columns, list(rows.schema)
         arrays, fields = [], []
@@ -86,7 +86,9 @@ class JsonEncoder:
         return arrays, fields
 
 
-def _closed(bodies: list[str], head: str, change: ChangeType | pa.Array, tail: str) -> list[str]:
+def _close_bodies(
+    bodies: list[str], head: str, change: ChangeType | pa.Array, tail: str
+) -> list[str]:
     if isinstance(change, ChangeType):
         tail = f"{head}{quote_text(change.value)}{tail}"
         return [f"{{{body}{tail}" for body in bodies]

@@ -22,7 +22,7 @@ from tailerd.records.json_leaves import (
     decimal_texts,
     escaped_texts,
     float_texts,
-    quoted,
+    quote_texts,
     timestamp_texts,
 )
 from tailerd.records.json_text import quote_text, spaced_text
@@ -62,7 +62,7 @@ class ColumnTexts:
     def complete(self) -> pa.Array:
         """Return texts with quotes and with `null` for null."""
         if self.needs_quotes:
-            return quoted(self.array)
+            return quote_texts(self.array)
         return self.array.fill_null(NULL) if self.array.null_count else self.array
 
 
@@ -118,11 +118,11 @@ def column_texts(array: pa.Array, field: pa.Field, *, quote_decimals: bool) -> C
     if pa.types.is_string(kind):
         texts = escaped_texts(array)
         if texts.null_count:
-            return ColumnTexts(array=quoted(texts))
+            return ColumnTexts(array=quote_texts(texts))
         return ColumnTexts(array=texts, needs_quotes=True)
     if pa.types.is_decimal(kind):
         texts = decimal_texts(array)
-        return ColumnTexts(array=quoted(texts) if quote_decimals else texts)
+        return ColumnTexts(array=quote_texts(texts) if quote_decimals else texts)
     if pa.types.is_dictionary(kind):
         values = column_texts(array.dictionary, field, quote_decimals=quote_decimals)
         return ColumnTexts(array=values.complete().take(array.indices))
@@ -175,7 +175,7 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
     )
 
 
-def joined(pieces: Sequence[str | ColumnTexts], length: int) -> pa.Array:
+def join_pieces(pieces: Sequence[str | ColumnTexts], length: int) -> pa.Array:
     """Join constants and columns, in order, into one text per row.
 
     Args:
@@ -220,13 +220,13 @@ def _structs(array: pa.Array, quote_decimals: bool) -> pa.Array:
     # `field` applies the slice of the parent, but not its nulls.
     children = [array.field(index) for index in range(array.type.num_fields)]
     pieces = object_pieces(children, list(array.type), quote_decimals=quote_decimals)
-    return _with_nulls_of(array, joined(["{", *pieces, "}"], len(array)))
+    return _with_nulls_of(array, join_pieces(["{", *pieces, "}"], len(array)))
 
 
 def _lists(array: pa.Array, quote_decimals: bool) -> pa.Array:
     offsets, items = list_parts(array)
     texts = column_texts(items, array.type.value_field, quote_decimals=quote_decimals).complete()
-    return _with_nulls_of(array, _enclosed("[", offsets, texts, "]"))
+    return _with_nulls_of(array, _enclose_lists("[", offsets, texts, "]"))
 
 
 def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
@@ -238,8 +238,8 @@ def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
         spaced = [spaced_text(text) for text in key_texts.complete().to_pylist()]
         key_texts = ColumnTexts(array=pa.array(spaced, pa.string()))
     key_column = key_texts if key_texts.needs_quotes else _as_key(key_texts.complete())
-    entries = joined([key_column, ":", value_texts], len(keys))
-    return _with_nulls_of(array, _enclosed("{", offsets, entries, "}"))
+    entries = join_pieces([key_column, ":", value_texts], len(keys))
+    return _with_nulls_of(array, _enclose_lists("{", offsets, entries, "}"))
 
 
 def _as_key(texts: pa.Array) -> ColumnTexts:
@@ -273,7 +273,7 @@ def map_parts(array: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array, pa.Arra
     return offsets - first, array.keys.slice(first, count), array.items.slice(first, count)
 
 
-def _enclosed(
+def _enclose_lists(
     opening: str, offsets: npt.NDArray[np.int64], texts: pa.Array, closing: str
 ) -> pa.Array:
     lists = pa.LargeListArray.from_arrays(pa.array(offsets), texts)

@@ -81,7 +81,7 @@ def _looked_through(data: Bytes) -> tuple[bool, bool]:
     return is_ascii, is_plain
 
 
-def quoted(texts: pa.Array) -> pa.Array:
+def quote_texts(texts: pa.Array) -> pa.Array:
     """Put quotes around the texts; null stays null."""
     return pc.binary_join_element_wise('"', texts, '"', "")
 
@@ -154,15 +154,15 @@ def base64_texts(values: pa.Array) -> pa.Array:
     ends = starts[1:] * 4
     encoded[ends[lengths % 3 != 0] - 1] = ord("=")
     encoded[ends[lengths % 3 == 1] - 2] = ord("=")
-    return quoted(_string_array(encoded, starts * 4, values))
+    return quote_texts(_string_array(encoded, starts * 4, values))
 
 
 def date_texts(dates: pa.Array) -> pa.Array:
     """Return quoted ISO dates of a `date32` array, for any year."""
     is_odd = _outside(dates.view(pa.int32()), FIRST_PLAIN_DAY, LAST_PLAIN_DAY)
     if is_odd is None:
-        return _framed(dates.cast(pa.string()), 10)
-    plain = _framed(pc.if_else(is_odd, None, dates).cast(pa.string()), 10)
+        return _frame_times(dates.cast(pa.string()), 10)
+    plain = _frame_times(pc.if_else(is_odd, None, dates).cast(pa.string()), 10)
     odd_days = dates.view(pa.int32()).filter(is_odd).to_pylist()
     odd = pa.array([f'"{date_text(days)}"' for days in odd_days], pa.string())
     return pc.replace_with_mask(plain, is_odd, odd)
@@ -182,8 +182,8 @@ def timestamp_texts(timestamps: pa.Array) -> pa.Array:
     last = (LAST_PLAIN_DAY + 1) * MICROS_PER_DAY - 1
     is_odd = _outside(micros, FIRST_PLAIN_DAY * MICROS_PER_DAY, last)
     if is_odd is None:
-        return _framed(naive.cast(pa.string()), 26, is_utc=is_utc)
-    plain = _framed(pc.if_else(is_odd, None, naive).cast(pa.string()), 26, is_utc=is_utc)
+        return _frame_times(naive.cast(pa.string()), 26, is_utc=is_utc)
+    plain = _frame_times(pc.if_else(is_odd, None, naive).cast(pa.string()), 26, is_utc=is_utc)
     odd_micros = micros.filter(is_odd).to_pylist()
     texts = [f'"{timestamp_text(value, is_utc=is_utc)}"' for value in odd_micros]
     return pc.replace_with_mask(plain, is_odd, pa.array(texts, pa.string()))
@@ -219,7 +219,7 @@ def _outside(values: pa.Array, first: int, last: int) -> pa.Array | None:
     return pc.or_(pc.less(values, first), pc.greater(values, last)).fill_null(False)
 
 
-def _framed(texts: pa.Array, width: int, *, is_utc: bool = False) -> pa.Array:
+def _frame_times(texts: pa.Array, width: int, *, is_utc: bool = False) -> pa.Array:
     """Quote texts of one width, with `T` before the time and, if `is_utc`, `Z` after it.
 
     All values have the same width, so the bytes are a matrix; nulls have no bytes in it.

@@ -79,10 +79,10 @@ def row_texts(array: pa.Array, field: pa.Field, *, quote_decimals: bool) -> list
         ]
     if pa.types.is_dictionary(kind):
         return row_texts(array.dictionary_decode(), field, quote_decimals=quote_decimals)
-    return _nested(array, field, quote_decimals)
+    return _nest_values(array, field, quote_decimals)
 
 
-def _nested(array: pa.Array, field: pa.Field, quote_decimals: bool) -> list[str]:
+def _nest_values(array: pa.Array, field: pa.Field, quote_decimals: bool) -> list[str]:
     kind = array.type
     if pa.types.is_struct(kind) and not is_variant(field):
         children = [array.field(index) for index in range(kind.num_fields)]
@@ -93,7 +93,7 @@ def _nested(array: pa.Array, field: pa.Field, quote_decimals: bool) -> list[str]
     if is_any_list(kind):
         offsets, items = list_parts(array)
         texts = row_texts(items, kind.value_field, quote_decimals=quote_decimals)
-        return _with_nulls_of(array, _enclosed("[", offsets.tolist(), texts, "]"))
+        return _with_nulls_of(array, _enclose_lists("[", offsets.tolist(), texts, "]"))
     texts = column_texts(array, field, quote_decimals=quote_decimals).complete().to_pylist()
     return [str(text) for text in texts]
 
@@ -108,7 +108,7 @@ def _maps(array: pa.Array, quote_decimals: bool) -> list[str]:
         f"{key if key.startswith(chr(34)) else quote_text(key)}:{value}"
         for key, value in zip(key_texts, value_texts, strict=True)
     ]
-    return _with_nulls_of(array, _enclosed("{", offsets.tolist(), entries, "}"))
+    return _with_nulls_of(array, _enclose_lists("{", offsets.tolist(), entries, "}"))
 
 
 def _strings(array: pa.Array) -> list[str]:
@@ -127,7 +127,7 @@ def _double(value: float) -> str:
     return str(float_texts(pa.array([value], pa.float64()))[0])
 
 
-def _enclosed(opening: str, offsets: list[int], texts: list[str], closing: str) -> list[str]:
+def _enclose_lists(opening: str, offsets: list[int], texts: list[str], closing: str) -> list[str]:
     return [f"{opening}{','.join(texts[start:end])}{closing}" for start, end in pairwise(offsets)]
 
 

@@ -103,14 +103,14 @@ class RowReader:
 
     def _changes(self, value: bytes) -> list[tuple[int, bytes, int]]:
         try:
-            return self._spelled(value)
+            return self._spell_value(value)
         except _TextNeeded:
             # Keeping texts is slower, so it starts with the first decimal written as a number. A
             # sink that writes decimals as strings now may have written numbers before.
             self._decoder = _TEXTS
-            return self._spelled(value)
+            return self._spell_value(value)
 
-    def _spelled(self, value: bytes) -> list[tuple[int, bytes, int]]:
+    def _spell_value(self, value: bytes) -> list[tuple[int, bytes, int]]:
         changes: list[tuple[int, bytes, int]] = []
         for sign, row, version in self.changes_in(self._decoder.decode(value)):
             if not isinstance(row, dict):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import TYPE, ChangeBatch
 from tailerd.errors import SchemaChangedError
 from tailerd.records.json import is_small
-from tailerd.records.json_columns import is_any_list, is_variant, joined, object_pieces
+from tailerd.records.json_columns import is_any_list, is_variant, join_pieces, object_pieces
 from tailerd.records.json_rows import object_texts
 from tailerd.records.record_parts import RowPart, encode_in_parts
 from tailerd.records.update_pairs import key_columns
@@ -44,7 +44,7 @@ def record_keys(
             bodies = object_texts(arrays, fields, count, quote_decimals=quote_decimals)
             return pa.array([f"{head}{body}{tail}" for body in bodies], pa.string())
         pieces = object_pieces(arrays, fields, quote_decimals=quote_decimals)
-        return joined([head, *pieces, tail], count)
+        return join_pieces([head, *pieces, tail], count)
 
     return encode_in_parts(RowPart(batch), texts)
 

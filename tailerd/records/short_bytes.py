@@ -56,13 +56,13 @@ class ShortBytes:
     def take(self, rows: Numbers) -> ShortBytes:
         """Return the given rows, in that order."""
         return ShortBytes(
-            _taken(self.low, rows),
-            None if self.high is None else _taken(self.high, rows),
-            _taken(self.sizes, rows),
+            _take_words(self.low, rows),
+            None if self.high is None else _take_words(self.high, rows),
+            _take_words(self.sizes, rows),
             self.max_size,
         )
 
-    def between(self, start: int, end: int) -> ShortBytes:
+    def slice_rows(self, start: int, end: int) -> ShortBytes:
         """Return the rows from `start` until `end`, without copying."""
         return ShortBytes(
             _cut(self.low, start, end),
@@ -76,7 +76,7 @@ def _cut(words: npt.NDArray[Word], start: int, end: int) -> npt.NDArray[Word]:
     return words if len(words) == 1 else words[start:end]
 
 
-def _taken(words: npt.NDArray[Word], rows: Numbers) -> npt.NDArray[Word]:
+def _take_words(words: npt.NDArray[Word], rows: Numbers) -> npt.NDArray[Word]:
     return words if len(words) == 1 else np.take(words, rows)
 
 
@@ -96,10 +96,10 @@ def varints(numbers: Numbers) -> ShortBytes:
     if lowest >= -1 and highest < _NUM_READY:
         # Index -1 selects the last entry, which is that of -1.
         return ShortBytes(_READY_WORDS[numbers], None, _READY_SIZES[numbers], max_size)
-    return _computed(numbers, max_size)
+    return _compute_bytes(numbers, max_size)
 
 
-def _computed(numbers: Numbers, max_size: int) -> ShortBytes:
+def _compute_bytes(numbers: Numbers, max_size: int) -> ShortBytes:
     zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
     low = zigzag & _SEVEN_BITS
     high = np.zeros(len(numbers), dtype=np.uint64)

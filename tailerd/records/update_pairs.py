@@ -25,7 +25,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import ConfigError, UnsupportedFeatureError
-from tailerd.records.json_columns import ColumnTexts, column_texts, joined
+from tailerd.records.json_columns import ColumnTexts, column_texts, join_pieces
 
 Rows = npt.NDArray[np.int64]
 
@@ -66,11 +66,11 @@ class ChangePart:
         before, after = self.changes.before[start:end], self.changes.after[start:end]
         used = np.unique(np.concatenate((before, after)))
         used = used[used != NO_ROW]
-        changes = RowChanges(_renumbered(before, used), _renumbered(after, used))
+        changes = RowChanges(_renumber_rows(before, used), _renumber_rows(after, used))
         return ChangePart(self.batch.take(used), changes)
 
 
-def _renumbered(rows: Rows, used: Rows) -> Rows:
+def _renumber_rows(rows: Rows, used: Rows) -> Rows:
     return np.where(rows == NO_ROW, NO_ROW, np.searchsorted(used, rows))
 
 
@@ -179,7 +179,7 @@ def _paired_by_key(
             return before, after
     texts = key_texts(batch.rows, key)
     codes = texts.dictionary_encode().indices.to_numpy().astype(np.int64)
-    before_ids, after_ids = _numbered(codes, before), _numbered(codes, after)
+    before_ids, after_ids = _number_rows(codes, before), _number_rows(codes, after)
     _, first, second = np.intersect1d(
         before_ids, after_ids, assume_unique=True, return_indices=True
     )
@@ -193,7 +193,7 @@ def _are_alike(column: pa.Array, before: Rows, after: Rows) -> bool:
     return bool(column.take(pa.array(before)).equals(column.take(pa.array(after))))
 
 
-def _numbered(codes: Rows, rows: Rows) -> Rows:
+def _number_rows(codes: Rows, rows: Rows) -> Rows:
     """Return one number per row that encodes its key and its index among rows of that key."""
     of_rows = codes[rows]
     order = np.argsort(of_rows, kind="stable")
@@ -225,7 +225,7 @@ def key_texts(rows: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
     for index, (array, field) in enumerate(zip(arrays, fields, strict=True)):
         pieces.append("," if index else "")
         pieces.append(column_texts(array, field, quote_decimals=True))
-    return joined(["[", *pieces, "]"], rows.num_rows)
+    return join_pieces(["[", *pieces, "]"], rows.num_rows)
 
 
 def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array], list[pa.Field]]:

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailerd.formats.detect import table_format
-from tailerd.formats.parts import required
+from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.maintenance.programs import EngineRequest, answer_with
 from tailerd.spark.query_errors import error_of
@@ -54,7 +54,9 @@ def _end_with_input() -> None:
 
 async def _run(request: EngineRequest) -> bytes:
     stores = Stores(StoreSettings.of_json(request.storage))
-    maintainer = required(table_format(request.format).maintainer, request.format, "maintenance")
+    maintainer = require_part(
+        table_format(request.format).maintainer, request.format, "maintenance"
+    )
     spark = await asyncio.to_thread(
         local_session, "tailerd-maintenance", request.master, request.conf
     )

@@ -103,7 +103,7 @@ class LeasedFiles:
         ) as scratch:
             on_wait = None if observer is None else observer.on_wait
             on_lost = None if observer is None else partial(self._report_loss, observer)
-            async with self._lease.held(is_patient=True, on_wait=on_wait, on_lost=on_lost):
+            async with self._lease.hold(is_patient=True, on_wait=on_wait, on_lost=on_lost):
                 if observer is not None:
                     observer.on_hold()
                 self._is_held, self._scratch, self._numbers = True, Path(scratch), {}

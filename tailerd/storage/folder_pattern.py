@@ -88,12 +88,12 @@ class FolderPattern:
         *above, last = self._pattern.split("/")
         matches = re.compile(translate(last)).match
 
-        async def shown(folder: str) -> list[str]:
+        async def list_shown(folder: str) -> list[str]:
             self._count()
             names = [folder_of(file.name) async for file in store.list_from(folder)]
             return [f"{folder}/{name}" for name in names if name is not None and matches(name)]
 
-        found = await self._each(shown, await self._matching(above)) if above else []
+        found = await self._each(list_shown, await self._matching(above)) if above else []
         return sorted({name for names in found for name in names})
 
     async def _matching(self, levels: Sequence[str]) -> list[str]:

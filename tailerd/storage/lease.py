@@ -294,7 +294,7 @@ class Lease:
             return True
 
     @asynccontextmanager
-    async def held(
+    async def hold(
         self,
         *,
         is_patient: bool = False,

@@ -111,11 +111,11 @@ class LocalStore:
         return files.read_files(paths)
 
     async def _read(self, work: Callable[[], T], path: str) -> T:
-        def checked() -> T:
+        def check_call() -> T:
             self._check(path)
             return work()
 
-        return await _in_thread(checked, path)
+        return await _in_thread(check_call, path)
 
     def _check(self, *paths: str) -> None:
         if self.places is not None:
@@ -289,11 +289,11 @@ async def _run(work: Callable[[], T]) -> T:
 
 
 async def _in_thread(work: Callable[[], T], path: str, *, is_written: bool = False) -> T:
-    def mapped() -> T:
+    def map_error() -> T:
         with _mapped_errors(path, is_written=is_written):
             return work()
 
-    return await _run(mapped)
+    return await _run(map_error)
 
 
 def _in_place(work: Callable[[], T | None], path: str) -> T | None:

@@ -112,7 +112,7 @@ class InotifyWatcher:
     async def _open(self) -> int:
         while True:
             try:
-                return _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+                return _check_result(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             except OSError as error:
                 self._report(", ".join(self._folders), error.errno or 0)
                 await asyncio.sleep(self._recheck_seconds * _RARELY)
@@ -228,7 +228,7 @@ def _attach(descriptor: int, folders: Sequence[str], known: Mapping[str, int]) -
     found = []
     for folder in folders:
         try:
-            watch = _checked(
+            watch = _check_result(
                 _LIBC.inotify_add_watch(descriptor, os.fsencode(folder), ctypes.c_uint32(_WANTED))
             )
         except OSError as error:
@@ -239,7 +239,7 @@ def _attach(descriptor: int, folders: Sequence[str], known: Mapping[str, int]) -
     return found
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -106,14 +106,14 @@ class _Reports:
         self._queue = queue
         self._missing: set[str] = set()
 
-    def failed(self, code: str, reason: str, attempt: int) -> None:
+    def report_failure(self, code: str, reason: str, attempt: int) -> None:
         self._telemetry.emit(
             events.NotificationsFailed(
                 path=self._queue, error_code=code, attempt=attempt, error=reason
             )
         )
 
-    def resumed(self) -> None:
+    def report_resumption(self) -> None:
         self._telemetry.emit(events.NotificationsResumed(path=self._queue))
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
@@ -141,11 +141,11 @@ class _Reports:
             )
         )
 
-    def received(self, folder: str) -> None:
+    def report_received(self, folder: str) -> None:
         self._end(_bucket(folder))
         self._missing.discard(_bucket(folder))
 
-    def closed(self) -> None:
+    def report_closed(self) -> None:
         for path in (self._queue, *self._missing):
             self._end(path)
 

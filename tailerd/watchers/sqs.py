@@ -48,11 +48,11 @@ _Message = dict[str, Any]
 class QueueReports(Protocol):
     """Receives the status of a queue."""
 
-    def failed(self, code: str, reason: str, attempt: int) -> None:
+    def report_failure(self, code: str, reason: str, attempt: int) -> None:
         """Report a failed request, the `attempt`-th in a row; it is retried."""
         ...
 
-    def resumed(self) -> None:
+    def report_resumption(self) -> None:
         """Report that requests succeed again."""
         ...
 
@@ -64,11 +64,11 @@ class QueueReports(Protocol):
         """Report a folder with commits for which the queue never had a notification."""
         ...
 
-    def received(self, folder: str) -> None:
+    def report_received(self, folder: str) -> None:
         """Report that such a folder has a notification after all."""
         ...
 
-    def closed(self) -> None:
+    def report_closed(self) -> None:
         """Report that the queue is no longer read."""
         ...
 
@@ -109,7 +109,7 @@ class SqsWatcher:
         self._stack = AsyncExitStack()
         self._client: Any = None
         self._detector = MissingNotificationDetector(
-            clock, on_missing=reports.missing, on_received=reports.received
+            clock, on_missing=reports.missing, on_received=reports.report_received
         )
         self._failures = 0
         self._undeleted = 0
@@ -149,7 +149,7 @@ class SqsWatcher:
                 task.cancel()
             await asyncio.gather(receiving, deleting, return_exceptions=True)
             self._is_readable = False
-            self._reports.closed()
+            self._reports.report_closed()
             await self._disconnect()
 
     def _events(self, message: _Message) -> Iterator[StorageEvent]:
@@ -168,7 +168,7 @@ class SqsWatcher:
             self._finish(identity)
         for event in events:
             self._detector.note_notification(event.folder)
-            yield StorageEvent(event.folder, event.version, partial(self._seen, identity))
+            yield StorageEvent(event.folder, event.version, partial(self._note_identity, identity))
 
     def _not_understood(self, message: _Message, identity: str, receipt: str) -> None:
         most = self._config.malformed_receives
@@ -179,7 +179,7 @@ class SqsWatcher:
             self._open[identity] = _Open(receipt, 0)
             self._finish(identity)
 
-    def _seen(self, identity: str) -> None:
+    def _note_identity(self, identity: str) -> None:
         known = self._open[identity]
         known.unseen -= 1
         if known.unseen == 0:
@@ -192,7 +192,7 @@ class SqsWatcher:
     async def _receive(self) -> list[_Message]:
         """Wait for messages; return none after a failure and a pause."""
         try:
-            client = await self._connected()
+            client = await self._connect_client()
             answer = await client.receive_message(
                 QueueUrl=self._config.queue,
                 MaxNumberOfMessages=BATCH_MESSAGES,
@@ -215,11 +215,11 @@ class SqsWatcher:
 
     def _report_failure(self, error: Exception, right: str, attempt: int) -> None:
         failure = failure_of(error, self._config.queue, right)
-        self._reports.failed(failure.code, failure.message, attempt)
+        self._reports.report_failure(failure.code, failure.message, attempt)
 
     def _report_resumed(self) -> None:
         if not self._failures and not self._undeleted:
-            self._reports.resumed()
+            self._reports.report_resumption()
 
     async def _delete(self) -> None:
         """Wait for processed messages and delete a batch of them."""
@@ -235,7 +235,7 @@ class SqsWatcher:
         if not self._done:
             self._something_done.clear()
         try:
-            client = await self._connected()
+            client = await self._connect_client()
             await client.delete_message_batch(QueueUrl=self._config.queue, Entries=entries)
         except VENDOR_ERRORS as error:
             # The messages are redelivered and processed again. Other failures are reported by
@@ -249,7 +249,7 @@ class SqsWatcher:
             self._undeleted = 0
             self._report_resumed()
 
-    async def _connected(self) -> Any:
+    async def _connect_client(self) -> Any:
         if self._client is None:
             use, about = self._account, self._config
             session = AioSession(profile=use.profile or None)
@@ -330,19 +330,19 @@ def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
     if code in _EXPIRED or are_stale(error):
         return QueueFailure(
             code="credentials_expired",
-            message=f"The credentials for {queue} have expired ({code or _said(error)}). Renew"
+            message=f"The credentials for {queue} have expired ({code or _shorten(error)}). Renew"
             " them at their source; they are read again at every attempt.",
         )
     if code in _DENIED or isinstance(error, _WITHOUT_CREDENTIALS):
         return QueueFailure(
             code="access_denied",
-            message=f"{right} of {queue} is refused: {_said(error)}. Give the user or role that"
+            message=f"{right} of {queue} is refused: {_shorten(error)}. Give the user or role that"
             " right, and check the credentials and the queue's policy.",
         )
     return QueueFailure(
         code="queue_unreachable",
-        message=f"Requests to {queue} fail: {_said(error)}. Check `notifications.endpoint` and the"
-        " network.",
+        message=f"Requests to {queue} fail: {_shorten(error)}. Check `notifications.endpoint` and"
+        " the network.",
     )
 
 
@@ -354,7 +354,7 @@ def _code(error: Exception) -> str:
     return code.replace("#", ".").rpartition(".")[2]
 
 
-def _said(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     """Return the error in one short line."""
     if isinstance(error, ClientError):
         about = error.response.get("Error", {})

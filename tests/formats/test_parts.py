@@ -15,7 +15,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import find_format, open_table, table_format
 from tailerd.formats.inspection import TableInspection
 from tailerd.formats.maintenance import MaintenancePolicies
-from tailerd.formats.parts import make_demo_table, required
+from tailerd.formats.parts import make_demo_table, require_part
 from tailerd.formats.placement import place_at
 from tailerd.storage.stores import Stores
 from tests.cli.commands import Commands
@@ -26,7 +26,7 @@ from tests.formats.conftest import Table, WrittenDelta, WrittenMemory
 async def inspected(table: Table) -> TableInspection:
     place, stores = str(table.place), Stores()
     found = await find_format(place, stores=stores)
-    inspector = required(found.inspector, found.name, "inspection")
+    inspector = require_part(found.inspector, found.name, "inspection")
     return inspector(
         place_at(place, stores=stores, commits=found.folder(place), ledger=table.ledger)
     )
@@ -76,7 +76,7 @@ async def test_figures_follow_the_commits_that_come(tmp_path: Path) -> None:
     first = table.append([3])
     source = await open_table(str(tmp_path), OpenRequest())
     place = place_at(str(tmp_path), stores=Stores())
-    statistics = required(table_format("delta").statistics, "delta", "statistics")(place)
+    statistics = require_part(table_format("delta").statistics, "delta", "statistics")(place)
     begin = await source.offset_at(first)
     await statistics.open(0.0, first=begin, next_up=begin)
     head = table.append([4])
@@ -100,7 +100,7 @@ async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
     table = WrittenDelta(tmp_path)
     for n in range(12):
         table.append([n])
-    maintainer = required(table_format("delta").maintainer, "delta", "maintenance")
+    maintainer = require_part(table_format("delta").maintainer, "delta", "maintenance")
     place = place_at(str(tmp_path), stores=Stores())
     work = maintainer.open(place, MaintenancePolicies(), clock=SimClock())
     assessment = await work.assessment()
@@ -119,7 +119,9 @@ def command(capfd: pytest.CaptureFixture[str]) -> Commands:
 
 
 def test_a_demo_changes_with_every_step(tmp_path: Path, command: Commands) -> None:
-    make_demo_table(required(table_format("delta").demo, "delta", "demo"), tmp_path / "orders", 3)
+    make_demo_table(
+        require_part(table_format("delta").demo, "delta", "demo"), tmp_path / "orders", 3
+    )
     assert len(command("history", tmp_path / "orders", "--json").rows) == 4
 
 
@@ -130,7 +132,7 @@ def test_a_part_that_a_format_lacks_is_an_error_that_names_it(tmp_path: Path) ->
     for part in (kind.maintainer, kind.statistics, kind.demo):
         assert part is None
     with pytest.raises(UnsupportedFeatureError, match="format memory have no maintenance"):
-        required(kind.maintainer, kind.name, "maintenance")
+        require_part(kind.maintainer, kind.name, "maintenance")
 
 
 def test_commands_show_a_table_of_any_format(table: Table, command: Commands) -> None:

@@ -145,7 +145,7 @@ async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> N
 async def test_a_lease_is_kept_while_it_is_used_and_given_back_at_once(tmp_path: Path) -> None:
     mine = Lease(LocalStore(), str(tmp_path), clock=SystemClock(), seconds=0.4, holder=FAR)
     other = Lease(LocalStore(), str(tmp_path), clock=SystemClock(), seconds=0.4, holder=OTHER)
-    async with mine.held():
+    async with mine.hold():
         for _ in range(8):
             assert await is_refused(other)
             await asyncio.sleep(0.1)
@@ -156,7 +156,7 @@ async def test_no_beat_comes_after_the_release(tmp_path: Path) -> None:
     """With a clock that makes a holder beat without a rest."""
     for _ in range(50):
         mine = lease(tmp_path, SimClock(is_automatic=True))
-        async with mine.held():
+        async with mine.hold():
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.002)
         [paper] = papers(tmp_path)
@@ -167,7 +167,7 @@ async def test_a_holder_that_is_cancelled_gives_the_lease_back(tmp_path: Path) -
     mine = lease(tmp_path, SimClock())
 
     async def work() -> None:
-        async with mine.held():
+        async with mine.hold():
             await asyncio.sleep(60)
 
     task = asyncio.create_task(work())
@@ -232,7 +232,7 @@ async def test_a_lease_that_is_beaten_no_more_is_lost_and_says_why(tmp_path: Pat
         is_lost.set()
 
     async def work() -> None:
-        async with mine.held(on_lost=on_lost):
+        async with mine.hold(on_lost=on_lost):
             store.fail_nth(1, ValueError("nobody thought of that"), kind="put")
             await asyncio.wait_for(is_lost.wait(), 5)
 

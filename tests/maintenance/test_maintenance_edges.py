@@ -415,7 +415,7 @@ async def test_who_ends_in_an_outage_does_not_wait_for_its_lease(
     monkeypatch.setattr(lease_module, "RELEASE_SECONDS", 0.3)
     store, clock = HangingStore(), SimClock()
     lease = Lease(store, "/s", clock=clock)
-    async with lease.held():
+    async with lease.hold():
         store.is_hanging = True
         # A beat is under way.
         await asyncio.sleep(0)

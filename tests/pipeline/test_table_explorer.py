@@ -10,7 +10,7 @@ import pytest
 from tailerd.errors import ExplorerBusyError, MissingVersionError, TailerdError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table
-from tailerd.formats.parts import required
+from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.pipeline import table_explorer
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
@@ -28,7 +28,7 @@ def explorer(table: Path, *, mask: tuple[str, ...] = (), rows: bool = True) -> T
         found = await find_format(str(table), stores=Stores())
         notes: list[str] = []
         place = place_at(str(table), stores=Stores(), warn=lambda error: notes.append(str(error)))
-        inspector = required(found.inspector, found.name, "inspection")
+        inspector = require_part(found.inspector, found.name, "inspection")
         return OpenedLog(inspection=inspector(place), notes=notes)
 
     return TableExplorer(open_source=source, open_log=log, mask=mask, is_showing_rows=rows)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
 from tailerd.records.json import JsonEncoder
-from tailerd.records.json_columns import column_texts, joined, object_pieces
+from tailerd.records.json_columns import column_texts, join_pieces, object_pieces
 from tailerd.records.json_rows import object_texts, row_texts
 from tailerd.records.json_text import date_text, timestamp_text
 from tailerd.records.update_pairs import NO_ROW, pair_rows
@@ -199,7 +199,7 @@ def test_whole_records_are_the_same_on_both_paths(
     ]
     fields = [pa.field(f"c{index}", kind) for index, kind in enumerate(kinds)]
 
-    by_column = joined(["{", *object_pieces(arrays, fields, quote_decimals=True), "}"], count)
+    by_column = join_pieces(["{", *object_pieces(arrays, fields, quote_decimals=True), "}"], count)
     by_row = object_texts(arrays, fields, count, quote_decimals=True)
 
     assert by_column.to_pylist() == [f"{{{body}}}" for body in by_row]

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from tailerd.errors import TableError, UnsupportedFeatureError
 from tailerd.records.base import FormatOptions
-from tailerd.records.binary.byte_pieces import binary_array, headed, joined_rows, masked, text_bytes
+from tailerd.records.binary.byte_pieces import (
+    binary_array,
+    joined_rows,
+    mask_piece,
+    prepend_header,
+    text_bytes,
+)
 from tailerd.records.binary.varints import varint_bytes, varints_of, zigzag_varints
 from tailerd.records.byte_rows import ConstantBytes
 from tailerd.records.formats.avro import avro_envelopes, avro_rows
@@ -69,13 +75,13 @@ def test_texts_of_every_length_come_whole_and_from_the_middle_of_a_column(size: 
 
 @pytest.mark.parametrize("raw", [b"short", b"longer than twelve bytes"])
 def test_a_constant_may_be_missing_in_some_rows(raw: bytes) -> None:
-    piece = masked(ConstantBytes(raw), np.array([True, False, True]))
+    piece = mask_piece(ConstantBytes(raw), np.array([True, False, True]))
     assert joined_rows([piece], 3).to_pylist() == [raw, b"", raw]
 
 
 def test_what_stands_before_values_leaves_nulls_alone() -> None:
     values = pa.array([b"a", None, b""], pa.binary())
-    assert headed(values, b"12345").to_pylist() == [b"12345a", None, b"12345"]
+    assert prepend_header(values, b"12345").to_pylist() == [b"12345a", None, b"12345"]
 
 
 def test_bytes_beyond_32_bits_make_a_large_array() -> None:

@@ -72,7 +72,7 @@ def commit_tasks(
         before: None before the first state.
     """
     files = difference(before, after)
-    compared = _compared(before, after, files, comparison)
+    compared = _compare_files(before, after, files, comparison)
     compared_keys = {*compared.removed, *compared.added}
     old_schema = after.schema if before is None else before.schema
     if _is_comparable(old_schema, after.schema):
@@ -88,13 +88,13 @@ def change_source(
     before: ObservedState | None, after: ObservedState, files: FileDifference
 ) -> ChangeSourceKind:
     """Return how the rows of a commit are found by default."""
-    if _compared(before, after, files, Comparison.PARTITIONS).removed:
+    if _compare_files(before, after, files, Comparison.PARTITIONS).removed:
         return ChangeSourceKind.ROWS
     is_file_change = bool(files.removed or files.added)
     return ChangeSourceKind.FILES if is_file_change else ChangeSourceKind.NONE
 
 
-def _compared(
+def _compare_files(
     before: ObservedState | None,
     after: ObservedState,
     files: FileDifference,
@@ -151,11 +151,11 @@ def _insert(key: str, schema: bytes) -> FileTask:
 
 
 def _partition(key: str, schema: bytes) -> Hashable:
-    return _parsed(folder_of(key), schema)
+    return _parse_folder(folder_of(key), schema)
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(folder: str, schema: bytes) -> Hashable:
+def _parse_folder(folder: str, schema: bytes) -> Hashable:
     """Return the values in a path, parsed: one value may have several texts."""
     columns = decode_schema(schema)
     return tuple(

@@ -249,7 +249,7 @@ class FileSizes:
         self._spool = spool
         self._known: dict[str, int] = {}
 
-    async def known(self, keys: Sequence[str]) -> dict[str, int]:
+    async def fetch_sizes(self, keys: Sequence[str]) -> dict[str, int]:
         """Return the sizes of files in bytes; missing ones are left out.
 
         Raises:

@@ -23,7 +23,7 @@ from tailerd.formats.kartothek.state import (
     ObservedCommit,
     ObservedState,
     difference,
-    observed,
+    observe_state,
     operation,
 )
 from tailerd.formats.ledger import Ledger
@@ -91,7 +91,7 @@ class DatasetHistory:
         numbers = await ledger.numbers()
         if numbers:
             history._first = numbers[0]
-            history._kept = history._newest = await history._loaded(numbers[-1])
+            history._kept = history._newest = await history._load_state(numbers[-1])
         before = history._kept
         if before is not None and not _is_of(before, address):
             raise ConfigError(
@@ -127,7 +127,7 @@ class DatasetHistory:
             return
         if self.spool is not None:
             for number in await self._ledger.numbers():
-                old = await self._loaded(number)
+                old = await self._load_state(number)
                 await in_thread(self.spool.remove, () if old is None else old.keys)
         await self._ledger.clear()
         self._states.clear()
@@ -178,7 +178,7 @@ class DatasetHistory:
             self._reading, self._newest = None, before
             return
         self._reading = reading
-        state = observed(
+        state = observe_state(
             reading.metadata,
             before=before,
             digest=reading.digest,
@@ -208,7 +208,7 @@ class DatasetHistory:
         return msgspec.structs.replace(after, commits=[*after.commits, commit][-MOST_COMMITS:])
 
     async def _total(self, keys: list[str]) -> int:
-        sizes = await self.sizes.known(keys)
+        sizes = await self.sizes.fetch_sizes(keys)
         return sum(sizes.values()) if len(sizes) == len(keys) else -1
 
     async def keep(self) -> ObservedState:
@@ -228,7 +228,7 @@ class DatasetHistory:
             # Another process saved a state of this number first. The current state follows its
             # newest one; the state read before need not.
             numbers = await self._ledger.numbers()
-            self._kept = await self._loaded(max(numbers, default=state.number))
+            self._kept = await self._load_state(max(numbers, default=state.number))
             self._first = min(numbers, default=None)
             self._file = None
             await self.look()
@@ -245,9 +245,9 @@ class DatasetHistory:
             return self.newest
         if number > self.newest.number or number < 0:
             return None
-        return await self._loaded(number)
+        return await self._load_state(number)
 
-    async def _loaded(self, number: int) -> ObservedState | None:
+    async def _load_state(self, number: int) -> ObservedState | None:
         known = self._states.get(number)
         if known is None:
             entry = await self._ledger.load(number)
@@ -273,13 +273,13 @@ class DatasetHistory:
         if self._kept is None or until <= self.first_number:
             return
         if self.spool is not None:
-            await in_thread(self.spool.remove, await self._unneeded(until))
+            await in_thread(self.spool.remove, await self._list_unneeded(until))
         await self._ledger.forget_before(until)
         for old in [each for each in self._states if each < until]:
             del self._states[old]
         self._first = until
 
-    async def _unneeded(self, until: int) -> set[str]:
+    async def _list_unneeded(self, until: int) -> set[str]:
         """Return the files that only states below a number reference."""
         gone: set[str] = set()
         for number in range(self.first_number, until):

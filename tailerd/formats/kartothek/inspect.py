@@ -83,7 +83,7 @@ class KartothekInspection:
         """
         state = await self._state(version)
         opened = await self._open()
-        sizes = await opened.history.sizes.known(state.keys)
+        sizes = await opened.history.sizes.fetch_sizes(state.keys)
         is_whole = len(sizes) == len(state.keys)
         columns = tuple((field.name, str(field.type)) for field in decode_schema(state.schema))
         rows = await self._rows(state.keys) if is_whole else None
@@ -128,7 +128,7 @@ class KartothekInspection:
         is_counted = len(state.keys) <= MOST_FOOTERS
         for first in range(0, len(state.keys), _FILES_AT_ONCE):
             keys = state.keys[first : first + _FILES_AT_ONCE]
-            sizes = await opened.history.sizes.known(keys)
+            sizes = await opened.history.sizes.fetch_sizes(keys)
             there = [key for key in keys if key in sizes]
             rows = await self._rows(there) if is_counted else None
             yield [
@@ -163,15 +163,15 @@ class KartothekInspection:
                 operation=commit.operation,
                 files_added=commit.files_added,
                 files_removed=commit.files_removed,
-                bytes_added=_known(commit.bytes_added),
-                bytes_removed=_known(commit.bytes_removed),
+                bytes_added=_positive_size(commit.bytes_added),
+                bytes_removed=_positive_size(commit.bytes_removed),
                 change_files=0,
                 change_bytes=0,
                 changes=commit.changes,
             )
 
 
-def _known(size_bytes: int) -> int | None:
+def _positive_size(size_bytes: int) -> int | None:
     return None if size_bytes < 0 else size_bytes
 
 

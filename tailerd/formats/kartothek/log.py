@@ -37,12 +37,12 @@ from tailerd.formats.kartothek.partition_files import (
     PartitionFile,
     RewrittenPartitions,
 )
-from tailerd.formats.kartothek.reader import KartothekTaskReader, collected
+from tailerd.formats.kartothek.reader import KartothekTaskReader, describe_collected
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import folder_of
 from tailerd.formats.ledger import open_ledger
-from tailerd.formats.plain_schema import checked, decode_schema
+from tailerd.formats.plain_schema import decode_schema, require_columns
 from tailerd.formats.table_log import (
     PlanCache,
     SourcePlace,
@@ -344,7 +344,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
 
     async def request_sizes(self, tasks: Sequence[FileTask]) -> None:
         """Request the sizes of many files concurrently into the cache."""
-        await self._history.sizes.known([key for task in tasks for key in task.keys])
+        await self._history.sizes.fetch_sizes([key for task in tasks for key in task.keys])
 
     async def find_sizes(self, task: FileTask) -> dict[str, int]:
         """Return the sizes of a task's files.
@@ -354,7 +354,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             MissingDataFileError: One that the current metadata references is missing.
         """
         keys = task.keys
-        sizes = await self._history.sizes.known(keys)
+        sizes = await self._history.sizes.fetch_sizes(keys)
         gone = next((key for key in keys if key not in sizes), None)
         if gone is None:
             return sizes
@@ -364,7 +364,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
                 f"The data file {url} does not exist, although the dataset's metadata names it.",
                 remedy="It was not deleted by garbage collection: restore it.",
             )
-        raise collected(url)
+        raise describe_collected(url)
 
     def _url(self, key: str) -> str:
         return self._store.url_of(self.address.path(key))
@@ -401,7 +401,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             UsageError: There is no such column.
         """
         state = self._history.newest if version is None else await self._state(version)
-        return checked(decode_schema(state.schema), columns)
+        return require_columns(decode_schema(state.schema), columns)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest state is from `start`, with one poll of the metadata file."""

@@ -67,7 +67,7 @@ class DatasetMaintenance(OneProcessMaintenance):
             TableError, StorageError, OffsetError: It, or a ledger, cannot be read.
         """
         address = await self._address()
-        kept = await self._kept(address)
+        kept = await self._read_kept(address)
         floor, garbage, obstacle = RetentionFloor(), None, "Garbage was not searched for."
         if with_cleanup:
             floor = await self._floor(kept.table_id)
@@ -114,7 +114,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         if decision.job != CLEANUP or not isinstance(before, Garbage):
             raise BugError(f"The job {decision.job} of a dataset was never planned.")
         address = await self._address()
-        kept = await self._kept(address)
+        kept = await self._read_kept(address)
         floor = await self._floor(kept.table_id)
         now = await self._garbage(address, kept)
         agreed = {file.path for file in before.files} if not floor.obstacle else set()
@@ -150,7 +150,7 @@ class DatasetMaintenance(OneProcessMaintenance):
             raise NotATableError(f"There is no dataset at {self._place.url}.")
         return address
 
-    async def _kept(self, address: DatasetAddress) -> _Kept:
+    async def _read_kept(self, address: DatasetAddress) -> _Kept:
         """Return the files referenced by states of this dataset that pipelines keep."""
         paths: set[str] = set()
         numbers: set[int] = set()
@@ -171,7 +171,7 @@ class DatasetMaintenance(OneProcessMaintenance):
 
     async def _garbage(self, address: DatasetAddress, kept: _Kept) -> Garbage:
         # Listed before the metadata is read: files added in between are new, or referenced by it.
-        listed = [file async for file in self._listed(address.path(address.uuid))]
+        listed = [file async for file in self._list_below(address.path(address.uuid))]
         metadata = (await read_dataset(self._place.store, address)).metadata
         keys = [key for keys in metadata.files.values() for key in keys]
         named = {address.path(key) for key in (*keys, *metadata.indices.values())}
@@ -183,7 +183,7 @@ class DatasetMaintenance(OneProcessMaintenance):
             grace_seconds=self._grace_seconds,
         )
 
-    async def _listed(self, folder: str) -> AsyncIterator[FileMeta]:
+    async def _list_below(self, folder: str) -> AsyncIterator[FileMeta]:
         """Yield the files below a folder; does not follow links, skips tailerd's own files."""
         left = [folder]
         while left:

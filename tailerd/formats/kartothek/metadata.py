@@ -117,7 +117,7 @@ def parse_metadata(
             that are not Parquet.
         TableError: It is of another dataset, or references files of another one.
     """
-    stored = _decoded(content, uuid, suffix, memory_bytes)
+    stored = _decode_content(content, uuid, suffix, memory_bytes)
     _check(stored, uuid)
     files: dict[str, list[str]] = {}
     for partition in (stored.partitions or {}).values():
@@ -137,7 +137,7 @@ def parse_metadata(
     )
 
 
-def _decoded(content: bytes, uuid: str, suffix: str, memory_bytes: int) -> _Stored:
+def _decode_content(content: bytes, uuid: str, suffix: str, memory_bytes: int) -> _Stored:
     try:
         if suffix == "json":
             check_size(len(content), memory_bytes, metadata_name(uuid, suffix))

@@ -21,7 +21,7 @@ from tailerd.formats.kartothek.partition_files import (
     payload_of,
 )
 from tailerd.formats.kartothek.table_schema import field_scans, path_pieces, path_value
-from tailerd.formats.plain_schema import chosen, decode_schema
+from tailerd.formats.plain_schema import decode_schema, select_columns
 from tailerd.reading.compared_files import Columns
 from tailerd.reading.compared_rows import read_compared
 from tailerd.reading.file_scan import FileScan, FileShare
@@ -35,7 +35,7 @@ _MOST_FILES = 1 << 32
 """Maximum per task, so that file numbers are unique among all tasks of a version."""
 
 
-def collected(url: str) -> FilesCollectedError:
+def describe_collected(url: str) -> FilesCollectedError:
     """Return the error for a missing file that a state references."""
     return FilesCollectedError(
         f"The data file {url} no longer exists: its dataset was garbage-collected, or deleted,"
@@ -50,7 +50,7 @@ class KartothekTaskReader:
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return chosen(decode_schema(payload_of(task).schema), columns)
+        return select_columns(decode_schema(payload_of(task).schema), columns)
 
     def read(
         self,
@@ -146,7 +146,7 @@ class _RewrittenCommit:
 
     def schema(self, columns: Columns = None) -> pa.Schema:
         """Return the schema of the rows of both sides."""
-        return chosen(self._schema, columns)
+        return select_columns(self._schema, columns)
 
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
         """Return how to read a file.
@@ -163,7 +163,7 @@ class _RewrittenCommit:
 
     def missing(self, url: str) -> FilesCollectedError:
         """Return the error for a missing file."""
-        return collected(url)
+        return describe_collected(url)
 
 
 def _read_first(task: ChangeTask) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _read_first(task: ChangeTask) -> Iterator[str]:
 def _scan(file: DatasetFile, schema: pa.Schema, columns: Sequence[str] | None) -> FileScan:
     return FileScan(
         url=file.url,
-        fields=field_scans(chosen(schema, columns), file.folder),
+        fields=field_scans(select_columns(schema, columns), file.folder),
         table_names=frozenset(schema.names),
     )
 
@@ -213,7 +213,7 @@ def _file_rows(
         try:
             return files.open(url)
         except FileMissingError as error:
-            raise collected(url) from error
+            raise describe_collected(url) from error
 
     share = FileShare(index=payload.share_index, count=payload.share_count)
     scan = replace(_scan(payload.file, decode_schema(payload.schema), columns), share=share)

@@ -147,7 +147,7 @@ def operation(before: ObservedState | None, after: ObservedState, files: FileDif
     return "metadata"
 
 
-def observed(
+def observe_state(
     metadata: DatasetMetadata,
     *,
     before: ObservedState | None,

@@ -95,7 +95,7 @@ class KartothekStatistics(CommitStatistics):
         assert self._address is not None
         store = self._place.store
         new = [key for key in state.keys if key not in self._sizes]
-        sizes = self._sizes | await FileSizes(store, self._address).known(new)
+        sizes = self._sizes | await FileSizes(store, self._address).fetch_sizes(new)
         self._sizes = {key: sizes[key] for key in state.keys if key in sizes}
         if self._rows is not None:
             there = [key for key in new if key in self._sizes]

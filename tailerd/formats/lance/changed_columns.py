@@ -15,9 +15,9 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.row_places import RowPlaces
-from tailerd.formats.lance.fragment_rows import OffsetRows, RowReading, read_rows, taken
+from tailerd.formats.lance.fragment_rows import OffsetRows, RowReading, read_rows, take_rows
 from tailerd.formats.lance.payload import ChangedColumns, file_number
-from tailerd.formats.plain_schema import chosen, decode_schema
+from tailerd.formats.plain_schema import decode_schema, select_columns
 from tailerd.rows.equality import RowComparer
 from tailerd.rows.hash_kernels import Bools, Rows
 
@@ -36,14 +36,14 @@ def read_changed_columns(
     Raises:
         As `read_rows`.
     """
-    schema = chosen(decode_schema(payload.schema), columns)
-    compared = chosen(decode_schema(payload.schema), payload.changed)
+    schema = select_columns(decode_schema(payload.schema), columns)
+    compared = select_columns(decode_schema(payload.schema), payload.changed)
     comparer = RowComparer(compared, secrets.randbits(_SEED_BITS))
     sides = (read_rows(side, reading, payload.changed) for side in (payload.before, payload.after))
     for at, before, after in in_step(*sides):
         differs = np.flatnonzero(~comparer.equal(before, after))
         for part in _parts(differs, reading.limit.max_rows):
-            images = [taken(before, part), taken(after, part)]
+            images = [take_rows(before, part), take_rows(after, part)]
             rows = _whole_rows(payload, reading, schema, at[part], images)
             yield _updates(task, payload, rows, at[part])
 
@@ -59,7 +59,7 @@ def in_step(
             one[0], other[0], assume_unique=True, return_indices=True
         )
         if len(at):
-            yield at, taken(one[1], places), taken(other[1], other_places)
+            yield at, take_rows(one[1], places), take_rows(other[1], other_places)
         last = min(one[0][-1], other[0][-1])
         waiting = [_after(one, last, before), _after(other, last, after)]
 

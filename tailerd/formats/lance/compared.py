@@ -10,7 +10,7 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.lance.fragment_rows import RowReading, read_rows
 from tailerd.formats.lance.payload import ComparedFragments, FragmentRows, file_number
 from tailerd.formats.lance.protocol.columns import ROW_ID
-from tailerd.formats.plain_schema import chosen, decode_schema
+from tailerd.formats.plain_schema import decode_schema, select_columns
 from tailerd.reading.compared_files import Columns, ComparedInputs
 from tailerd.rows.difference import Side
 from tailerd.rows.exact import PositionedRows
@@ -58,7 +58,7 @@ class ComparedLance:
 
     def schema(self, columns: Columns = None) -> pa.Schema:
         """Return the schema of the rows of both sides; with row ids if they are requested."""
-        found = chosen(self._schema, columns)
+        found = select_columns(self._schema, columns)
         if columns is not None and ROW_ID in columns:
             found = found.append(pa.field(ROW_ID, pa.uint64()))
         return found

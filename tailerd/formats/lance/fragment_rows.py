@@ -23,7 +23,7 @@ from tailerd.errors import (
 from tailerd.formats.lance.library import OpenTables
 from tailerd.formats.lance.payload import FragmentRows, decode_offsets
 from tailerd.formats.lance.protocol.columns import ROW_ID, ColumnSource
-from tailerd.formats.plain_schema import chosen, decode_schema, file_column
+from tailerd.formats.plain_schema import decode_schema, file_column, select_columns
 from tailerd.reading.conform import conform
 from tailerd.reading.file_scan import FieldScan
 from tailerd.rows.hash_kernels import Rows
@@ -103,7 +103,7 @@ def _read(
             remedy=RESET_OR_ON_GAP,
             version=table.version,
         )
-    target = chosen(decode_schema(wanted.schema), columns)
+    target = select_columns(decode_schema(wanted.schema), columns)
     has_ids = columns is not None and ROW_ID in columns
     scan = _Scan(fragment, wanted, target, reading.limit, has_ids=has_ids)
     if offsets is None:
@@ -112,7 +112,7 @@ def _read(
         yield from _only(scan.all_rows(None), offsets)
     else:
         for first in range(0, len(offsets), _PICKED_AT_ONCE):
-            yield from scan.picked(offsets[first : first + _PICKED_AT_ONCE])
+            yield from scan.pick_rows(offsets[first : first + _PICKED_AT_ONCE])
 
 
 def _only(rows: Iterator[OffsetRows], offsets: Rows) -> Iterator[OffsetRows]:
@@ -120,14 +120,14 @@ def _only(rows: Iterator[OffsetRows], offsets: Rows) -> Iterator[OffsetRows]:
     for at, batch in rows:
         found, places, _ = np.intersect1d(at, offsets, assume_unique=True, return_indices=True)
         if len(found):
-            yield found, taken(batch, places)
+            yield found, take_rows(batch, places)
 
 
 def _name(url: str) -> str:
     return url.rpartition("/")[2]
 
 
-def taken(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
+def take_rows(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
     """Return the rows of a batch at the given places; the batch may have no columns."""
     if not batch.num_columns:
         return rows_of_columns([], batch.schema, len(places))
@@ -164,7 +164,7 @@ class _Scan:
         else:
             yield from self._batches(offset=share[0], limit=share[1] - share[0])
 
-    def picked(self, offsets: Rows) -> Iterator[OffsetRows]:
+    def pick_rows(self, offsets: Rows) -> Iterator[OffsetRows]:
         """Yield the rows at the given offsets."""
         addresses = offsets | (self._wanted.fragment << 32)
         listed = ",".join(map(str, addresses.tolist()))
@@ -183,7 +183,7 @@ class _Scan:
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
-                yield self._conformed(batch)
+                yield self._conform_batch(batch)
 
     def _columns(self) -> list[str] | None:
         """Return the names to pass to pylance; None for all, if a name has special characters."""
@@ -202,7 +202,7 @@ class _Scan:
             most = min(most, max(_LEAST_ROWS, self._limit.max_bytes // row_bytes))
         return most
 
-    def _conformed(self, batch: pa.RecordBatch) -> OffsetRows:
+    def _conform_batch(self, batch: pa.RecordBatch) -> OffsetRows:
         """Return a batch with the requested columns, in the types of the result."""
         count = batch.num_rows
         arrays = [

@@ -75,7 +75,7 @@ class LanceInspection:
             TableError, StorageError: It cannot be read.
         """
         manifest = await self._manifest(version)
-        columns = tuple(_shown(each) for each in self._log.columns(manifest))
+        columns = tuple(_describe_column(each) for each in self._log.columns(manifest))
         totals = totals_of(map(manifest.parse, manifest.fragments))
         ledger = open_ledger(self._place.ledger, self._place.stores)
         origin = await TableOrigin.open(self._log, ledger)
@@ -202,5 +202,5 @@ def totals_of(fragments: Iterable[Fragment]) -> Totals:
     return Totals(files, size if is_size_known else None, rows if are_rows_known else None, deleted)
 
 
-def _shown(column: Column) -> tuple[str, str]:
+def _describe_column(column: Column) -> tuple[str, str]:
     return column.name, str(column.type) if isinstance(column.type, pa.DataType) else column.reason

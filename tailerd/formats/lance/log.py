@@ -34,7 +34,7 @@ from tailerd.formats.lance.reader import LanceTaskReader
 from tailerd.formats.lance.table_files import TableFiles
 from tailerd.formats.lance.version_log import VersionLog, missing_version, staged_warning
 from tailerd.formats.ledger import open_ledger
-from tailerd.formats.plain_schema import checked
+from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import (
     PlanCache,
     StepPlan,
@@ -384,7 +384,7 @@ class LanceLog(LanceVersions, TableLog):
         manifest = await self._manifest(self.newest if version is None else version)
         named = columns_schema(self._versions.columns(manifest), columns)
         # A missing name raises an error that lists the existing ones.
-        return checked(named, columns) if columns is not None else named
+        return require_columns(named, columns) if columns is not None else named
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest version is from `start`, with one poll."""

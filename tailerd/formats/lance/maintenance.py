@@ -114,7 +114,7 @@ class LanceMaintenance(OneProcessMaintenance):
         if with_cleanup or self._jobs.tag:
             floor = await self._floor(table_id)
         if with_cleanup:
-            expired = await self._expired(floor)
+            expired = await self._list_expired(floor)
         decisions = [
             self._compaction(fragments, is_asked=is_asked),
             await self._indices(head, is_asked=is_asked),
@@ -205,7 +205,7 @@ class LanceMaintenance(OneProcessMaintenance):
             start_version=wanted,
         )
 
-    async def _expired(self, floor: RetentionFloor) -> _Expired:
+    async def _list_expired(self, floor: RetentionFloor) -> _Expired:
         cleanup = self._policies.cleanup
         if floor.obstacle:
             return _Expired(reason=floor.obstacle)
@@ -298,7 +298,7 @@ class LanceMaintenance(OneProcessMaintenance):
         if not isinstance(planned, _Expired):
             raise BugError("A cleanup of a Lance table was never planned.")
         await self._log.list()
-        now = await self._expired(await self._floor(assessment.table_id))
+        now = await self._list_expired(await self._floor(assessment.table_id))
         agreed = sorted(set(planned.versions) & set(now.versions))
         if not agreed:
             return nothing_deleted(assessment, now.reason)

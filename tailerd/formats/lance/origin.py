@@ -53,7 +53,7 @@ class TableOrigin:
             entry = await ledger.load(each)
             if entry is None:
                 continue
-            known = _decoded(entry)
+            known = _decode_entry(entry)
             if await _is_same(log, known):
                 return cls(ledger, known.origin, number, known)
             break
@@ -84,7 +84,7 @@ async def _is_same(log: VersionLog, known: _Known) -> bool:
     return there is None or there.identity == known.identity
 
 
-def _decoded(entry: bytes) -> _Known:
+def _decode_entry(entry: bytes) -> _Known:
     try:
         return msgspec.json.decode(entry, type=_Known)
     except msgspec.MsgspecError as error:

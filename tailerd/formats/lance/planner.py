@@ -128,7 +128,7 @@ class LancePlanner:
         key = self._pairing(found, parts, before, after, comparison, operation)
         if key is None:
             return parts.apart()
-        return parts.compared(key, encode_schema(self._schema(after)))
+        return parts.plan_comparison(key, encode_schema(self._schema(after)))
 
     async def net(self, before: Manifest | None, after: Manifest) -> list[PlannedTask]:
         """Return the tasks of the difference of two versions, as one step.
@@ -140,7 +140,9 @@ class LancePlanner:
         parts = await self._parts(found, before, after, is_one_schema=True)
         key = self._key or ((ROW_ID,) if _have_row_ids(before, after) else ())
         first = 0 if before is None else before.version
-        tasks = parts.compared(key, encode_schema(self._schema(after)), prefix=f"net-{first}.")
+        tasks = parts.plan_comparison(
+            key, encode_schema(self._schema(after)), prefix=f"net-{first}."
+        )
         return [replace(task, kind=ChangeSourceKind.NET) for task in tasks]
 
     def _difference(self, before: Manifest | None, after: Manifest) -> Difference:
@@ -196,14 +198,16 @@ class LancePlanner:
                 _whole(ChangeType.DELETE, ChangeSourceKind.FILES, self._rows(old, fragment))
                 for fragment in found.removed
             ]
-            await self._kept(found, old, new, parts)
+            await self._plan_kept(found, old, new, parts)
         parts.inserts += [
             _whole(ChangeType.INSERT, ChangeSourceKind.FILES, self._rows(new, fragment))
             for fragment in found.added
         ]
         return parts
 
-    async def _kept(self, found: Difference, old: _Version, new: _Version, parts: _Parts) -> None:
+    async def _plan_kept(
+        self, found: Difference, old: _Version, new: _Version, parts: _Parts
+    ) -> None:
         """Plan the differences of fragments that are in both versions."""
         for kept in found.kept:
             names = {each.id: each.name for each in new.given}
@@ -289,7 +293,9 @@ class _Parts:
         """Return deletes, updates in place, inserts."""
         return [*self.deletes, *self.updates, *self.inserts]
 
-    def compared(self, key: tuple[str, ...], schema: bytes, prefix: str = "") -> list[PlannedTask]:
+    def plan_comparison(
+        self, key: tuple[str, ...], schema: bytes, prefix: str = ""
+    ) -> list[PlannedTask]:
         """Return one task that compares rows, with updates in place between its two sides."""
         updates = [
             replace(each, payload=replace(each.payload, prefix=prefix))

@@ -26,7 +26,7 @@ from tailerd.formats.lance.payload import (
     payload_of,
     schema_of,
 )
-from tailerd.formats.plain_schema import chosen
+from tailerd.formats.plain_schema import select_columns
 from tailerd.reading.compared_rows import compared_changes
 from tailerd.reading.merged_batches import cut
 from tailerd.storage.stores import Stores
@@ -37,7 +37,7 @@ class LanceTaskReader(TaskReader):
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return chosen(schema_of(payload_of(task)), columns)
+        return select_columns(schema_of(payload_of(task)), columns)
 
     def read(
         self,

@@ -98,10 +98,10 @@ class TableFiles:
         found: list[Rows] = []
         for first in range(0, len(wanted), _AT_ONCE):
             some = wanted[first : first + _AT_ONCE]
-            found += await asyncio.gather(*(self._deleted(*each) for each in some))
+            found += await asyncio.gather(*(self._read_deletions(*each) for each in some))
         return found
 
-    async def _deleted(self, manifest: Manifest, file: DeletionFile | None) -> Rows:
+    async def _read_deletions(self, manifest: Manifest, file: DeletionFile | None) -> Rows:
         if file is None:
             return np.empty(0, np.int64)
         folder = self._url if file.base is None else self._base(manifest, file.base)[0]

@@ -148,17 +148,17 @@ def _within_current_domain(array: Any, selection: tuple[Any, ...]) -> tuple[Any,
         if dim.isvar or np.dtype(dim.dtype).kind not in "iuf":
             clipped.append(selected)
             continue
-        part = _clipped(selected, *current.ndrectangle.range(number))
+        part = _clip_selection(selected, *current.ndrectangle.range(number))
         if part is None:
             return None
         clipped.append(part)
     return tuple(clipped)
 
 
-def _clipped(selected: Any, low: Any, high: Any) -> Any:
+def _clip_selection(selected: Any, low: Any, high: Any) -> Any:
     """Return the part of a slice, or of points and slices, within [low, high]; None if empty."""
     if isinstance(selected, list):
-        parts = [_clipped(each, low, high) for each in selected]
+        parts = [_clip_selection(each, low, high) for each in selected]
         return [each for each in parts if each is not None] or None
     if not isinstance(selected, slice):
         return selected if low <= selected <= high else None

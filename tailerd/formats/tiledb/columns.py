@@ -87,7 +87,7 @@ def shape_of(array: Any, place: str) -> ArrayShape:
     """
     schema = array.schema
     if getattr(schema, "has_dim_labels", False) or _has_labels(schema):
-        raise _refused(place, "has dimension labels")
+        raise _refuse_column(place, "has dimension labels")
     domain = schema.domain
     dimensions = [domain.dim(number) for number in range(domain.ndim)]
     attributes = [schema.attr(number) for number in range(schema.nattr)]
@@ -171,10 +171,10 @@ def _arrow_type(dtype: np.dtype[Any], name: str, place: str) -> pa.DataType:
         return pa.string()
     if dtype.kind in "biuf":
         return pa.from_numpy_dtype(dtype)
-    raise _refused(place, f"has the column {name!r} of the type {dtype}")
+    raise _refuse_column(place, f"has the column {name!r} of the type {dtype}")
 
 
-def _refused(place: str, what: str) -> UnsupportedFeatureError:
+def _refuse_column(place: str, what: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"The array {place} {what}, which this release cannot read.",
         remedy="Copy what you need into an array without it.",
@@ -188,7 +188,7 @@ def _enumeration(array: Any, label: str, place: str) -> pa.Array:
     except Exception as error:
         if type(error).__name__ != "TileDBError":
             raise
-        raise _refused(place, f"has the enumeration {label!r} without values") from error
+        raise _refuse_column(place, f"has the enumeration {label!r} without values") from error
     if isinstance(values, np.ndarray):
         return pa.array(values)
     return pa.array(list(values)) if len(values) else pa.array([], pa.string())
@@ -225,7 +225,7 @@ def _column(buffers: Buffers, column: Column, array: Any) -> pa.Array:
             return _var_column(data, offsets, gone, column)
         flat = data.view(column.dtype)
         if column.is_enumerated:
-            return _decoded(flat, gone, column, array)
+            return _decode_enumeration(flat, gone, column, array)
         return _fixed_column(flat, gone, kind)
     except (pa.ArrowException, UnicodeError) as error:
         raise UnreadableDataFileError(
@@ -294,7 +294,7 @@ def _times(values: Any, mask: Any, unit: str) -> Any:
     return found
 
 
-def _decoded(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:
+def _decode_enumeration(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:
     label = array.schema.attr(column.field.name).enum_label
     values = _enumeration(array, str(label), "")
     codes = codes.astype(np.int64)
@@ -303,7 +303,7 @@ def _decoded(codes: Any, mask: Any, column: Column, array: Any) -> pa.Array:
     return values.take(pa.array(np.where(is_code, codes, 0), mask=gone))
 
 
-def conformed(rows: pa.RecordBatch, shape: ArrayShape) -> pa.RecordBatch:
+def conform_rows(rows: pa.RecordBatch, shape: ArrayShape) -> pa.RecordBatch:
     """Return rows of an older schema in a newer one.
 
     An added column has its fill value, as TileDB returns it for old cells.
@@ -314,11 +314,11 @@ def conformed(rows: pa.RecordBatch, shape: ArrayShape) -> pa.RecordBatch:
         if field.name in rows.schema.names and rows.schema.field(field.name).type == field.type:
             arrays.append(rows.column(field.name))
         else:
-            arrays.append(_filled(column, rows.num_rows))
+            arrays.append(_fill_column(column, rows.num_rows))
     return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
 
 
-def _filled(column: Column, count: int) -> pa.Array:
+def _fill_column(column: Column, count: int) -> pa.Array:
     kind = column.field.type
     if column.is_nullable or column.is_enumerated:
         return pa.nulls(count, kind)

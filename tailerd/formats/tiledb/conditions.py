@@ -13,7 +13,7 @@ from tailerd.formats.tiledb.protocol.conditions import (
     Condition,
     Operator,
     comparisons,
-    negated,
+    negate,
 )
 
 _SIGNS = {
@@ -39,7 +39,7 @@ def finds_deleted(conditions: list[Condition], array: Any, shape: ArrayShape) ->
             column = shape.column(each.field)
             if column is None or not column.is_exact:
                 return None
-        text = expression(negated(condition), array)
+        text = expression(negate(condition), array)
         if text is None:
             return None
         found.append(f"({text})")
@@ -67,7 +67,7 @@ def expression(condition: Condition, array: Any) -> str | None:
     if isinstance(condition, Comparison):
         return _comparison(condition, array)
     if condition.combination is Combination.NOT:
-        return expression(negated(condition.parts[0]), array)
+        return expression(negate(condition.parts[0]), array)
     parts = [expression(part, array) for part in condition.parts]
     if None in parts:
         return None

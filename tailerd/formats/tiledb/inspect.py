@@ -15,7 +15,7 @@ from tailerd.formats.placement import TablePlace
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import count_cells
 from tailerd.formats.tiledb.columns import ArrayShape
-from tailerd.formats.tiledb.library import opened
+from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import NONE_MS, Timeline
 from tailerd.formats.tiledb.task_plan import TaskPlan, open_plan, operation
@@ -112,7 +112,7 @@ class TileDBInspection:
 
     def _count(self, time_ms: int) -> int:
         place = self._place
-        with opened(place.url, place.stores, 0, time_ms) as array:
+        with open_array(place.url, place.stores, 0, time_ms) as array:
             return count_cells(array)
 
     async def files(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tailerd.errors import RESET_OR_ON_GAP, MissingVersionError
 from tailerd.formats.tiledb.cells import Box, box_of, read_box, read_near
-from tailerd.formats.tiledb.columns import ArrayShape, conformed, shape_of
+from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, shape_of
 from tailerd.formats.tiledb.conditions import expression
 from tailerd.formats.tiledb.step_rows import (
     Difference,
@@ -45,7 +45,7 @@ def late_difference(states: States) -> Difference:
     if states.scan.deletes or shape.allows_duplicates:
         found = _whole(states, shape)
     else:
-        found = _written(states, shape)
+        found = _compare_written(states, shape)
     if shape.allows_duplicates:
         return found
     return Difference(
@@ -53,7 +53,7 @@ def late_difference(states: States) -> Difference:
     )
 
 
-def _left(states: States, array: Any) -> str | None:
+def _exclude_deleted(states: States, array: Any) -> str | None:
     """Return a condition for the cells that later deletes leave; None without later deletes."""
     texts = []
     for each, stored in zip(
@@ -70,16 +70,16 @@ def _left(states: States, array: Any) -> str | None:
     return " and ".join(texts) or None
 
 
-def _written(states: States, shape: ArrayShape) -> Difference:
+def _compare_written(states: States, shape: ArrayShape) -> Difference:
     time = states.scan.until_ms
-    with states.opened(time, time) as array:
+    with states.open_array(time, time) as array:
         own = shape_of(array, states.scan.url)
         every = read_box(array, own, None)
-        condition = _left(states, array)
+        condition = _exclude_deleted(states, array)
         after = read_box(array, own, None, condition=condition).rows if condition else every.rows
     before = _rows_near(states, time - 1, every.coordinates, shape, condition)
     before = at_same_places(before, every.rows, shape)
-    return difference(before, conformed(after, shape))
+    return difference(before, conform_rows(after, shape))
 
 
 def _rows_near(
@@ -91,10 +91,10 @@ def _rows_near(
 ) -> pa.RecordBatch:
     if time_ms < 0:
         return no_rows(shape)
-    with states.opened(0, time_ms) as array:
+    with states.open_array(0, time_ms) as array:
         own = shape_of(array, states.scan.url)
         near = read_near(array, own, coordinates, condition=condition)
-    return no_rows(shape) if near is None else conformed(near.rows, shape)
+    return no_rows(shape) if near is None else conform_rows(near.rows, shape)
 
 
 def _whole(states: States, shape: ArrayShape) -> Difference:
@@ -105,10 +105,10 @@ def _whole(states: States, shape: ArrayShape) -> Difference:
         if at < 0:
             found.append(no_rows(shape))
             continue
-        with states.opened(0, at) as array:
+        with states.open_array(0, at) as array:
             own = shape_of(array, states.scan.url)
-            rows = read_box(array, own, None, condition=_left(states, array)).rows
-            found.append(conformed(rows, shape))
+            rows = read_box(array, own, None, condition=_exclude_deleted(states, array)).rows
+            found.append(conform_rows(rows, shape))
     return difference(*found)
 
 
@@ -117,9 +117,9 @@ def _never_written_again(rows: pa.RecordBatch, states: States, shape: ArrayShape
     for first, last in states.scan.later_writes:
         if not rows.num_rows:
             break
-        with states.opened(first, last) as array:
+        with states.open_array(first, last) as array:
             own = shape_of(array, states.scan.url)
-            written = conformed(read_box(array, own, None).rows, shape)
+            written = conform_rows(read_box(array, own, None).rows, shape)
         keys = shape.keys
         is_again = is_among(rows.select(keys), written.select(keys))
         rows = rows.filter(pa.array(~is_again))
@@ -144,16 +144,16 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
     inside = overlap(own, known)
     before = no_rows(shape)
     if inside is not None and time:
-        with states.opened(0, time - 1) as array:
+        with states.open_array(0, time - 1) as array:
             cells = read_box(array, shape_of(array, states.scan.url), inside)
-        before = conformed(cells.rows.filter(pa.array(visible(cells.coordinates))), shape)
-    with states.opened(0, time) as array:
+        before = conform_rows(cells.rows.filter(pa.array(visible(cells.coordinates))), shape)
+    with states.open_array(0, time) as array:
         cells = read_box(array, shape_of(array, states.scan.url), own)
-        after = conformed(cells.rows.filter(pa.array(visible(cells.coordinates))), shape)
+        after = conform_rows(cells.rows.filter(pa.array(visible(cells.coordinates))), shape)
     found = difference(before, after)
     if grown == known:
         return found
-    with states.opened(0, head) as array:
+    with states.open_array(0, head) as array:
         cells = read_box(array, shape, grown)
     is_new = ~is_inside(cells.coordinates, known) & ~is_inside(cells.coordinates, own)
     rows = pa.Table.from_batches([found.inserted, cells.rows.filter(pa.array(is_new))])
@@ -161,7 +161,7 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
 
 
 def _box(states: States, first_ms: int, last_ms: int) -> Box | None:
-    with states.opened(first_ms, last_ms) as array:
+    with states.open_array(first_ms, last_ms) as array:
         return box_of(array)
 
 

@@ -75,7 +75,7 @@ def uri_of(place: str, stores: Stores) -> str:
 
 
 @contextmanager
-def opened(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[tiledb.Array]:
+def open_array(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[tiledb.Array]:
     """Open an array at the time range [first, last], milliseconds since 1970.
 
     Raises:

@@ -28,7 +28,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.ledger import open_ledger
-from tailerd.formats.plain_schema import checked
+from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since, source_place
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, read_mark
@@ -38,8 +38,8 @@ from tailerd.formats.tiledb.protocol.timeline import (
     LateCommits,
     Timeline,
     commits_digest,
+    find_vanished,
     late_commits,
-    vanished,
 )
 from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.scan import payload_of
@@ -200,11 +200,11 @@ class TileDBLog(TableLog):
                 " NAME --to snapshot`, or set on_gap.",
             ) from error
         if self._log.schemas[0].identity != self._table_id:
-            raise self._recreated(self._table_id)
+            raise self._recreated_error(self._table_id)
         self._plan.timeline = self._timeline
         return self._timeline
 
-    def _recreated(self, table_id: str) -> TableRecreatedError:
+    def _recreated_error(self, table_id: str) -> TableRecreatedError:
         return TableRecreatedError(
             f"The offset belongs to the array {table_id}, and at {self.name} is"
             f" {self._log.schemas[0].identity}: it was dropped and created again.",
@@ -299,7 +299,7 @@ class TileDBLog(TableLog):
             MissingVersionError: History was merged or rewritten so that they cannot.
         """
         if offset.table_id != self._table_id:
-            raise self._recreated(offset.table_id)
+            raise self._recreated_error(offset.table_id)
         delivered = int(offset.version) - (offset.phase is Phase.FOLLOW)
         merged = self._timeline.hiding(delivered)
         if merged is not None:
@@ -318,7 +318,7 @@ class TileDBLog(TableLog):
         known = await self._find_known(offset)
         if known is None:
             return
-        gone = vanished(known, self._timeline)
+        gone = find_vanished(known, self._timeline)
         if gone:
             raise MissingVersionError(
                 f"The history of {self.name} was rewritten: {len(gone)} commits no longer exist"
@@ -477,17 +477,17 @@ class TileDBLog(TableLog):
             UsageError: There is no such column.
         """
         if version is None:
-            return checked(await self._plan.schema(max(self._timeline.head, 0)), columns)
+            return require_columns(await self._plan.schema(max(self._timeline.head, 0)), columns)
         if self._timeline.before(version + 1) == NONE_MS or self._timeline.hiding(int(version)):
             raise MissingVersionError(
                 f"The array {self.name} has no version {version}.", remedy=RESET_OR_ON_GAP
             )
-        return checked(await self._plan.schema(int(version)), columns)
+        return require_columns(await self._plan.schema(int(version)), columns)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest version is from `start`, with one poll."""
         timeline = await self._look()
-        pending = timeline.between(int(start.version) - 1, timeline.head)
+        pending = timeline.versions_between(int(start.version) - 1, timeline.head)
         return Backlog(
             head_version=Version(timeline.head),
             versions=len(pending),

@@ -325,11 +325,11 @@ def _mergeable(timeline: Timeline, until: int) -> tuple[TimedName, ...]:
 
 
 def _merge(mode: str, until_ms: int | None = None) -> _Work:
-    return partial(_called, "consolidate", _settings("consolidation", mode, until_ms))
+    return partial(_call_library, "consolidate", _settings("consolidation", mode, until_ms))
 
 
 def _delete(mode: str, until_ms: int | None = None) -> _Work:
-    return partial(_called, "vacuum", _settings("vacuum", mode, until_ms))
+    return partial(_call_library, "vacuum", _settings("vacuum", mode, until_ms))
 
 
 def _settings(call: str, mode: str, until_ms: int | None) -> dict[str, str]:
@@ -337,7 +337,9 @@ def _settings(call: str, mode: str, until_ms: int | None) -> dict[str, str]:
     return {f"sm.{call}.mode": mode, **until}
 
 
-def _called(call: str, settings: Mapping[str, str], library: Any, uri: str, config: Any) -> None:
+def _call_library(
+    call: str, settings: Mapping[str, str], library: Any, uri: str, config: Any
+) -> None:
     for name, value in settings.items():
         config[name] = value
     getattr(library, call)(uri, ctx=library.Ctx(config), config=config)

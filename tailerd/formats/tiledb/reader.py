@@ -14,7 +14,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_places import RowPlaces, places_of
 from tailerd.errors import LogCleanedUpError
 from tailerd.formats.base import TaskReader
-from tailerd.formats.plain_schema import chosen, decode_schema
+from tailerd.formats.plain_schema import decode_schema, select_columns
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.change_order import in_order
 from tailerd.formats.tiledb.late_rows import late_difference
@@ -37,7 +37,7 @@ class TileDBTaskReader(TaskReader):
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return chosen(decode_schema(payload_of(task).schema), columns)
+        return select_columns(decode_schema(payload_of(task).schema), columns)
 
     def read(
         self,

@@ -27,9 +27,9 @@ from tailerd.formats.tiledb.cells import (
     read_coordinates,
     read_near,
 )
-from tailerd.formats.tiledb.columns import ArrayShape, conformed, shape_of
+from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, shape_of
 from tailerd.formats.tiledb.conditions import finds_deleted, is_malformed
-from tailerd.formats.tiledb.library import opened
+from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.conditions import Condition, read_condition
 from tailerd.formats.tiledb.scan import StoredDelete, TileScan
 from tailerd.rows.exact import difference_of_batches
@@ -71,13 +71,13 @@ class States:
         self._stores = stores
         self._first_range = first_range
 
-    def opened(self, first_ms: int, last_ms: int) -> Any:
+    def open_array(self, first_ms: int, last_ms: int) -> Any:
         """Open the array at the time range [first, last]; a context manager."""
-        return opened(self.scan.url, self._stores, first_ms, last_ms)
+        return open_array(self.scan.url, self._stores, first_ms, last_ms)
 
     def shape(self, time_ms: int) -> ArrayShape:
         """Return the columns at a time."""
-        with self.opened(0, time_ms) as array:
+        with self.open_array(0, time_ms) as array:
             return shape_of(array, self.scan.url)
 
     def within(self, box: Box | None) -> Box | None:
@@ -95,13 +95,13 @@ class States:
         """Return every row at a time, in another schema."""
         if time_ms < 0:
             return no_rows(shape)
-        with self.opened(0, time_ms) as array:
+        with self.open_array(0, time_ms) as array:
             own = shape_of(array, self.scan.url)
             box = self.within(box_of(array))
             if box is None:
                 return no_rows(shape)
             found = read_box(array, own, self.sparse_box if own.is_sparse else box)
-            return conformed(found.rows, shape)
+            return conform_rows(found.rows, shape)
 
 
 def no_rows(shape: ArrayShape) -> pa.RecordBatch:
@@ -151,8 +151,8 @@ def step_difference(states: States) -> Difference:
     if scan.deletes and scan.has_writes:
         return _whole(states, shape)
     if scan.deletes:
-        return _deleted(states, shape)
-    return _written(states, shape)
+        return _find_deleted(states, shape)
+    return _compare_written(states, shape)
 
 
 def _whole(states: States, shape: ArrayShape) -> Difference:
@@ -161,35 +161,35 @@ def _whole(states: States, shape: ArrayShape) -> Difference:
     return difference(before, states.all_rows(scan.until_ms, shape))
 
 
-def _written(states: States, shape: ArrayShape) -> Difference:
+def _compare_written(states: States, shape: ArrayShape) -> Difference:
     """Compare the cells that were written with those before at the same coordinates."""
     scan = states.scan
-    with states.opened(scan.after_ms + 1, scan.until_ms) as array:
+    with states.open_array(scan.after_ms + 1, scan.until_ms) as array:
         written = read_box(array, shape, states.sparse_box)
     if shape.allows_duplicates:
         return Difference(no_rows(shape), written.rows)
-    with states.opened(0, scan.after_ms) as array:
+    with states.open_array(0, scan.after_ms) as array:
         near = read_near(array, shape, written.coordinates)
     before = no_rows(shape) if near is None else at_same_places(near.rows, written.rows, shape)
     return difference(before, written.rows)
 
 
-def _deleted(states: States, shape: ArrayShape) -> Difference:
+def _find_deleted(states: States, shape: ArrayShape) -> Difference:
     """Find the deleted rows: by the deletes' conditions, else by missing coordinates."""
     scan = states.scan
     if shape.allows_duplicates:
         return _whole(states, shape)
-    with states.opened(0, scan.after_ms) as array:
+    with states.open_array(0, scan.after_ms) as array:
         check_deletes(scan.deletes, shape, array)
         condition = finds_deleted(read_deletes(scan.deletes), array, shape)
         if condition is not None:
             found = read_box(array, shape, states.sparse_box, condition=condition)
             return Difference(found.rows, no_rows(shape))
         there = read_coordinates(array, shape, states.sparse_box)
-    with states.opened(0, scan.until_ms) as array:
+    with states.open_array(0, scan.until_ms) as array:
         left = read_coordinates(array, shape, states.sparse_box)
     gone = ~is_among(there.rows, left.rows)
-    with states.opened(0, scan.after_ms) as array:
+    with states.open_array(0, scan.after_ms) as array:
         near = read_near(array, shape, tuple(each[gone] for each in there.coordinates))
     if near is None:
         return Difference(no_rows(shape), no_rows(shape))
@@ -200,11 +200,11 @@ def _deleted(states: States, shape: ArrayShape) -> Difference:
 def _dense(states: States, shape: ArrayShape) -> Difference:
     """Compare the box of the written cells; cells added by a growing box are inserts."""
     scan = states.scan
-    with states.opened(scan.after_ms + 1, scan.until_ms) as array:
+    with states.open_array(scan.after_ms + 1, scan.until_ms) as array:
         written = box_of(array)
-    with states.opened(0, scan.until_ms) as array:
+    with states.open_array(0, scan.until_ms) as array:
         after_box = box_of(array)
-    with states.opened(0, scan.after_ms) as array:
+    with states.open_array(0, scan.after_ms) as array:
         before_box = box_of(array)
         inside = states.within(None if written is None else overlap(written, before_box))
         before = None if inside is None else read_box(array, shape, inside).rows
@@ -212,7 +212,7 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
     looked_at = states.within(after_box if grown else written)
     if looked_at is None or written is None:
         return Difference(no_rows(shape), no_rows(shape))
-    with states.opened(0, scan.until_ms) as array:
+    with states.open_array(0, scan.until_ms) as array:
         after = read_box(array, shape, looked_at)
     rows = after.rows
     if grown:
@@ -326,7 +326,7 @@ def _update_pairs(before: pa.RecordBatch, after: pa.RecordBatch) -> ChangedRows:
 def snapshot_rows(states: States) -> tuple[pa.RecordBatch, ArrayShape]:
     """Return every row of a snapshot, or of a share of it, in the order of coordinates."""
     scan = states.scan
-    with states.opened(0, scan.until_ms) as array:
+    with states.open_array(0, scan.until_ms) as array:
         shape = shape_of(array, scan.url)
         box = states.within(box_of(array))
         if box is None:

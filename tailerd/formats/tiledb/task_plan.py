@@ -20,7 +20,7 @@ from tailerd.formats.plain_schema import encode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import box_of
 from tailerd.formats.tiledb.columns import ArrayShape, shape_of
-from tailerd.formats.tiledb.library import opened
+from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import LateCommits, Timeline
 from tailerd.formats.tiledb.scan import FORMAT, Part, TileScan
@@ -82,7 +82,7 @@ class TaskPlan:
         return known
 
     def _open_shape(self, time_ms: int) -> ArrayShape:
-        with opened(self._place, self._stores, 0, time_ms) as array:
+        with open_array(self._place, self._stores, 0, time_ms) as array:
             return shape_of(array, self._place)
 
     async def schema(self, time_ms: int) -> pa.Schema:
@@ -120,7 +120,7 @@ class TaskPlan:
         """
         boxes = []
         for first_ms, last_ms in looks if count > 1 else ():
-            with opened(self._place, self._stores, first_ms, last_ms) as array:
+            with open_array(self._place, self._stores, first_ms, last_ms) as array:
                 box = box_of(array)
                 if array.schema.domain.dim(0).dtype.kind not in "iuM":
                     return []

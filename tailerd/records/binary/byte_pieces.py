@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gathered
+from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gather_bytes
 from tailerd.records.short_bytes import MAX_INLINE_BYTES, ShortBytes, constant
 
 Mask = npt.NDArray[np.bool_]
@@ -96,7 +96,7 @@ def _from_first_row(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(array), [None, offsets, *data])
 
 
-def masked(piece: Piece, valid: Mask | None) -> Piece:
+def mask_piece(piece: Piece, valid: Mask | None) -> Piece:
     """Return the piece with no bytes where a row is not valid."""
     if valid is None:
         return piece
@@ -129,7 +129,7 @@ def nulls_where(column: ByteColumn, missing: Mask) -> ByteColumn:
 
 def all_masked(pieces: Sequence[Piece], valid: Mask | None) -> list[Piece]:
     """Return the pieces with no bytes where a row is not valid."""
-    return [masked(piece, valid) for piece in pieces]
+    return [mask_piece(piece, valid) for piece in pieces]
 
 
 def sizes_of(pieces: Sequence[Piece], count: int) -> Numbers:
@@ -150,7 +150,9 @@ def joined_rows(pieces: Sequence[Piece], count: int) -> pa.Array:
     """Return the bytes of each row as one value of a `large_binary` array."""
     ends = np.concatenate(([0], np.cumsum(sizes_of(pieces, count))))
     return (
-        _rows_between(gathered(pieces, count), ends) if count else pa.array([], pa.large_binary())
+        _rows_between(gather_bytes(pieces, count), ends)
+        if count
+        else pa.array([], pa.large_binary())
     )
 
 
@@ -168,7 +170,7 @@ def joined_runs(pieces: Sequence[Piece], count: int, offsets: Numbers) -> ByteCo
             pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(offsets) - 1, int)))
         )
     ends = np.concatenate(([0], np.cumsum(sizes_of(pieces, count))))
-    return byte_column(_rows_between(gathered(pieces, count), ends[offsets]))
+    return byte_column(_rows_between(gather_bytes(pieces, count), ends[offsets]))
 
 
 def binary_array(parts: Sequence[pa.Array]) -> pa.Array:
@@ -179,11 +181,11 @@ def binary_array(parts: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays([part.cast(pa.binary()) for part in parts])
 
 
-def headed(values: pa.Array, header: bytes) -> pa.Array:
+def prepend_header(values: pa.Array, header: bytes) -> pa.Array:
     """Return binary values with the same bytes before each; null stays null."""
     column = byte_column(values)
     valid = valid_rows(values)
-    parts = joined_rows([masked(ConstantBytes(header), valid), column], len(values))
+    parts = joined_rows([mask_piece(ConstantBytes(header), valid), column], len(values))
     whole = binary_array([parts])
     return whole if valid is None else pc.if_else(pa.array(valid), whole, None)
 

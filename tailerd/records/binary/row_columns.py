@@ -59,7 +59,7 @@ class RecordEncoder(Protocol):
         ...
 
 
-def encoded(
+def encode_rows(
     encoder: RecordEncoder, header: bytes, columns: Sequence[Column], count: int
 ) -> pa.Array:
     """Return the records of rows as `binary`, or `large_binary` above 2 GiB.
@@ -87,7 +87,7 @@ def column_between(column: Column, start: int, end: int) -> Column:
         case ConstantColumn():
             return column
         case EncodedRows():
-            return EncodedRows(column.body and column.body.between(start, end))
+            return EncodedRows(column.body and column.body.slice_rows(start, end))
     return column.slice(start, end - start)
 
 
@@ -100,7 +100,7 @@ def plain_values(array: pa.Array) -> pa.Array:
     return array
 
 
-def taken(piece: Piece, indices: pa.Array) -> Piece:
+def take_piece(piece: Piece, indices: pa.Array) -> Piece:
     """Return the piece of each row's dictionary value; for a null index, that of the first."""
     rows: npt.NDArray[np.int64] = indices.fill_null(0).to_numpy().astype(np.int64)
     match piece:

@@ -17,7 +17,7 @@ from tailerd.records.binary.byte_pieces import (
     all_masked,
     fixed_bytes,
     joined_runs,
-    masked,
+    mask_piece,
     numbers_of,
     text_bytes,
     valid_rows,
@@ -27,7 +27,7 @@ from tailerd.records.binary.row_columns import (
     ConstantColumn,
     EncodedRows,
     plain_values,
-    taken,
+    take_piece,
     unexpected_null,
 )
 from tailerd.records.binary.special_values import (
@@ -46,7 +46,7 @@ from tailerd.records.schemas.column_kind import (
     is_wide_unsigned,
     kind_of,
     stored_type,
-    unsupported,
+    unsupported_error,
 )
 from tailerd.records.schemas.record_shape import RecordShape
 from tailerd.records.short_bytes import ShortBytes, varint
@@ -89,7 +89,7 @@ class AvroEncoder:
         for column, value in zip(columns, self._values, strict=True):
             match column:
                 case EncodedRows():
-                    pieces += _embedded(column, value)
+                    pieces += _embed_value(column, value)
                 case ConstantColumn():
                     pieces.append(_constant(column.value, value))
                 case _:
@@ -105,7 +105,7 @@ def _constant(constant: str | int, value: _Value) -> ConstantBytes:
     return ConstantBytes(branch + varint(len(raw)) + raw)
 
 
-def _embedded(column: EncodedRows, value: _Value) -> list[Piece]:
+def _embed_value(column: EncodedRows, value: _Value) -> list[Piece]:
     body = column.body
     if body is None:
         return [ConstantBytes(_IS_NULL)]
@@ -132,7 +132,7 @@ def _optional(array: pa.Array, value: _Value) -> list[Piece]:
         if array.dictionary.null_count or len(array.dictionary) > len(array):
             return _optional(array.dictionary_decode(), value)
         values = plain_values(array.dictionary)
-        pieces = [taken(piece, array.indices) for piece in _pieces(values, value)]
+        pieces = [take_piece(piece, array.indices) for piece in _pieces(values, value)]
     else:
         pieces = _pieces(array, value)
     if not value.is_union:
@@ -178,7 +178,7 @@ def _child(parent: pa.Array, array: pa.Array, value: _Value) -> list[Piece]:
 def _blocks(offsets: Numbers, items: Sequence[Piece], count: int) -> list[Piece]:
     """Return each list as one block: number of items, items, end marker."""
     lengths = np.diff(offsets)
-    numbers = masked(zigzag_varints(lengths), lengths > 0)
+    numbers = mask_piece(zigzag_varints(lengths), lengths > 0)
     return [numbers, joined_runs(items, count, offsets), ConstantBytes(_END)]
 
 
@@ -204,7 +204,7 @@ def _scalar(array: pa.Array, value: _Value) -> list[Piece]:
             return _with_length(decimal_bytes(wide_decimals(array)))
         case Kind.UUID:
             return _with_length(text_bytes(uuid_texts(array)))
-    raise unsupported(value.field)
+    raise unsupported_error(value.field)
 
 
 def _with_length(texts: Piece) -> list[Piece]:

@@ -54,7 +54,7 @@ class DebeziumRecords:
         """Return the changes of a batch."""
         if self._options.schemas:
             batch = with_json_variants(batch)
-        changes = parted(pair_rows(batch, self._key), batch, self._options.routed_by)
+        changes = split_updates(pair_rows(batch, self._key), batch, self._options.routed_by)
         opening, closing = self._around_value(batch)
         values = self._encoder.encode_changes(
             batch, changes, now_us=now_us, opening=opening, closing=closing
@@ -97,7 +97,7 @@ class DebeziumRecords:
         return _around(envelope_schema(self._options, batch.rows.schema))
 
 
-def parted(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
+def split_updates(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
     """Return the changes, with updates split whose images differ in one of the columns."""
     known = known_columns(batch, columns)
     paired = np.flatnonzero((changes.before != NO_ROW) & (changes.after != NO_ROW))

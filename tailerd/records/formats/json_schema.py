@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import BugError
 from tailerd.records.base import FormatOptions, Records
-from tailerd.records.binary.byte_pieces import headed
+from tailerd.records.binary.byte_pieces import prepend_header
 from tailerd.records.formats.debezium import DebeziumRecords
 from tailerd.records.formats.json import JsonRecords
 from tailerd.records.formats.registered_records import SchemaIds, schema_header
@@ -60,6 +60,6 @@ class JsonSchemaRecords:
         if keys is not None:
             if ids.key is None:
                 raise BugError("Records have keys, and the id of their schema was not given.")
-            keys = headed(keys, schema_header(ids.key))
-        values = headed(records.values, schema_header(ids.value))
+            keys = prepend_header(keys, schema_header(ids.key))
+        values = prepend_header(records.values, schema_header(ids.value))
         return replace(records, keys=keys, values=values)

@@ -29,7 +29,7 @@ from tailerd.records.binary.row_columns import (
     ConstantColumn,
     EncodedRows,
     plain_values,
-    taken,
+    take_piece,
 )
 from tailerd.records.binary.special_values import (
     MICROS_PER_SECOND,
@@ -67,7 +67,7 @@ class ProtobufEncoder:
         for member in self._fields:
             match columns[member.place]:
                 case EncodedRows() as rows:
-                    pieces += _embedded(rows, member, count)
+                    pieces += _embed_message(rows, member, count)
                 case ConstantColumn() as column:
                     pieces.append(_constant(column.value, member))
                 case array:
@@ -79,13 +79,13 @@ def _by_number(message: Message) -> list[MessageField]:
     return sorted(message.fields, key=lambda member: member.number)
 
 
-def _embedded(rows: EncodedRows, member: MessageField, count: int) -> list[Piece]:
+def _embed_message(rows: EncodedRows, member: MessageField, count: int) -> list[Piece]:
     body, tag = rows.body, _tag(member.number, _DELIMITED)
     if body is None:
         return []
     if isinstance(body, ConstantBytes):
         return [ConstantBytes(tag.raw + varint_bytes(len(body.raw)) + body.raw)]
-    pieces = [tag, *_delimited([body], count)]
+    pieces = [tag, *_prefix_length([body], count)]
     return pieces if body.nulls is None else all_masked(pieces, ~body.nulls)
 
 
@@ -121,33 +121,33 @@ def _field(array: pa.Array, member: MessageField) -> list[Piece]:
     if valid is not None and not valid.any():
         return []
     if member.label == "optional":
-        return all_masked(_tagged(array, member.number, member.column, member.value), valid)
-    return all_masked(_repeated(array, member), valid)
+        return all_masked(_tag_field(array, member.number, member.column, member.value), valid)
+    return all_masked(_encode_repeated(array, member), valid)
 
 
 def _from_dictionary(array: pa.Array, member: MessageField) -> list[Piece]:
     values = array.dictionary
     if values.null_count or not len(values) or len(values) > len(array):
         return _field(array.dictionary_decode(), member)
-    pieces = [taken(piece, array.indices) for piece in _field(values, member)]
+    pieces = [take_piece(piece, array.indices) for piece in _field(values, member)]
     return all_masked(pieces, valid_rows(array))
 
 
-def _decoded(array: pa.Array) -> pa.Array:
+def _decode_values(array: pa.Array) -> pa.Array:
     """Return the values without dictionary or other encodings, so that nulls can be counted."""
     array = plain_values(array)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _tagged(array: pa.Array, number: int, column: pa.Field, value: ValueType) -> list[Piece]:
+def _tag_field(array: pa.Array, number: int, column: pa.Field, value: ValueType) -> list[Piece]:
     """Return one field of each row; the caller masks nulls."""
-    array, tag = _decoded(array), _tag(number, _wire_type(value))
+    array, tag = _decode_values(array), _tag(number, _wire_type(value))
     if value.is_scalar:
         return [tag, *_scalar(array, column, value.kind)]
-    return [tag, *_delimited(_body(array, column, value), len(array))]
+    return [tag, *_prefix_length(_body(array, column, value), len(array))]
 
 
-def _delimited(pieces: Sequence[Piece], count: int) -> list[Piece]:
+def _prefix_length(pieces: Sequence[Piece], count: int) -> list[Piece]:
     return [varints_of(sizes_of(pieces, count).view(np.uint64)), *pieces]
 
 
@@ -158,7 +158,7 @@ def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
         return _well_known(array, value.kind, column.name)
     match message.content:
         case "collection":
-            return _repeated(array, message.fields[0])
+            return _encode_repeated(array, message.fields[0])
         case "item":
             return _field(array, message.fields[0])
     # `field` applies the slice of the parent, but not its nulls.
@@ -169,21 +169,23 @@ def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
 # ---------------------------------------------------------------- lists and maps
 
 
-def _repeated(array: pa.Array, member: MessageField) -> list[Piece]:
+def _encode_repeated(array: pa.Array, member: MessageField) -> list[Piece]:
     """Return the items of each row's list or map, as one field each or packed."""
     if pa.types.is_map(array.type):
         return _entries(array, member)
     offsets, items = list_parts(array)
-    items = _decoded(items)
+    items = _decode_values(items)
     item = array.type.value_field
     _check_items(array, offsets, items, item, member)
     if member.value.is_scalar and _wire_type(member.value) != _DELIMITED:
-        return _packed(offsets, items, item, member)
-    pieces = _tagged(items, member.number, item, member.value)
+        return _pack_items(offsets, items, item, member)
+    pieces = _tag_field(items, member.number, item, member.value)
     return [joined_runs(pieces, len(items), offsets)]
 
 
-def _packed(offsets: Numbers, items: pa.Array, item: pa.Field, member: MessageField) -> list[Piece]:
+def _pack_items(
+    offsets: Numbers, items: pa.Array, item: pa.Field, member: MessageField
+) -> list[Piece]:
     scalars = _scalar(items, item, member.value.kind)
     body = joined_runs(scalars, len(items), offsets)
     pieces: list[Piece] = [_tag(member.number, _DELIMITED)]
@@ -195,15 +197,15 @@ def _entries(array: pa.Array, member: MessageField) -> list[Piece]:
     offsets, keys, values = map_parts(array)
     kind, count, message = array.type, len(keys), member.value.message
     if member.key is not None:
-        values = _decoded(values)
+        values = _decode_values(values)
         _check_items(array, offsets, values, kind.item_field, member)
-        body = _tagged(keys, 1, kind.key_field, member.key)
-        body += _tagged(values, 2, kind.item_field, member.value)
+        body = _tag_field(keys, 1, kind.key_field, member.key)
+        body += _tag_field(values, 2, kind.item_field, member.value)
     else:
         fields = () if message is None else message.fields
         parts = zip(fields, (keys, values), strict=True)
         body = [piece for field, part in parts for piece in _field(part, field)]
-    pieces = [_tag(member.number, _DELIMITED), *_delimited(body, count)]
+    pieces = [_tag(member.number, _DELIMITED), *_prefix_length(body, count)]
     return [joined_runs(pieces, count, offsets)]
 
 
@@ -249,7 +251,7 @@ def _scalar(array: pa.Array, column: pa.Field, kind: Kind) -> list[Piece]:
 
 
 def _with_length(array: pa.Array) -> list[Piece]:
-    return _delimited([text_bytes(array)], len(array))
+    return _prefix_length([text_bytes(array)], len(array))
 
 
 def _well_known(array: pa.Array, kind: Kind, column: str) -> list[Piece]:

@@ -32,13 +32,13 @@ class RegisteredFormat:
             ids: The ids of its schemas; None before it is prepared.
         """
         self._options, self._earlier_texts, self._ids = options, earlier, ids
-        self._form = self._made(options, earlier)
+        self._form = self._make_records(options, earlier)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The encoder is recreated in the other process.
         return type(self), (self._options, self._earlier_texts, self._ids)
 
-    def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
+    def _make_records(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
         """Return the encoder.
 
         Args:
@@ -54,7 +54,7 @@ class RegisteredFormat:
     def prepare(self, rows: pa.Schema, registry: SchemaRegistry) -> Self:
         """Return the format with the ids of its schemas; see `RecordFormat`."""
         earlier = self._earlier(rows, registry)
-        value, *key = registry.ids(record_schemas(self._made(self._options, earlier), rows))
+        value, *key = registry.ids(record_schemas(self._make_records(self._options, earlier), rows))
         ids = SchemaIds(key=key[0] if key else None, value=value)
         return type(self)(self._options, earlier, ids)
 
@@ -70,7 +70,7 @@ class AvroRecords(RegisteredFormat):
 
     content_type: ClassVar[str] = "application/avro"
 
-    def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
+    def _make_records(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
         return avro_rows(options) if options.envelope == "none" else avro_envelopes(options)
 
 
@@ -79,7 +79,7 @@ class ProtobufRecords(RegisteredFormat):
 
     content_type: ClassVar[str] = "application/protobuf"
 
-    def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
+    def _make_records(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
         codec = ProtobufCodec(collections=options.collections, earlier=earlier)
         make = protobuf_rows if options.envelope == "none" else protobuf_envelopes
         return make(options, codec)
@@ -96,7 +96,7 @@ class RegisteredJsonRecords(RegisteredFormat):
     # The schema id before it means that a value is not valid JSON.
     content_type: ClassVar[str] = "application/octet-stream"
 
-    def _made(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
+    def _make_records(self, options: FormatOptions, earlier: tuple[str, ...]) -> RegisteredRecords:
         return JsonSchemaRecords(options, "row" if options.envelope == "none" else "envelope")
 
 

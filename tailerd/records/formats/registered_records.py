@@ -24,11 +24,11 @@ from tailerd.records.binary.row_columns import (
     ConstantColumn,
     EncodedRows,
     RecordEncoder,
-    encoded,
+    encode_rows,
 )
 from tailerd.records.byte_rows import ByteColumn, byte_column
 from tailerd.records.event_ids import newest_ids
-from tailerd.records.formats.debezium import parted, with_null_after
+from tailerd.records.formats.debezium import split_updates, with_null_after
 from tailerd.records.json_text import timestamp_text
 from tailerd.records.record_keys import stable_columns
 from tailerd.records.schemas.record_shape import (
@@ -140,7 +140,7 @@ class RowRecords:
         """Return the rows, which do not include the processing time."""
         columns = [*batch.rows.columns, *_change_columns(batch)]
         header = self._codec.header(ids.value)
-        values = encoded(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
+        values = encode_rows(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
         keys = self._keys.of_rows(batch, ids)
         records = Records(keys=keys, values=values)
         if keys is None:
@@ -172,7 +172,7 @@ class EnvelopeRecords:
     def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
         """Return the records of a batch's changes."""
         options = self._options
-        changes = parted(pair_rows(batch, options.key), batch, options.routed_by)
+        changes = split_updates(pair_rows(batch, options.key), batch, options.routed_by)
         values = self._values(batch, changes, ids, now_us)
         is_removal = changes.after == NO_ROW
         rows = np.where(is_removal, changes.before, changes.after)
@@ -188,7 +188,9 @@ class EnvelopeRecords:
         self, batch: ChangeBatch, changes: RowChanges, ids: SchemaIds, now_us: int | None
     ) -> pa.Array:
         schema = batch.rows.schema
-        images = byte_column(encoded(self._image(schema), b"", batch.rows.columns, batch.num_rows))
+        images = byte_column(
+            encode_rows(self._image(schema), b"", batch.rows.columns, batch.num_rows)
+        )
         now = batch.timestamp_us if now_us is None else now_us
         columns: list[Column] = [
             _image_of(images, changes.before),
@@ -198,7 +200,7 @@ class EnvelopeRecords:
             *(ConstantColumn(time) for time in _times(now)),
         ]
         header = self._codec.header(ids.value)
-        return encoded(self._envelope(schema), header, columns, len(changes.before))
+        return encode_rows(self._envelope(schema), header, columns, len(changes.before))
 
     def _source_of(self, batch: ChangeBatch, changes: RowChanges) -> EncodedRows:
         options = self._options
@@ -214,7 +216,7 @@ class EnvelopeRecords:
         ids = newest_ids(batch, changes.before, changes.after)
         sequence = pa.nulls(count, pa.string()) if ids is None else ids
         columns: list[Column] = [*(ConstantColumn(value) for value in values), sequence]
-        return EncodedRows(byte_column(encoded(self._source, b"", columns, count)))
+        return EncodedRows(byte_column(encode_rows(self._source, b"", columns, count)))
 
 
 class _Keys:
@@ -240,7 +242,7 @@ class _Keys:
             raise BugError("Records have keys, and the id of their schema was not given.")
         columns = stable_columns(*key_columns(batch.rows, self._options.key))
         header = self._codec.header(ids.key)
-        return encoded(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
+        return encode_rows(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
 
 
 def per_schema(make: Callable[[pa.Schema], RecordEncoder]) -> Callable[[pa.Schema], RecordEncoder]:

@@ -147,8 +147,8 @@ class _Writer:
         match kind:
             case Kind.STRUCT:
                 if given := allowed_full_name(record_name_of(field)):
-                    return self._named(given, tuple(stored), path, is_given=True)
-                return self._named(name, tuple(stored), path)
+                    return self._name_record(given, tuple(stored), path, is_given=True)
+                return self._name_record(name, tuple(stored), path)
             case Kind.LIST:
                 item = stored.value_field
                 return {"type": "array", "items": self._optional(item, f"{name}__element", path)}
@@ -157,10 +157,10 @@ class _Writer:
                 return {"type": "map", "values": value}
             case Kind.MAP:
                 entry = (stored.key_field.with_name("key"), stored.item_field.with_name("value"))
-                return {"type": "array", "items": self._named(f"{name}__entry", entry, path)}
+                return {"type": "array", "items": self._name_record(f"{name}__entry", entry, path)}
         return self._scalar(kind, stored)
 
-    def _named(
+    def _name_record(
         self,
         name: str,
         fields: tuple[pa.Field, ...],

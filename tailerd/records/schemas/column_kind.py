@@ -78,10 +78,10 @@ def kind_of(field: pa.Field) -> Kind:
     for is_kind, kind in _TESTS:
         if is_kind(stored) and not (kind is Kind.DECIMAL and stored.scale < 0):
             return kind
-    raise unsupported(field)
+    raise unsupported_error(field)
 
 
-def unsupported(field: pa.Field) -> UnsupportedFeatureError:
+def unsupported_error(field: pa.Field) -> UnsupportedFeatureError:
     """Return the error for a column whose type the format cannot represent."""
     return UnsupportedFeatureError(
         f"Column {field.name!r} has the type {field.type}, which this value format cannot carry.",

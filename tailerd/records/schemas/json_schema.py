@@ -17,7 +17,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tailerd.records.json import DecimalStyle
-from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported
+from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported_error
 from tailerd.records.schemas.record_shape import (
     RecordShape,
     WrittenSchema,
@@ -114,7 +114,7 @@ def _type(field: pa.Field, kind: Kind, decimals: DecimalStyle) -> Node:
             return {"type": "string", **zoned}
     if (simple := _SIMPLE.get(kind)) is not None:
         return simple
-    raise unsupported(field)
+    raise unsupported_error(field)
 
 
 def _decimal(stored: pa.DataType, decimals: DecimalStyle) -> Node:

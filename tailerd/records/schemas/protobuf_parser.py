@@ -91,7 +91,9 @@ def parsed_messages(text: str) -> tuple[str, Mapping[str, ParsedMessage]]:
         elif scope in found:
             _add(found[scope], statement, comments)
     for message in found.values():
-        message.fields[:] = [_resolved(each, message.full_name, found) for each in message.fields]
+        message.fields[:] = [
+            _resolve_type(each, message.full_name, found) for each in message.fields
+        ]
     return package, found
 
 
@@ -142,7 +144,9 @@ def _column(name: str, comments: Sequence[str]) -> str:
     return name
 
 
-def _resolved(found: ParsedField, scope: str, messages: Mapping[str, ParsedMessage]) -> ParsedField:
+def _resolve_type(
+    found: ParsedField, scope: str, messages: Mapping[str, ParsedMessage]
+) -> ParsedField:
     """Return a field with the full name of its type: the innermost message of that name."""
     name = found.type
     while scope and not name.startswith("."):

@@ -39,7 +39,7 @@ from tailerd.records.schemas.adjusted_names import (
     allowed_full_name,
     field_names,
 )
-from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported
+from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported_error
 from tailerd.records.schemas.record_shape import (
     FIRST_CHANGE_NUMBER,
     NUMBER,
@@ -237,7 +237,7 @@ class _Scope:
     def inside(self, name: str, *fields: str) -> _Scope:
         """Return the scope of a nested message that has fields with these names."""
         taken = {*fields, *(f"_{field}" for field in fields)}
-        return _Scope(_joined(self.message, name), taken, self.path)
+        return _Scope(_join_names(self.message, name), taken, self.path)
 
 
 class _Writer:
@@ -254,8 +254,8 @@ class _Writer:
     def struct(
         self, name: str, scope: str, fields: Sequence[pa.Field], path: tuple[str, ...]
     ) -> Message:
-        full_name = _joined(scope, name)
-        names = field_names(fields, compared=_compared)
+        full_name = _join_names(scope, name)
+        names = field_names(fields, compared=_fold_name)
         self.adjusted += adjusted_fields(path, fields, names)
         numbers, reserved = field_numbers(fields, names, self._earlier.get(full_name))
         own = _Scope(full_name, {*names, *(f"_{other}" for other in names)}, path)
@@ -268,10 +268,10 @@ class _Writer:
 
     def _field(self, slot: _Slot, scope: _Scope) -> MessageField:
         if kind_of(slot.column) in (Kind.LIST, Kind.MAP) and not self._is_wrapped:
-            return self._repeated(slot, scope)
+            return self._repeat_field(slot, scope)
         return slot.of("optional", self._value(slot.column, slot.name, scope))
 
-    def _repeated(self, slot: _Slot, scope: _Scope) -> MessageField:
+    def _repeat_field(self, slot: _Slot, scope: _Scope) -> MessageField:
         stored = stored_type(slot.column.type)
         if kind_of(slot.column) is Kind.LIST:
             return slot.of("repeated", self._item(stored.value_field, slot.name, scope))
@@ -307,10 +307,10 @@ class _Writer:
         """Return the type of a column with one value per row."""
         kind, stored = kind_of(column), stored_type(column.type)
         if kind is Kind.NULL:
-            raise unsupported(column.with_name(".".join(scope.path)))
+            raise unsupported_error(column.with_name(".".join(scope.path)))
         if kind is Kind.STRUCT:
             if given := record_name_of(column):
-                return self._shared(given.rpartition(".")[2], tuple(stored), scope.path)
+                return self._share_message(given.rpartition(".")[2], tuple(stored), scope.path)
             free = _free(type_name(name), scope.taken)
             nested = self.struct(free, scope.message, tuple(stored), scope.path)
             return ValueType(nested.full_name, kind, nested)
@@ -318,12 +318,14 @@ class _Writer:
             list_name = _free(f"{type_name(name)}{kind.value.title()}", scope.taken)
             inside = scope.inside(list_name, "items")
             whole = column.with_name(".".join(scope.path))
-            items = self._repeated(_Slot("items", 1, 0, whole), inside)
+            items = self._repeat_field(_Slot("items", 1, 0, whole), inside)
             held = Message(list_name, inside.message, (items,), "collection")
             return ValueType(inside.message, kind, held)
         return self._plain(kind, stored)
 
-    def _shared(self, name: str, fields: tuple[pa.Field, ...], path: tuple[str, ...]) -> ValueType:
+    def _share_message(
+        self, name: str, fields: tuple[pa.Field, ...], path: tuple[str, ...]
+    ) -> ValueType:
         if name not in self.shared:
             self.shared[name] = self.struct(name, self._package, fields, path)
         message = self.shared[name]
@@ -403,7 +405,7 @@ def _is_change_number(number: int) -> bool:
     return FIRST_CHANGE_NUMBER <= number < _FIRST_FREE_NUMBER
 
 
-def _compared(name: str) -> str:
+def _fold_name(name: str) -> str:
     """Return the form in which names must differ: JSON readers ignore underscores and case."""
     return name.replace("_", "").lower()
 
@@ -431,7 +433,7 @@ def _free(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _joined(scope: str, name: str) -> str:
+def _join_names(scope: str, name: str) -> str:
     return f"{scope}.{name}" if scope else name
 
 

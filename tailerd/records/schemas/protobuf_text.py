@@ -53,7 +53,7 @@ def _message(message: Message, indent: str, dot: str) -> Iterator[str]:
     for member in message.fields:
         for line in comment_lines(member):
             yield f"{inner}// {_one_line(line)}"
-        yield f"{inner}{_declared(member, dot)} {member.name} = {member.number};"
+        yield f"{inner}{_declare_field(member, dot)} {member.name} = {member.number};"
     for nested in nested_messages(message):
         yield from _message(nested, inner, dot)
     yield f"{indent}}}"
@@ -63,17 +63,17 @@ def _one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _declared(member: MessageField, dot: str) -> str:
-    value = _written(member.value, dot)
+def _declare_field(member: MessageField, dot: str) -> str:
+    value = _write_value(member.value, dot)
     if member.label == "map" and member.key is not None:
-        return f"map<{_written(member.key, dot)}, {value}>"
+        return f"map<{_write_value(member.key, dot)}, {value}>"
     if member.label == "optional" and not member.value.is_scalar:
         # Message fields have presence without a label.
         return value
     return f"{member.label} {value}"
 
 
-def _written(value: ValueType, dot: str) -> str:
+def _write_value(value: ValueType, dot: str) -> str:
     if value.message is not None:
         return value.message.name
     return f"{dot}{value.name}" if value.imported else value.name

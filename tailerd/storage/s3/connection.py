@@ -143,7 +143,7 @@ class Connection:
             client: S3Client | None = None
             try:
                 async with self._running:
-                    client = await self._connected(request)
+                    client = await self._connect_client(request)
                     done = await work(client)
             except StorageError:
                 raise
@@ -195,7 +195,7 @@ class Connection:
             task = asyncio.get_running_loop().create_task(_close_later(stack, self._account))
             self._stack.callback(task.cancel)
 
-    async def _connected(self, request: Request) -> S3Client:
+    async def _connect_client(self, request: Request) -> S3Client:
         if self._client is None:
             async with self._opening:
                 if self._client is None:

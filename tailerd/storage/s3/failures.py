@@ -161,26 +161,26 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         )
     if code == "NotImplemented" or status == 501:
         return ConditionalPutUnsupportedError(
-            f"The server of {place} does not support this request: {_said(error)}.",
+            f"The server of {place} does not support this request: {_clean_text(error)}.",
             remedy="Use a server with conditional writes; tables can be read without them.",
         )
     if code in _WRONG_KEYS or status in (401, 403):
-        return _denied(doing, place, code, error)
+        return _denial_error(doing, place, code, error)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
         return _without_credentials(place, error)
-    return _failed(doing, place, error, attempts)
+    return _failure_error(doing, place, error, attempts)
 
 
-def _failed(doing: str, place: str, error: Exception, attempts: int) -> StorageError:
+def _failure_error(doing: str, place: str, error: Exception, attempts: int) -> StorageError:
     if isinstance(error, SSLError | ssl.SSLError):
         return StorageError(
             f"{doing} of {place} failed, because no TLS connection could be established:"
-            f" {_said(error)}.",
+            f" {_clean_text(error)}.",
             remedy="Set AWS_CA_BUNDLE, or ca_bundle in the profile, to the file with the server's"
             " CA certificate, and check the endpoint's name and port.",
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
-    return StorageError(f"{doing} of {place} failed{tried}: {_said(error)}.")
+    return StorageError(f"{doing} of {place} failed{tried}: {_clean_text(error)}.")
 
 
 def is_about_credentials(error: Exception) -> bool:
@@ -195,7 +195,7 @@ def is_about_credentials(error: Exception) -> bool:
 def _not_given(place: str, error: Exception) -> StorageError:
     remedy = "Renew them at their source; they are read again at every attempt."
     if isinstance(error, ClientError):
-        said = f"{error.operation_name} is refused: {_said(error) or status_of(error)}"
+        said = f"{error.operation_name} is refused: {_clean_text(error) or status_of(error)}"
         is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED
     else:
         said, is_denial = str(error).rstrip(".: "), False
@@ -207,7 +207,7 @@ def _not_given(place: str, error: Exception) -> StorageError:
     return StorageError(about, remedy=remedy)
 
 
-def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDeniedError:
+def _denial_error(doing: str, place: str, code: str, error: Exception) -> AccessDeniedError:
     if code in _WRONG_KEYS:
         return AccessDeniedError(
             f"{doing} of {place} is refused: the server does not accept the credentials ({code}).",
@@ -227,13 +227,13 @@ def _denied(doing: str, place: str, code: str, error: Exception) -> AccessDenied
 
 def _without_credentials(place: str, error: Exception) -> AccessDeniedError:
     return AccessDeniedError(
-        f"There are no credentials for {place}: {_said(error)}.",
+        f"There are no credentials for {place}: {_clean_text(error)}.",
         remedy="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or `storage` in the"
         " configuration; AWS_SKIP_SIGNATURE=true reads public buckets.",
     )
 
 
-def _said(error: Exception) -> str:
+def _clean_text(error: Exception) -> str:
     """Return the error on one line, without parts of a signed request that a server may quote."""
     if isinstance(error, ClientError):
         code, message = code_of(error), str(_answer(error).get("Message", ""))

@@ -106,7 +106,7 @@ class MultipartOutput(Output):
                 lambda client: client.upload_part(**named, PartNumber=number, Body=part)
             )
         except FileMissingError as error:
-            raise self._aborted() from error
+            raise self._abort_error() from error
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
     async def finish(self, *, if_absent: bool = False) -> None:
@@ -131,7 +131,7 @@ class MultipartOutput(Output):
         if if_absent:
             await self._store.check_conditional_put(self._path.rpartition("/")[0])
             await self._check_absent()
-        parts = [await _waited(part) for part in self._parts]
+        parts = [await _await_part(part) for part in self._parts]
         if self._pending:
             parts.append(await self._put_part(self._named, len(parts) + 1, bytes(self._pending)))
         condition = {"IfNoneMatch": "*"} if if_absent else {}
@@ -146,9 +146,9 @@ class MultipartOutput(Output):
         except FileMissingError as error:
             # The upload does not exist: it was completed and the response lost, or it was aborted.
             if not await self._store.call(Request(doing="get", path=self._path), is_ours):
-                raise self._aborted() from error
+                raise self._abort_error() from error
 
-    def _aborted(self) -> StorageError:
+    def _abort_error(self) -> StorageError:
         return StorageError(f"The upload of s3://{self._path} was aborted by another process.")
 
     async def _check_absent(self) -> None:
@@ -230,5 +230,5 @@ async def abort_old_uploads(store: Caller, folder: str, before_ms: int) -> int:
         asked["UploadIdMarker"] = answer.get("NextUploadIdMarker")
 
 
-async def _waited(part: Future[dict[str, object]]) -> dict[str, object]:
+async def _await_part(part: Future[dict[str, object]]) -> dict[str, object]:
     return await asyncio.wrap_future(part)

@@ -22,7 +22,7 @@ from botocore.utils import get_environ_proxies
 
 from tailerd.storage.s3.connection_pool import Answer, Host, HttpConnectionPool, NotUnderstoodError
 from tailerd.storage.s3.settings import S3Account
-from tailerd.storage.s3.signing import Keys, Signer, quoted, scope_of
+from tailerd.storage.s3.signing import Keys, Signer, quote_key, scope_of
 
 _ELSEWHERE = frozenset(
     {
@@ -117,7 +117,7 @@ class QuickGets:
         way = self._ways.get(bucket)
         if way is None:
             return None
-        path = way.prefix + quoted(key)
+        path = way.prefix + quote_key(key)
         headers = {"host": way.host}
         if span:
             headers["range"] = span
@@ -167,7 +167,7 @@ class QuickGets:
             return
         url = urlsplit(sent[-1].url)
         headers = {name.lower(): _text(value) for name, value in sent[-1].headers.items()}
-        ending = quoted(key)
+        ending = quote_key(key)
         is_known = (
             url.scheme in ("http", "https")
             and not url.query

@@ -26,7 +26,7 @@ class Keys:
     token: str = field(default="", repr=False)
 
 
-def quoted(key: str) -> str:
+def quote_key(key: str) -> str:
     """Return a key as quoted in a URL's path."""
     return quote(key, safe="/~")
 

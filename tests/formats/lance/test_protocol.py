@@ -21,7 +21,7 @@ from tailerd.formats.lance.protocol.version_names import (
     staged_version,
     version_of,
 )
-from tailerd.formats.lance.protocol.wire import fields, number, numbers, runs, signed
+from tailerd.formats.lance.protocol.wire import decode_signed, fields, number, numbers, runs
 from tailerd.formats.plain_schema import plain_type
 from tests.formats.lance.wire_format import field, manifest_file, message, varint
 from tests.tables.lance_writer import LanceWriter
@@ -48,7 +48,7 @@ def test_runs_of_a_field_are_what_fields_says(
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1)))
 def test_packed_numbers_may_be_below_zero(values: list[int]) -> None:
     assert numbers(b"".join(map(varint, values))) == values
-    assert [signed(number(value & (1 << 64) - 1)) for value in values] == values
+    assert [decode_signed(number(value & (1 << 64) - 1)) for value in values] == values
 
 
 @given(st.binary(max_size=200))

@@ -12,7 +12,7 @@ import tiledb
 
 from tailerd.errors import LogChangedError
 from tailerd.formats.tiledb.array_log import ArrayLog
-from tailerd.formats.tiledb.protocol.timeline import vanished
+from tailerd.formats.tiledb.protocol.timeline import find_vanished
 from tailerd.storage.base import FileMeta
 from tailerd.storage.local import LocalStore
 from tests.formats.tiledb import arrays
@@ -83,7 +83,7 @@ async def test_a_poll_that_races_with_merging_sees_every_commit(
         write(root, 6)
     known = (await ArrayLog(LocalStore(), str(root), "it").look(NOW_MS)).commits.fragments
     store.is_done, store.in_listings = False, in_listings
-    assert vanished(known, await log.look(NOW_MS)) == ()
+    assert find_vanished(known, await log.look(NOW_MS)) == ()
 
 
 @pytest.mark.attack

@@ -13,7 +13,7 @@ from tiledb.query_condition import QueryCondition
 
 from tailerd.changefeed.offset import Version
 from tailerd.errors import LogCleanedUpError, UnreadableDataFileError
-from tailerd.formats.tiledb.library import opened
+from tailerd.formats.tiledb.library import open_array
 from tailerd.storage.stores import Stores
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, changes
@@ -48,7 +48,7 @@ def test_an_array_is_opened_again_where_a_file_was_merged_away(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = failing(monkeypatch, GONE, times=4)
-    with opened(place, Stores(), 0, 2000) as array:
+    with open_array(place, Stores(), 0, 2000) as array:
         assert array.nonempty_domain() is not None
     assert len(calls) == 5
 
@@ -57,7 +57,7 @@ def test_what_stays_away_is_looked_for_again_later(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = failing(monkeypatch, GONE, times=100)
-    with pytest.raises(LogCleanedUpError) as found, opened(place, Stores(), 0, 2000):
+    with pytest.raises(LogCleanedUpError) as found, open_array(place, Stores(), 0, 2000):
         pass
     assert found.value.retryable
     assert len(calls) == 5
@@ -65,7 +65,7 @@ def test_what_stays_away_is_looked_for_again_later(
 
 def test_what_is_broken_stays_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = failing(monkeypatch, "Checksum mismatch for filter", times=100)
-    with pytest.raises(UnreadableDataFileError), opened(place, Stores(), 0, 2000):
+    with pytest.raises(UnreadableDataFileError), open_array(place, Stores(), 0, 2000):
         pass
     assert len(calls) == 1
 

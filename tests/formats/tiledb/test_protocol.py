@@ -22,15 +22,15 @@ from tailerd.formats.tiledb.protocol.conditions import (
     Comparison,
     Condition,
     Operator,
-    negated,
+    negate,
     read_condition,
 )
 from tailerd.formats.tiledb.protocol.names import CommitKind, TimedName, commit_file, timed_name
 from tailerd.formats.tiledb.protocol.timeline import (
     NONE_MS,
     Timeline,
+    find_vanished,
     late_commits,
-    vanished,
 )
 
 FOREVER = 10**15
@@ -140,7 +140,7 @@ def test_merging_changes_no_version_until_an_original_is_gone(
         assert after.versions == (found[-1],)
         hides = [after.hiding(time) is not None for time in found]
         assert hides == [not keeps_times] * (len(found) - 1) + [False]
-        assert not vanished(before.commits.fragments, after)
+        assert not find_vanished(before.commits.fragments, after)
 
 
 @given(histories, st.integers(-1, 201))
@@ -148,7 +148,7 @@ def test_versions_follow_each_other(found: list[int], at: int) -> None:
     timeline = Timeline.of(of([write(t, n) for n, t in enumerate(found)]), (), FOREVER)
     assert timeline.before(at) == max([t for t in found if t < at], default=NONE_MS)
     assert timeline.after(at) == min([t for t in found if t > at], default=None)
-    assert timeline.between(at, FOREVER) == tuple(t for t in found if t > at)
+    assert timeline.versions_between(at, FOREVER) == tuple(t for t in found if t > at)
 
 
 @given(histories, st.integers(0, 201))
@@ -173,7 +173,7 @@ def test_what_is_gone_and_merged_nowhere_is_missed(found: list[int], data: st.Da
     every = [write(time, number) for number, time in enumerate(found)]
     left = data.draw(st.sets(st.sampled_from(every)))
     timeline = Timeline.of(of(sorted(left)), (), FOREVER)
-    assert set(vanished(every, timeline)) == {each.text for each in every} - {
+    assert set(find_vanished(every, timeline)) == {each.text for each in every} - {
         each.text for each in left
     }
 
@@ -223,13 +223,13 @@ def test_a_condition_is_read_as_it_was_stored(condition: Condition, chunk: int) 
 @given(conditions)
 def test_a_condition_that_is_negated_twice_means_the_same(condition: Condition) -> None:
     for values in range(4):
-        assert holds(negated(condition), values) != holds(condition, values)
+        assert holds(negate(condition), values) != holds(condition, values)
 
 
 def holds(condition: Condition, values: int) -> bool:
     """Evaluate with operators that mean: is the bit set which the field's length says?"""
     if isinstance(condition, Comparison):
-        base = min(condition.operator, negated(condition).operator)  # type: ignore[union-attr]
+        base = min(condition.operator, negate(condition).operator)  # type: ignore[union-attr]
         bit = bool(values >> (len(condition.field) % 2) & 1)
         return bit == (condition.operator == base)
     parts = [holds(part, values) for part in condition.parts]

@@ -65,7 +65,7 @@ async def do_all_jobs(place: str, done: set[str]) -> None:
     work = DeltaMaintenance(LogReader.at(place), ALL_JOBS, clock=Later())
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock(), seconds=3)
     # One that could not be given back is waited for.
-    async with lease.held(is_patient=True):
+    async with lease.hold(is_patient=True):
         for _ in range(2):
             assessment = await work.assessment()
             for decision in assessment.decisions:

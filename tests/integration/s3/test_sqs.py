@@ -35,20 +35,20 @@ class Reports:
         self.silences: list[str] = []
         self.is_closed = False
 
-    def failed(self, code: str, reason: str, attempt: int) -> None:
+    def report_failure(self, code: str, reason: str, attempt: int) -> None:
         self.reasons.append(reason)
         self.failures.append((code, attempt))
 
-    def resumed(self) -> None:
+    def report_resumption(self) -> None:
         self.times_resumed += 1
 
     def missing(self, folder: str) -> None:
         self.silences.append(folder)
 
-    def received(self, folder: str) -> None:
+    def report_received(self, folder: str) -> None:
         self.silences.remove(folder)
 
-    def closed(self) -> None:
+    def report_closed(self) -> None:
         self.is_closed = True
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:

@@ -130,7 +130,7 @@ async def maintain(place: str) -> list[str]:
     work = maintenance(place)
     assessment = await work.assessment()
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
-    async with lease.held():
+    async with lease.hold():
         return [
             (await work.apply(assessment, decision)).outcome
             for decision in assessment.decisions

@@ -10,7 +10,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tailerd.storage.s3.signing import Keys, Signer, quoted, scope_of
+from tailerd.storage.s3.signing import Keys, Signer, quote_key, scope_of
 
 KEYS = ["a", "t/_delta_log/00000000000000000001.json", "ä ö/50%/a+b=c&d~.parquet", "x//y/ z'()*"]
 
@@ -23,7 +23,7 @@ KEYS = ["a", "t/_delta_log/00000000000000000001.json", "ä ö/50%/a+b=c&d~.parqu
 def test_a_get_is_signed_as_the_vendors_signer_does(
     key: str, token: str, extra: dict[str, str]
 ) -> None:
-    path = "/bucket/" + quoted(key)
+    path = "/bucket/" + quote_key(key)
     theirs = AWSRequest("GET", f"https://s3.example:8443{path}", headers=dict(extra))
     S3SigV4Auth(Credentials("AKID", "secret", token or None), "s3", "eu-central-1").add_auth(theirs)
     at = calendar.timegm(time.strptime(theirs.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
-from tailerd.formats.lance.protocol.wire import content, entry, fields, number, signed, text
+from tailerd.formats.lance.protocol.wire import content, decode_signed, entry, fields, number, text
 from tailerd.formats.plain_schema import plain_type
 
 ROW_ID = "_rowid"
@@ -175,9 +175,9 @@ def _field(message: bytes) -> _Field:
             case 2:
                 name = text(value)
             case 3:
-                id_ = signed(value)
+                id_ = decode_signed(value)
             case 4:
-                parent = signed(value)
+                parent = decode_signed(value)
             case 5:
                 kind = text(value)
             case 9:

@@ -143,7 +143,7 @@ def parse_manifest(file: bytes, path: str) -> Manifest:
         CorruptLogError: It is torn, or not a manifest.
     """
     try:
-        return _parsed(file)
+        return _parse_manifest(file)
     except CorruptLogError as error:
         raise CorruptLogError(
             f"The manifest {path} cannot be read: {error.message}.",
@@ -152,7 +152,7 @@ def parse_manifest(file: bytes, path: str) -> Manifest:
         ) from error
 
 
-def _parsed(file: bytes) -> Manifest:
+def _parse_manifest(file: bytes) -> Manifest:
     if len(file) < _FOOTER.size:
         raise CorruptLogError(f"it has {len(file)} bytes")
     position, _, _, magic = _FOOTER.unpack_from(file, len(file) - _FOOTER.size)

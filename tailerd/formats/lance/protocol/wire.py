@@ -37,7 +37,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
                 if size >= 0x80:
                     size, at = _varint(message, at - 1)
                 if size > end - at:
-                    raise _damaged()
+                    raise _damage_error()
                 yield tag >> 3, message[at : at + size]
                 at += size
             elif kind == _VARINT:
@@ -46,13 +46,13 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
             elif kind in (_FIXED64, _FIXED32):
                 size = 8 if kind == _FIXED64 else 4
                 if size > end - at:
-                    raise _damaged()
+                    raise _damage_error()
                 yield tag >> 3, message[at : at + size]
                 at += size
             else:
-                raise _damaged()
+                raise _damage_error()
     except IndexError as error:
-        raise _damaged() from error
+        raise _damage_error() from error
 
 
 def runs(message: bytes, place: int) -> tuple[list[bytes], list[tuple[int, Value]]]:
@@ -83,9 +83,9 @@ def runs(message: bytes, place: int) -> tuple[list[bytes], list[tuple[int, Value
             if size >= 0x80:
                 size, at = _varint(message, at - 1)
         except IndexError as error:
-            raise _damaged() from error
+            raise _damage_error() from error
         if size > end - at:
-            raise _damaged()
+            raise _damage_error()
         found.append(message[at : at + size])
         at += size
     return found, others
@@ -103,7 +103,7 @@ def _after(message: bytes, at: int) -> int:
             return min(at + size, len(message))
         return min(at + (8 if kind == _FIXED64 else 4), len(message))
     except IndexError as error:
-        raise _damaged() from error
+        raise _damage_error() from error
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -116,10 +116,10 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > _MOST_SHIFT:
-            raise _damaged()
+            raise _damage_error()
 
 
-def signed(value: Value) -> int:
+def decode_signed(value: Value) -> int:
     """Return a signed number.
 
     Raises:
@@ -137,7 +137,7 @@ def number(value: Value) -> int:
     """
     if isinstance(value, int):
         return value
-    raise _damaged()
+    raise _damage_error()
 
 
 def content(value: Value) -> bytes:
@@ -148,7 +148,7 @@ def content(value: Value) -> bytes:
     """
     if isinstance(value, bytes):
         return value
-    raise _damaged()
+    raise _damage_error()
 
 
 def text(value: Value) -> str:
@@ -160,7 +160,7 @@ def text(value: Value) -> str:
     try:
         return content(value).decode()
     except UnicodeDecodeError as error:
-        raise _damaged() from error
+        raise _damage_error() from error
 
 
 def numbers(value: Value) -> list[int]:
@@ -170,14 +170,14 @@ def numbers(value: Value) -> list[int]:
         CorruptLogError: It is not a list of numbers.
     """
     if isinstance(value, int):
-        return [signed(value)]
+        return [decode_signed(value)]
     found, at = [], 0
     try:
         while at < len(value):
             each, at = _varint(value, at)
-            found.append(signed(each))
+            found.append(decode_signed(each))
     except IndexError as error:
-        raise _damaged() from error
+        raise _damage_error() from error
     return found
 
 
@@ -196,5 +196,5 @@ def entry(value: Value) -> tuple[str, bytes]:
     return key, found
 
 
-def _damaged() -> CorruptLogError:
+def _damage_error() -> CorruptLogError:
     return CorruptLogError("a message in it ends too early, or is invalid")

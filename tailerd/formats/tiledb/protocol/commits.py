@@ -118,7 +118,7 @@ class Commits:
             if each.is_merged and not self.to_vacuum.get(each.text, frozenset({""})) <= there
         )
 
-    def counted(self) -> frozenset[TimedName]:
+    def select_used(self) -> frozenset[TimedName]:
         """Return the fragments in use: a merged fragment or its originals, never both."""
         replacing = self.replacing
         gone = {name for each in replacing for name in self.to_vacuum.get(each.text, ())}

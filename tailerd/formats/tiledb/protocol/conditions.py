@@ -84,14 +84,14 @@ class Combined:
 Condition = Comparison | Combined
 
 
-def negated(condition: Condition) -> Condition:
+def negate(condition: Condition) -> Condition:
     """Return the condition that is true if another is false, for cells without nulls and NaN."""
     if isinstance(condition, Comparison):
         return Comparison(_NEGATED[condition.operator], condition.field, condition.value)
     if condition.combination is Combination.NOT:
         return condition.parts[0]
     other = Combination.OR if condition.combination is Combination.AND else Combination.AND
-    return Combined(other, tuple(map(negated, condition.parts)))
+    return Combined(other, tuple(map(negate, condition.parts)))
 
 
 def comparisons(condition: Condition) -> Iterator[Comparison]:
@@ -114,16 +114,16 @@ def read_condition(content: bytes, file: str) -> Condition:
         UnsupportedFeatureError: It is encrypted, or has an unknown filter or operator.
     """
     try:
-        tree = _unfiltered(content, file)
+        tree = _unfilter(content, file)
         condition, end = _node(tree, 0, 0, file)
     except (struct.error, zlib.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise _damaged(file, str(error)) from error
+        raise _damage_error(file, str(error)) from error
     if end != len(tree):
-        raise _damaged(file, f"{len(tree) - end} bytes follow the condition")
+        raise _damage_error(file, f"{len(tree) - end} bytes follow the condition")
     return condition
 
 
-def _damaged(file: str, why: str) -> CorruptLogError:
+def _damage_error(file: str, why: str) -> CorruptLogError:
     return CorruptLogError(
         f"The delete {file} cannot be read: {why}.",
         remedy="Restore it from a backup of the array.",
@@ -131,7 +131,7 @@ def _damaged(file: str, why: str) -> CorruptLogError:
     )
 
 
-def _unfiltered(content: bytes, file: str) -> bytes:
+def _unfilter(content: bytes, file: str) -> bytes:
     _, stored, size, _, _, encryption, pipeline = _HEADER.unpack_from(content)
     if encryption:
         raise UnsupportedFeatureError(
@@ -149,13 +149,13 @@ def _unfiltered(content: bytes, file: str) -> bytes:
     data = content[start : start + stored]
     if len(data) != stored:
         raise ValueError(f"it ends after {len(content)} bytes")
-    found = b"".join(_limited(_chunks(data, is_packed=_GZIP in filters)))
+    found = b"".join(_limit_parts(_chunks(data, is_packed=_GZIP in filters)))
     if len(found) != size:
         raise ValueError(f"its condition has {len(found)} bytes instead of {size}")
     return found
 
 
-def _limited(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _limit_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield parts of a condition; a few bytes may become many."""
     left = _MOST_BYTES
     for part in parts:
@@ -183,7 +183,7 @@ def _chunks(data: bytes, *, is_packed: bool) -> Iterator[bytes]:
         body, at = data[at : at + stored], at + stored
         if size > _MOST_BYTES:
             raise ValueError(f"a chunk has {size} bytes")
-        yield b"".join(_limited(_parts(meta, body))) if is_packed else body
+        yield b"".join(_limit_parts(_parts(meta, body))) if is_packed else body
 
 
 def _parts(meta: bytes, body: bytes) -> Iterator[bytes]:
@@ -228,14 +228,14 @@ def _comparison(tree: bytes, at: int, file: str) -> tuple[Condition, int]:
             f"The delete {file} compares with the operator {tree[at]}, which is not known.",
             path=file,
         ) from error
-    field, at = _counted(tree, at + 1, "<I")
-    value, at = _counted(tree, at, "<Q")
+    field, at = _read_counted(tree, at + 1, "<I")
+    value, at = _read_counted(tree, at, "<Q")
     if operator in (Operator.IN, Operator.NOT_IN):
-        _, at = _counted(tree, at, "<Q")
+        _, at = _read_counted(tree, at, "<Q")
     return Comparison(operator, field.decode(), value), at
 
 
-def _counted(tree: bytes, at: int, size: str) -> tuple[bytes, int]:
+def _read_counted(tree: bytes, at: int, size: str) -> tuple[bytes, int]:
     (count,) = struct.unpack_from(size, tree, at)
     start = at + struct.calcsize(size)
     if start + count > len(tree):

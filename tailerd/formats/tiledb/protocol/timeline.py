@@ -57,7 +57,7 @@ class Timeline:
             timed: Names of merged fragments that have the times of their cells.
             now_ms: Commits with a later time are not visible to readers yet.
         """
-        counted = sorted(commits.counted())
+        counted = sorted(commits.select_used())
         blind = tuple(each for each in counted if each.is_merged and each.text not in timed)
         times = {each.last_ms for each in (*counted, *commits.deletes) if each.last_ms <= now_ms}
         hidden = {t for t in times for each in blind if each.first_ms <= t < each.last_ms}
@@ -83,7 +83,7 @@ class Timeline:
         at = bisect_right(self.versions, time_ms)
         return self.versions[at] if at < len(self.versions) else None
 
-    def between(self, after_ms: int, until_ms: int) -> tuple[int, ...]:
+    def versions_between(self, after_ms: int, until_ms: int) -> tuple[int, ...]:
         """Return the versions in (after, until]."""
         start, end = (bisect_right(self.versions, each) for each in (after_ms, until_ms))
         return self.versions[start:end]
@@ -134,7 +134,7 @@ def late_commits(
     return LateCommits(tuple(times), tuple(each.text for each in found))
 
 
-def vanished(known: Collection[TimedName], now: Timeline) -> tuple[str, ...]:
+def find_vanished(known: Collection[TimedName], now: Timeline) -> tuple[str, ...]:
     """Return the names of known commits that no longer exist and are in no merged fragment."""
     there = now.commits.names
     merged = [each for each in now.commits.fragments if each.is_merged]

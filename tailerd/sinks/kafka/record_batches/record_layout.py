@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.records.base import Header
-from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gathered
+from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gather_bytes
 from tailerd.records.short_bytes import ShortBytes, size_of_varint, varint, varints
 
 Numbers = npt.NDArray[np.int64]
@@ -47,7 +47,7 @@ class RecordLayout:
         """Return the records from `start` until `end`, without copying."""
         return RecordLayout(
             count=end - start,
-            fields=tuple(field.between(start, end) for field in self.fields),
+            fields=tuple(field.slice_rows(start, end) for field in self.fields),
             field_bytes=self.field_bytes[start:end],
         )
 
@@ -81,7 +81,7 @@ class RecordLayout:
         body = self.field_bytes + (timestamps.sizes + offsets.sizes + len(_ATTRIBUTES.raw))
         lengths = varints(body)
         pieces = [lengths, _ATTRIBUTES, timestamps, offsets, *self.fields]
-        return gathered(pieces, self.count), body + lengths.sizes
+        return gather_bytes(pieces, self.count), body + lengths.sizes
 
 
 def record_layout(
