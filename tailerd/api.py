@@ -56,13 +56,13 @@ from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table, require_folder
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.registry import AUTO
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from tailerd.errors import UsageError
 from tailerd.formats.base import TableFormat
 from tailerd.formats.detect import find_format, require_folder
 from tailerd.formats.inspection import TableDescription, TableInspection
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b

@@ -7,8 +7,8 @@ import datetime as dt
 import click
 
 from tailerd.changefeed.points import resolved_point
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.registry import AUTO
+from tailerd.state.ledger import LedgerPlace
 
 allow_path_option = click.option(
     "--allow-path",

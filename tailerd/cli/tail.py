@@ -27,8 +27,8 @@ from tailerd.clock import zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b

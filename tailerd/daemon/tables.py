@@ -19,7 +19,6 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
 from tailerd.formats.detect import commit_folder, find_format, open_table, presumed_format
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import require_part
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import TableStatistics
@@ -28,6 +27,7 @@ from tailerd.maintenance.settings import policies_of
 from tailerd.pipeline.table_explorer import OpenedLog
 from tailerd.registry import is_remote
 from tailerd.state.base import ScratchLocation
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.metered import MeteredStore

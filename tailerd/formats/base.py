@@ -31,9 +31,9 @@ from tailerd.changefeed.limits import (
 from tailerd.changefeed.offset import Offset, Phase, Version, Versions
 from tailerd.clock import Clock
 from tailerd.errors import TailerdError
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.parts import OptionalParts
 from tailerd.state.base import ScratchLocation
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tailerd.errors import ConfigError, TailerdError
-from tailerd.formats.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores, normal_url, within_table
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tailerd.clock import Clock
 from tailerd.formats.detect import find_format
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.maintenance import (
     AskFloor,
     Maintainer,
@@ -20,6 +19,7 @@ from tailerd.formats.statistics import Statistics
 from tailerd.maintenance.pins import PinBoard, with_pins
 from tailerd.maintenance.programs import TableJobs, on_engine
 from tailerd.registry import AUTO
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 

@@ -13,8 +13,8 @@ from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import Backlog, ChangeSource, OpenRequest
 from tailerd.formats.detect import commit_folder, open_table, presumed_format
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.spark.options import ReadOptions, naming
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders

@@ -6,7 +6,8 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Protocol, Self
-from urllib.parse import quote
+
+import xxhash
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import FileExistsAlreadyError, TailerdError
@@ -71,7 +72,8 @@ class CorruptCommits:
             StateInUseError: Another process has taken over the state.
             StorageError: It cannot be written.
         """
-        name = f"{record.version:020}-{quote(record.table_id, safe='')}.json"
+        # Not the id itself: a log may have any text there.
+        name = f"{record.version:020}-{xxhash.xxh3_64_hexdigest(record.table_id.encode())}.json"
         path = f"{self._files.root}/{_FOLDER}/{table}/{name}"
         fields = {**asdict(record), "token": await self._files.require_ownership()}
         body = json.dumps(fields, ensure_ascii=False).encode() + b"\n"

@@ -16,8 +16,8 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import NotATableError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.registry import FORMATS_GROUP
+from tailerd.state.ledger import LedgerPlace
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.formats.tiledb import arrays

@@ -26,7 +26,7 @@ from tailerd.formats.kartothek.state import (
     observe_state,
     operation,
 )
-from tailerd.formats.ledger import Ledger
+from tailerd.state.ledger import Ledger
 from tailerd.storage.base import ObjectStore
 from tailerd.threads import in_thread
 

@@ -16,9 +16,9 @@ from tailerd.formats.kartothek.file_rows import MOST_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, printable
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.plain_schema import decode_schema
+from tailerd.state.ledger import open_ledger
 
 _FILES_AT_ONCE = 500
 

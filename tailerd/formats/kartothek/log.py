@@ -41,7 +41,6 @@ from tailerd.formats.kartothek.reader import KartothekTaskReader, describe_colle
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import folder_of
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.plain_schema import decode_schema, require_columns
 from tailerd.formats.table_log import (
     PlanCache,
@@ -54,6 +53,7 @@ from tailerd.formats.table_log import (
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.state.ledger import open_ledger
 from tailerd.storage.base import ObjectStore
 
 _TASKS_AT_ONCE = 32

@@ -16,7 +16,6 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset, read
 from tailerd.formats.kartothek.garbage import GRACE_SECONDS, Garbage, find_garbage
 from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.kartothek.state import ObservedState
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.maintenance import (
     CLEANUP,
     AskFloor,
@@ -28,6 +27,7 @@ from tailerd.formats.maintenance import (
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
 from tailerd.formats.placement import TablePlace
+from tailerd.state.ledger import open_ledger
 from tailerd.storage.base import FileMeta, ListsFolders, delete_all
 
 _OWN_FOLDER = "_tailerd"

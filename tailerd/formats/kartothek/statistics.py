@@ -14,7 +14,6 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, FileSizes, find_da
 from tailerd.formats.kartothek.file_rows import count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedCommit, ObservedState
-from tailerd.formats.ledger import Ledger, open_ledger
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.formats.statistics import (
@@ -25,6 +24,7 @@ from tailerd.formats.statistics import (
     TableSize,
     size_counts,
 )
+from tailerd.state.ledger import Ledger, open_ledger
 
 
 class KartothekStatistics(CommitStatistics):

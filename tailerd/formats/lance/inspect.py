@@ -19,8 +19,8 @@ from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
 from tailerd.formats.lance.version_log import VersionLog, staged_warning
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
+from tailerd.state.ledger import open_ledger
 
 _FILES_AT_ONCE = 500
 

@@ -33,7 +33,6 @@ from tailerd.formats.lance.protocol.version_names import FIRST, LanceVersions
 from tailerd.formats.lance.reader import LanceTaskReader
 from tailerd.formats.lance.table_files import TableFiles
 from tailerd.formats.lance.version_log import VersionLog, missing_version, staged_warning
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import (
     PlanCache,
@@ -44,6 +43,7 @@ from tailerd.formats.table_log import (
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.state.ledger import open_ledger
 from tailerd.storage.links import RealPlaces
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -24,7 +24,6 @@ from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.version_names import FIRST
 from tailerd.formats.lance.version_log import VersionLog
-from tailerd.formats.ledger import LedgerPlace, open_ledger
 from tailerd.formats.maintenance import (
     CLEANUP,
     AskFloor,
@@ -36,6 +35,7 @@ from tailerd.formats.maintenance import (
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
 from tailerd.formats.placement import TablePlace
+from tailerd.state.ledger import LedgerPlace, open_ledger
 
 if TYPE_CHECKING:
     import lance

@@ -12,7 +12,7 @@ import msgspec
 from tailerd.errors import OffsetError
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import VersionLog
-from tailerd.formats.ledger import Ledger
+from tailerd.state.ledger import Ledger
 
 _SAVED_EVERY = 50
 """Versions between two records: the recorded version should be recent enough to still exist."""

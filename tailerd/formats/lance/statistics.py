@@ -11,7 +11,6 @@ from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import VersionLog
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.placement import TablePlace
 from tailerd.formats.statistics import (
     Columns,
@@ -21,6 +20,7 @@ from tailerd.formats.statistics import (
     TableSize,
     size_counts,
 )
+from tailerd.state.ledger import open_ledger
 
 _COMMITS_AT_ONCE = 50
 _MOST_PENDING = 10_000

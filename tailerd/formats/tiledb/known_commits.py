@@ -9,9 +9,9 @@ import msgspec
 import xxhash
 
 from tailerd.errors import RESET_OR_ON_GAP, RESET_PIPELINE, MissingVersionError, OffsetError
-from tailerd.formats.ledger import Ledger
 from tailerd.formats.tiledb.protocol.commits import Commits
 from tailerd.formats.tiledb.protocol.names import TimedName, timed_name
+from tailerd.state.ledger import Ledger
 
 _IN_MEMORY = 4
 

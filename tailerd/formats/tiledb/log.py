@@ -27,7 +27,6 @@ from tailerd.errors import (
     UnsupportedFeatureError,
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
-from tailerd.formats.ledger import open_ledger
 from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since, source_place
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
@@ -45,6 +44,7 @@ from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.scan import payload_of
 from tailerd.formats.tiledb.task_plan import Range, TaskPlan, operation
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.state.ledger import open_ledger
 
 _ON_LATE = ("apply", "stop")
 _NOT_LATE = LateCommits((), ())

@@ -12,7 +12,6 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.formats.detect import table_format
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.maintenance import (
     AskFloor,
     CleanupPolicy,
@@ -23,6 +22,7 @@ from tailerd.formats.maintenance import (
     no_readers,
 )
 from tailerd.formats.placement import place_at
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower, deleted
 from tests.integration.daemon.running import file_table, run_to_end, write_config

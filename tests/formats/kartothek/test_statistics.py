@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailerd.formats.detect import table_format
-from tailerd.formats.ledger import LedgerPlace
 from tailerd.formats.placement import place_at
 from tailerd.formats.statistics import PendingWork, TableStatistics
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower
 from tests.tables.dataset_writer import DatasetWriter, Rows

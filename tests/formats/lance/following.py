@@ -13,7 +13,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
-from tailerd.formats.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerPlace
 from tailerd.storage.stores import Stores
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)

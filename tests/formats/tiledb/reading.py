@@ -11,7 +11,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
-from tailerd.formats.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerPlace
 from tests.formats.tiledb.arrays import Row, plain
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError
-from tailerd.formats.ledger import Ledger, LedgerPlace, open_ledger
+from tailerd.state.ledger import Ledger, LedgerPlace, open_ledger
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
 
