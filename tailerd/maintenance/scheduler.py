@@ -14,12 +14,12 @@ from functools import partial
 
 from tailerd.backoff import Backoff
 from tailerd.clock import Clock
-from tailerd.errors import TailerdError
+from tailerd.errors import BugError, TailerdError
 from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.needs import PipelinePositions
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
 from tailerd.maintenance.programs import KeptTable, Measurement, TableJobs
-from tailerd.maintenance.table_maintainer import TableMaintainer
+from tailerd.maintenance.table_maintainer import SURVEY, TableMaintainer
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
@@ -243,11 +243,21 @@ class MaintenanceScheduler:
                 finally:
                     # If this method is cancelled, so is the job.
                     self._running.cancel()
-                if not self._running.cancelled():
-                    self._running.result()
+                if not self._running.cancelled() and (error := self._running.exception()):
+                    self._on_bug(name, error)
             if self._is_once:
                 return
             await self._first_of(self._halt, LOOK_SECONDS)
+
+    def _on_bug(self, name: str, error: BaseException) -> None:
+        """Report an unexpected error of a turn: deliveries must not end with it."""
+        bug = BugError(f"Maintenance failed unexpectedly: {error!r}.", remedy="Please report it.")
+        if self._is_once:
+            self.errors.append(bug)
+        self._due_at[name] = self._clock.monotonic() + LONGEST_REST_SECONDS
+        self._telemetry.emit(
+            events.MaintenanceFailed(table=name, job=SURVEY, error_code=bug.code, error=str(bug))
+        )
 
     async def _wait(self) -> None:
         """Wait for a wakeup, or for the next time that a policy named."""
@@ -288,7 +298,7 @@ class MaintenanceScheduler:
         jobs = self._jobs[name]
         try:
             waits = [await maintainer.turn()]
-            size = self._size(name, maintainer)
+            size = self._size(name, maintainer, jobs)
             if size is not None and maintainer.found is not None and not self._halt.is_set():
                 waits.append(await size.turn())
         finally:
@@ -306,14 +316,16 @@ class MaintenanceScheduler:
         # At most half of the time is used here, however many tables there are.
         await self._first_of(self._halt, min(ended - began, LONGEST_REST_SECONDS))
 
-    def _size(self, name: str, maintainer: TableMaintainer) -> _MeasuredTable | None:
+    def _size(
+        self, name: str, maintainer: TableMaintainer, jobs: TableJobs
+    ) -> _MeasuredTable | None:
         """Return what measures a table; None if it is not to be measured, or its format cannot."""
         kept, table = maintainer.kept, maintainer.table
         if not kept.is_measured or self._is_once or table is None or table.statistics is None:
             return None
         if name not in self._sizes:
             self._sizes[name] = _MeasuredTable(
-                name, self._jobs[name].measure, telemetry=self._own, clock=self._clock
+                name, jobs.measure, telemetry=self._own, clock=self._clock
             )
         return self._sizes[name]
 

@@ -396,3 +396,53 @@ async def test_what_is_let_go_is_not_shown_again(tmp_path: Path) -> None:
         removed = len(keeper.told)
         await asyncio.sleep(1.5)
     assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogAssessed)]
+
+
+async def test_a_table_that_is_let_go_in_its_turn_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Kept()
+    handle = keeper._on_message
+
+    def let_go(event: events.Event) -> None:
+        handle(event)
+        if isinstance(event, events.LogAssessed) and event.table == "first":
+            keeper.scheduler.remove_all_but({})
+
+    monkeypatch.setattr(keeper.scheduler, "_telemetry", Telemetry([let_go]))
+    first = living_table(tmp_path / "first")
+    table = KeptTable(
+        place=str(first.folder),
+        folder=str(first.log),
+        policies=wanted(OFTEN),
+        is_alone=True,
+        is_measured=True,
+    )
+    keeper.scheduler.set_tables({"first": table}, {})
+    async with keeper.running() as running:
+        await keeper.until(lambda: keeper.of(events.TableRemoved))
+        keeper.keep(second=living_table(tmp_path / "second"))
+        await keeper.until(
+            lambda: [e.table for e in keeper.of(events.LogMaintained)] == ["second"] * 2
+        )
+        assert not running.done()
+    assert not keeper.of(events.MaintenanceFailed)
+
+
+async def test_an_unexpected_error_of_one_table_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = MaintenanceScheduler._turn
+
+    async def turn(self: MaintenanceScheduler, name: str) -> None:
+        if name == "bad":
+            raise ValueError("unexpected")
+        await whole(self, name)
+
+    monkeypatch.setattr(MaintenanceScheduler, "_turn", turn)
+    keeper = Kept()
+    keeper.keep(bad=living_table(tmp_path / "bad"), good=living_table(tmp_path / "good"))
+    async with keeper.running():
+        await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 2)
+    [failed] = keeper.of(events.MaintenanceFailed)
+    assert (failed.table, failed.error_code) == ("bad", "bug")
