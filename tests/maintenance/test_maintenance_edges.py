@@ -17,7 +17,7 @@ from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.offsets import open_state, reset_offset
 from tailerd.errors import LogChangedError, StateInUseError, StorageError
-from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import LogWriter
 from tailerd.formats.delta.maintenance import policies as delta_policies

@@ -14,7 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest
 from tailerd.formats.delta.changes.log import open_source as open_delta
-from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import Delivery
 from tailerd.storage.memory import MemoryStore

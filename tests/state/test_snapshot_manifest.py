@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tailerd.errors import FileMissingError, OffsetError, StateInUseError, StorageError
-from tailerd.formats.delta.changes.snapshot_spool import Spool, SpooledFiles
+from tailerd.formats.delta.changes.snapshot_files import Spool, SpooledFiles
 from tailerd.formats.delta.protocol.actions import DeletionVectorDescriptor
 from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.file_index import Sizes

@@ -20,7 +20,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.demo import DEMO
 from tailerd.formats.parts import make_demo_table
 from tailerd.sinks.file.config import FileSinkConfig

@@ -8,7 +8,7 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.config.notifications import NotificationsConfig
-from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
+from tailerd.formats.delta.changes.log_continuity import REMOTE_LISTING_SECONDS
 from tailerd.storage.s3.settings import S3Account
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.opening import NOTIFIED_PACE, WatchedFolder, open_watchers

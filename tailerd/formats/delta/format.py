@@ -108,7 +108,7 @@ class DeltaFormat(OptionalParts):
         """
         from tailerd.formats.delta.changes.log import open_source
         from tailerd.formats.delta.changes.partition_zone import PartitionZone
-        from tailerd.formats.delta.changes.snapshot_spool import Spool
+        from tailerd.formats.delta.changes.snapshot_files import Spool
 
         zone = request.options.get("partition_timezone")
         zone_text = None if zone is None else str(zone)

@@ -31,9 +31,9 @@ from tailerd.formats.delta.changes.read import rows_schema
 from tailerd.formats.delta.changes.snapshot_files import (
     LoggedFiles,
     SnapshotFiles,
+    Spool,
     retry_if_log_cleaned_up,
 )
-from tailerd.formats.delta.changes.snapshot_spool import Spool
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 from tailerd.formats.delta.log.live_files import read_live_files
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader

@@ -15,7 +15,7 @@ import msgspec
 
 from tailerd.changefeed.change_task import TaskGroup
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import (

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import chain
 
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.formats.delta.changes.exact_rows import read_exact
-from tailerd.formats.delta.changes.read import column_scans, read_changes
-from tailerd.formats.delta.protocol.data_file import DataFile, data_file
+from tailerd.errors import BugError, MissingDataFileError
+from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
+from tailerd.formats.delta.changes.read import column_scans, no_columns, read_changes, scan_of
+from tailerd.formats.delta.protocol.data_file import DataFile, RowIds, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
-from tailerd.formats.delta.protocol.rewritten_files import RewrittenFiles, files_of, schema_of
-from tailerd.formats.delta.protocol.schema import arrow_field, parse_schema
+from tailerd.formats.delta.protocol.rewritten_files import (
+    RewrittenFiles,
+    files_of,
+    rewritten_files,
+    schema_of,
+)
+from tailerd.formats.delta.protocol.schema import arrow_field, comparable_text, parse_schema
+from tailerd.reading.compared_files import Columns
+from tailerd.reading.compared_rows import read_compared
+from tailerd.reading.file_scan import FieldScan, FileScan
 from tailerd.reading.files_ahead import FilesAhead
+from tailerd.rows.difference import Side
+from tailerd.rows.groups import FilesToCompare
 from tailerd.storage.stores import Stores
 
 
@@ -113,3 +126,167 @@ def _value(file: DataFile, name: str) -> object:
     except OverflowError:
         # Python's years end at 9999, Delta's do not.
         return UNKNOWN
+
+
+ROW_ID = "_metadata.row_id"
+ROW_COMMIT_VERSION = "_metadata.row_commit_version"
+_ROW_IDS = (ROW_ID, ROW_COMMIT_VERSION)
+"""Spark's column names; a table with a column of such a name is compared by value."""
+
+
+class ExactCommit:
+    """The `ComparedCommit` of a task from `exact_task`.
+
+    Args:
+        memory_bytes: Maximum memory for a deletion vector.
+        files: Opens vectors.
+    """
+
+    def __init__(self, task: ChangeTask, memory_bytes: int, files: FilesAhead) -> None:
+        self._payload = _comparable(rewritten_files(task))
+        self._version = task.version
+        self._memory_bytes = memory_bytes
+        self._files = files
+
+    @property
+    def groups(self) -> Sequence[FilesToCompare]:
+        """Its files; each is in one group."""
+        return self._payload.groups
+
+    @property
+    def key(self) -> Sequence[str]:
+        """Key columns by which a delete and an insert are paired to an update; empty for none."""
+        return self._payload.key or self.row_ids[:1]
+
+    @property
+    def row_ids(self) -> Sequence[str]:
+        """Columns that are equal exactly if a row was carried over, the row id first."""
+        return _ROW_IDS if self._has_row_ids else ()
+
+    @property
+    def prefix(self) -> str:
+        """Distinguishes the places of net rows from those of the version's own commit."""
+        return self._payload.prefix
+
+    def numbers(self, side: Side) -> Sequence[int]:
+        """Return the task positions of a side's files."""
+        payload = self._payload
+        return payload.removed_tasks if side is Side.REMOVED else payload.added_tasks
+
+    def schema(self, columns: Columns = None) -> pa.Schema:
+        """Return the schema of the rows of both sides."""
+        fields = [scan.target for scan in column_scans(self._payload.schema, columns)]
+        fields += [pa.field(name, pa.int64()) for name in self._ids_of(columns)]
+        return pa.schema(fields)
+
+    def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
+        """Return how to read a file: all rows that its vectors select.
+
+        Raises:
+            TableError: An old writer omitted its partition values.
+        """
+        file = self._file(side, number)
+        scan = scan_of(
+            file,
+            columns,
+            self._files.open_unplanned,
+            version=self._version,
+            is_removed=side is Side.REMOVED,
+        )
+        if not (wanted := self._ids_of(columns)):
+            return scan
+        ids = _id_scans(file.row_ids)
+        return replace(scan, fields=(*scan.fields, *(ids[name] for name in wanted)))
+
+    def selects_nothing(self, side: Side, number: int) -> bool:
+        """Return whether the vectors of a file select no row."""
+        rows = self._file(side, number).rows
+        return selects_nothing(rows, self._files.open_unplanned, self._memory_bytes)
+
+    def missing(self, url: str) -> MissingDataFileError:
+        """Return the error for a missing file."""
+        return missing_data_file(url)
+
+    @cached_property
+    def _has_row_ids(self) -> bool:
+        fields = parse_schema(self._payload.schema.text).fields
+        files = chain(self._payload.removed, self._payload.added)
+        is_clear = not any(field.name in _ROW_IDS for field in fields)
+        return is_clear and all(file.row_ids is not None for file in files)
+
+    def _ids_of(self, columns: Columns) -> Sequence[str]:
+        """Return the given columns that are row ids."""
+        return [name for name in self.row_ids if columns is not None and name in columns]
+
+    def _file(self, side: Side, number: int) -> DataFile:
+        return (self._payload.removed if side is Side.REMOVED else self._payload.added)[number]
+
+
+def _id_scans(ids: RowIds | None) -> dict[str, FieldScan]:
+    """Return how to read the row-tracking columns of a file."""
+    if ids is None:
+        raise BugError("The ids of rows were asked for where they are not known.")
+    return {
+        ROW_ID: FieldScan(
+            target=pa.field(ROW_ID, pa.int64()),
+            name=ids.id_column,
+            first_default=ids.first_id,
+        ),
+        ROW_COMMIT_VERSION: FieldScan(
+            target=pa.field(ROW_COMMIT_VERSION, pa.int64()),
+            name=ids.version_column,
+            default=pa.scalar(ids.commit_version, pa.int64()),
+        ),
+    }
+
+
+def read_exact(
+    task: ChangeTask, limit: BatchLimit, columns: Sequence[str] | None, files: FilesAhead
+) -> Iterator[ChangeBatch]:
+    """Read the change rows of an exact commit; blocking, for worker threads and executors.
+
+    Args:
+        columns: Logical names to return, as far as the version has them; None for all.
+        files: Opens the files.
+
+    Raises:
+        TableError: A file is missing or damaged, or the table has no columns.
+    """
+    payload = rewritten_files(task)
+    if not parse_schema(payload.schema.text).fields:
+        raise no_columns(task.version, next(chain(payload.removed, payload.added)).url)
+    # Columns that are compared, but cannot be delivered, must not be wanted.
+    column_scans(payload.schema, None if columns is None else tuple(columns))
+    commit = ExactCommit(task, limit.memory_bytes, files)
+    batches = read_compared(task, commit, limit, columns, files)
+    return map(_as_updates, batches) if payload.are_updates else batches
+
+
+def _comparable(payload: RewrittenFiles) -> RewrittenFiles:
+    def change(schema: TableSchema) -> TableSchema:
+        text = comparable_text(schema.text)
+        return schema if text is schema.text else replace(schema, text=text)
+
+    return replace(
+        payload,
+        schema=change(payload.schema),
+        removed=tuple(replace(file, schema=change(file.schema)) for file in payload.removed),
+        added=tuple(replace(file, schema=change(file.schema)) for file in payload.added),
+    )
+
+
+_IMAGES = {
+    ChangeType.DELETE.value: ChangeType.UPDATE_PREIMAGE,
+    ChangeType.INSERT.value: ChangeType.UPDATE_POSTIMAGE,
+}
+
+
+def _as_updates(batch: ChangeBatch) -> ChangeBatch:
+    kinds = batch.change_type
+    if isinstance(kinds, ChangeType):
+        return replace(batch, change_type=_IMAGES.get(kinds.value, kinds))
+    codes = kinds if pa.types.is_dictionary(kinds.type) else kinds.dictionary_encode()
+    words = pa.array([str(_IMAGES.get(word, word)) for word in codes.dictionary.to_pylist()])
+    # Encoded again, because two words may have become one.
+    named = pa.DictionaryArray.from_arrays(codes.indices, words).cast(pa.string())
+    return replace(batch, change_type=named.dictionary_encode())

@@ -11,8 +11,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log import open_source as open_delta
-from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
-from tailerd.formats.delta.changes.relist_policy import REMOTE_LISTING_SECONDS
+from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS, REMOTE_LISTING_SECONDS
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore

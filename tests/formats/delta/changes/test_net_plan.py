@@ -13,7 +13,7 @@ from tailerd.errors import PathOutsideTableError, StorageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.net_plan import NetPlan, NetPlanFile
-from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import rewritten_files

@@ -13,7 +13,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, ZoneAssumedError
 from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
-from tailerd.formats.delta.changes.snapshot_spool import Spool
+from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.protocol.data_file import data_file
 from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder

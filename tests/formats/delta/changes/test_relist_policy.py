@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd.formats.delta.changes.relist_policy import SAFETY_LISTING_SECONDS, RelistPolicy
+from tailerd.formats.delta.changes.log_continuity import SAFETY_LISTING_SECONDS, RelistPolicy
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.storage.local import LocalStore

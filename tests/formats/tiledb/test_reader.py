@@ -13,7 +13,7 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import StorageError
-from tailerd.formats.tiledb.change_order import in_order
+from tailerd.formats.tiledb.reader import in_order
 from tailerd.formats.tiledb.step_rows import ChangedRows
 
 ORDER = ("delete", "update_preimage", "insert")

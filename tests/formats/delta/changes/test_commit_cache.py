@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailerd.formats.delta.changes.table_state_history import TableStateHistory
+from tailerd.formats.delta.changes.commit_cache import TableStateHistory
 from tailerd.formats.delta.protocol.actions import Metadata, Protocol
 from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.snapshot import TableState
