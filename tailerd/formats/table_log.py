@@ -20,6 +20,7 @@ from tailerd.changefeed.points import show_ms
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.placement import allowed_places
+from tailerd.formats.plain_schema import decode_schema
 from tailerd.storage.base import ObjectStore, OpensAhead
 from tailerd.storage.links import RealPlaces
 from tailerd.storage.stores import within_table
@@ -27,7 +28,10 @@ from tailerd.storage.stores import within_table
 _PLANS_IN_MEMORY = 4
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
 """What a bucket sends in some tenths of a second: enough to hide the latency of a request."""
+_TASKS_AT_ONCE = 32
+"""A log may request the sizes of the files of so many tasks together."""
 _Plan = TypeVar("_Plan")
+_Planned = TypeVar("_Planned", bound="PlannedRows")
 
 
 @dataclass(kw_only=True)
@@ -105,6 +109,56 @@ class StepPlan:
                     return position
                 position = task.position + 1
         return None
+
+
+class PlannedRows(Protocol):
+    """The content of a task, before its step gives it a position."""
+
+    @property
+    def schema(self) -> bytes:
+        """The columns of the rows, as encoded by `plain_schema`."""
+        ...
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The data files that are read."""
+        ...
+
+
+@dataclass(kw_only=True)
+class ListedStep(StepPlan, Generic[_Planned]):
+    """A step whose tasks are listed when it is planned, and counted from 0."""
+
+    planned: Sequence[_Planned]
+
+    async def make_tasks(self, planned: Sequence[_Planned], start: int) -> Sequence[ChangeTask]:
+        """Return the tasks at the positions from `start` on; the first of them, at least one."""
+        raise NotImplementedError
+
+    async def tasks(self, start: int, until: int | None) -> AsyncIterator[Sequence[ChangeTask]]:
+        """Yield the tasks from a position on."""
+        end = len(self.planned) if until is None else until
+        while start < end:
+            last = min(start + _TASKS_AT_ONCE, end)
+            tasks = await self.make_tasks(self.planned[start:last], start)
+            yield tasks
+            start += len(tasks)
+
+    async def schemas(self, start: int) -> AsyncIterator[tuple[int, Version, pa.Schema]]:
+        """Yield where the schema of tasks changes, from a position on."""
+        last = b""
+        for position, task in enumerate(self.planned[start:], start):
+            if task.schema != last:
+                last = task.schema
+                yield position, self.version, decode_schema(last)
+
+    def count_files(self, task: ChangeTask) -> int:
+        """Return how many data files a task reads."""
+        return len(self.planned[task.position].files)
+
+    def local_files(self, tasks: Sequence[ChangeTask]) -> Iterable[str]:
+        """Return the data files of tasks."""
+        return (file for task in tasks for file in self.planned[task.position].files)
 
 
 class TableLog(Versions, Protocol):

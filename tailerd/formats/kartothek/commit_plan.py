@@ -53,8 +53,8 @@ class FileTask:
     schema: bytes
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """All files that it reads."""
+    def files(self) -> tuple[str, ...]:
+        """Keys of all files that it reads."""
         return (*self.removed, *self.added)
 
 

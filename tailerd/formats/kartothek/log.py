@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,9 +43,9 @@ from tailerd.formats.kartothek.state import ObservedState, origin_of
 from tailerd.formats.kartothek.table_schema import folder_of
 from tailerd.formats.plain_schema import decode_schema, require_columns
 from tailerd.formats.table_log import (
+    ListedStep,
     PlanCache,
     SourcePlace,
-    StepPlan,
     TableLog,
     ahead_bytes,
     no_commit_since,
@@ -56,8 +56,6 @@ from tailerd.formats.versioned_source import VersionedSource, open_log
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.base import ObjectStore
 
-_TASKS_AT_ONCE = 32
-"""Tasks whose files' sizes are requested together."""
 _REFUSED = {
     ChangeMode.CDF: "which has no change data feed",
     ChangeMode.NET: "whose former states cannot be compared",
@@ -65,60 +63,49 @@ _REFUSED = {
 
 
 @dataclass(kw_only=True)
-class KartothekStep(StepPlan):
+class KartothekStep(ListedStep[FileTask]):
     """The plan of a commit or a snapshot."""
 
-    planned: Sequence[FileTask]
     log: KartothekLog
 
     async def size_bytes(self) -> int:
-        """Return the bytes of all files."""
-        await self.log.request_sizes(self.planned)
-        sizes = [await self.log.find_sizes(task) for task in self.planned]
-        return sum(sum(each.values()) for each in sizes)
-
-    async def tasks(self, start: int, until: int | None) -> AsyncIterator[Sequence[ChangeTask]]:
-        """Yield the tasks from a position on; the sizes of their files are requested in groups.
+        """Return the bytes of all files.
 
         Raises:
-            FilesCollectedError, MissingDataFileError: A file does not exist any more.
+            FilesCollectedError, MissingDataFileError: One does not exist any more.
         """
-        end = len(self.planned) if until is None else until
-        for first in range(start, end, _TASKS_AT_ONCE):
-            some = self.planned[first : min(first + _TASKS_AT_ONCE, end)]
-            await self.log.request_sizes(some)
-            yield [await self._task(first + number, task) for number, task in enumerate(some)]
+        sizes = await self.log.find_sizes(self.planned)
+        if len(sizes) < len(self.planned):
+            await self.log.find_sizes(self.planned[len(sizes) :])
+        return sum(sizes)
 
-    async def _task(self, position: int, task: FileTask) -> ChangeTask:
+    async def make_tasks(self, planned: Sequence[FileTask], start: int) -> Sequence[ChangeTask]:
+        """Return the tasks at the positions from `start` on, up to one with a missing file.
+
+        Raises:
+            FilesCollectedError, MissingDataFileError: That is the first.
+        """
         is_snapshot = self.kind is ChangeSourceKind.SNAPSHOT
-        return ChangeTask(
-            version=self.version,
-            timestamp_us=self.timestamp_us,
-            position=position,
-            change_source=ChangeSourceKind.SNAPSHOT if is_snapshot else _kind([task]),
-            change_type=task.change,
-            size_bytes=sum((await self.log.find_sizes(task)).values()),
-            format=FORMAT,
-            payload=self.log.make_payload(task),
-            table_id=self.table_id,
-        )
-
-    async def schemas(self, start: int) -> AsyncIterator[tuple[int, Version, pa.Schema]]:
-        """Yield where the schema of tasks changes, from a position on."""
-        last = b""
-        for position, task in enumerate(self.planned[start:], start):
-            if task.schema != last:
-                last = task.schema
-                yield position, self.version, decode_schema(task.schema)
-
-    def count_files(self, task: ChangeTask) -> int:
-        """Return how many data files a task reads."""
-        return len(self.planned[task.position].keys)
+        return [
+            ChangeTask(
+                version=self.version,
+                timestamp_us=self.timestamp_us,
+                position=position,
+                change_source=ChangeSourceKind.SNAPSHOT if is_snapshot else _kind([task]),
+                change_type=task.change,
+                size_bytes=size,
+                format=FORMAT,
+                payload=self.log.make_payload(task),
+                table_id=self.table_id,
+            )
+            for position, (task, size) in enumerate(
+                zip(planned, await self.log.find_sizes(planned), strict=False), start
+            )
+        ]
 
     def local_files(self, tasks: Sequence[ChangeTask]) -> Iterable[str]:
         """Return the data files of tasks, not their links."""
-        keys = (key for task in tasks for key in self.planned[task.position].keys)
-        return map(self.log.address.path, keys)
+        return map(self.log.address.path, ListedStep.local_files(self, tasks))
 
 
 class KartothekLog(ConsecutiveVersions, TableLog):
@@ -330,7 +317,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             kind=kind,
             table_id=state.table_id,
             following=self.next_version(version),
-            max_files=sum(len(task.keys) for task in planned),
+            max_files=sum(len(task.files) for task in planned),
             is_whole=False,
             planned=planned,
             log=self,
@@ -342,29 +329,35 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             raise self._gap(version)
         return state
 
-    async def request_sizes(self, tasks: Sequence[FileTask]) -> None:
-        """Request the sizes of many files concurrently into the cache."""
-        await self._history.sizes.fetch_sizes([key for task in tasks for key in task.keys])
+    async def find_sizes(self, tasks: Sequence[FileTask]) -> list[int]:
+        """Return the bytes of the files of tasks, whose sizes are requested concurrently.
 
-    async def find_sizes(self, task: FileTask) -> dict[str, int]:
-        """Return the sizes of a task's files.
+        Ends before a task with a missing file, unless that is the first.
 
         Raises:
-            FilesCollectedError: One was deleted as garbage.
+            FilesCollectedError: A file of the first was deleted as garbage.
             MissingDataFileError: One that the current metadata references is missing.
         """
-        keys = task.keys
-        sizes = await self._history.sizes.fetch_sizes(keys)
-        gone = next((key for key in keys if key not in sizes), None)
-        if gone is None:
-            return sizes
-        url = self._url(gone)
-        if gone in self._history.newest.keys:
-            raise MissingDataFileError(
-                f"The data file {url} does not exist, although the dataset's metadata names it.",
-                remedy="It was not deleted by garbage collection: restore it.",
-            )
-        raise describe_collected(url)
+        sizes = await self._history.sizes.fetch_sizes([key for each in tasks for key in each.files])
+        found: list[int] = []
+        for task in tasks:
+            gone = next((key for key in task.files if key not in sizes), None)
+            if gone is None:
+                found.append(sum(sizes[key] for key in task.files))
+            elif found:
+                break
+            else:
+                raise self._missing(gone)
+        return found
+
+    def _missing(self, key: str) -> MissingVersionError | MissingDataFileError:
+        url = self._url(key)
+        if key not in self._history.newest.keys:
+            return describe_collected(url)
+        return MissingDataFileError(
+            f"The data file {url} does not exist, although the dataset's metadata names it.",
+            remedy="It was not deleted by garbage collection: restore it.",
+        )
 
     def _url(self, key: str) -> str:
         return self._store.url_of(self.address.path(key))

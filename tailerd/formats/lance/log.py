@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -22,8 +22,6 @@ from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import (
     FORMAT,
-    payload_of,
-    schema_of,
 )
 from tailerd.formats.lance.planner import Comparison, LancePlanner, PlannedTask
 from tailerd.formats.lance.protocol.columns import columns_schema
@@ -35,8 +33,8 @@ from tailerd.formats.lance.table_files import TableFiles
 from tailerd.formats.lance.version_log import VersionLog, missing_version, staged_warning
 from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import (
+    ListedStep,
     PlanCache,
-    StepPlan,
     TableLog,
     no_commit_since,
     source_place,
@@ -47,55 +45,33 @@ from tailerd.state.ledger import open_ledger
 from tailerd.storage.links import RealPlaces
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_TASKS_AT_ONCE = 1000
 
 
 @dataclass(kw_only=True)
-class LanceStep(StepPlan):
+class LanceStep(ListedStep[PlannedTask]):
     """The plan of a commit, a snapshot or a difference."""
-
-    planned: Sequence[PlannedTask]
 
     async def size_bytes(self) -> int:
         """Return the bytes of all tasks."""
         return sum(task.size_bytes for task in self.planned)
 
-    async def tasks(self, start: int, until: int | None) -> AsyncIterator[Sequence[ChangeTask]]:
-        """Yield the tasks from a position on."""
-        end = len(self.planned) if until is None else until
-        for first in range(start, end, _TASKS_AT_ONCE):
-            some = self.planned[first : min(first + _TASKS_AT_ONCE, end)]
-            yield [self._task(first + number, task) for number, task in enumerate(some)]
-
-    def _task(self, position: int, task: PlannedTask) -> ChangeTask:
-        return ChangeTask(
-            version=self.version,
-            timestamp_us=self.timestamp_us,
-            position=position,
-            change_source=task.kind,
-            change_type=task.change,
-            size_bytes=task.size_bytes,
-            format=FORMAT,
-            payload=task.payload,
-            num_records=task.rows,
-            table_id=self.table_id,
-        )
-
-    async def schemas(self, start: int) -> AsyncIterator[tuple[int, Version, pa.Schema]]:
-        """Yield where the schema of tasks changes, from a position on."""
-        last = b""
-        for position, task in enumerate(self.planned[start:], start):
-            if task.payload.schema != last:
-                last = task.payload.schema
-                yield position, self.version, schema_of(task.payload)
-
-    def count_files(self, task: ChangeTask) -> int:
-        """Return how many data files a task reads."""
-        return len(payload_of(task).files)
-
-    def local_files(self, tasks: Sequence[ChangeTask]) -> Iterable[str]:
-        """Return the data files of tasks."""
-        return (url for task in tasks for url in payload_of(task).files)
+    async def make_tasks(self, planned: Sequence[PlannedTask], start: int) -> Sequence[ChangeTask]:
+        """Return the tasks at the positions from `start` on."""
+        return [
+            ChangeTask(
+                version=self.version,
+                timestamp_us=self.timestamp_us,
+                position=position,
+                change_source=task.kind,
+                change_type=task.change,
+                size_bytes=task.size_bytes,
+                format=FORMAT,
+                payload=task.payload,
+                num_records=task.rows,
+                table_id=self.table_id,
+            )
+            for position, task in enumerate(planned, start)
+        ]
 
 
 class LanceLog(LanceVersions, TableLog):
@@ -327,7 +303,7 @@ class LanceLog(LanceVersions, TableLog):
             kind=kind,
             table_id=self.table_id,
             following=self.next_version(version),
-            max_files=sum(len(task.payload.files) for task in planned),
+            max_files=sum(len(task.files) for task in planned),
             planned=planned,
         )
 

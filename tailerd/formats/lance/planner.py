@@ -58,6 +58,16 @@ class PlannedTask:
     size_bytes: int
     rows: int | None = None
 
+    @property
+    def schema(self) -> bytes:
+        """The columns of the rows."""
+        return self.payload.schema
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """URLs of the data files."""
+        return self.payload.files
+
 
 @dataclass(frozen=True, slots=True)
 class _Version:
