@@ -53,6 +53,8 @@ from tailerd.formats.base import (
 )
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.parts import OptionalParts
+from tailerd.formats.table_log import StepPlan, TableLog
+from tailerd.formats.versioned_source import open_log
 from tailerd.records.base import (
     Envelope,
     FormatOptions,
@@ -121,12 +123,14 @@ __all__ = [
     "SinkError",
     "SinkResources",
     "StartWord",
+    "StepPlan",
     "StorageError",
     "StoreProvider",
     "Stores",
     "TableError",
     "TableFormat",
     "TableIdentity",
+    "TableLog",
     "TableRecords",
     "TableRecreatedError",
     "TailerdError",
@@ -137,6 +141,7 @@ __all__ = [
     "Version",
     "WritesRemotely",
     "may_pass",
+    "open_log",
     "parse_point",
     "parse_start",
     "path_of",

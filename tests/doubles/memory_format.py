@@ -5,8 +5,9 @@ Its versions are 10, 20, 30, ...: whoever adds one to a version asks for one tha
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tailerd.plugins import (
     BugError,
     Capabilities,
     ChangeBatch,
+    ChangeSource,
     ChangeSourceKind,
     ChangeTask,
     ChangeType,
@@ -34,20 +36,16 @@ from tailerd.plugins import (
     Offset,
     OpenRequest,
     OptionalParts,
-    Phase,
-    ReadLimit,
     RowPlaces,
-    SchemaStep,
-    StartWord,
+    StepPlan,
     Stores,
     TableIdentity,
+    TableLog,
     TableRecreatedError,
-    TaskGroup,
     UsageError,
     Version,
     may_pass,
-    parse_point,
-    parse_start,
+    open_log,
     path_of,
     to_ms,
 )
@@ -179,21 +177,50 @@ def _changes(task: ChangeTask) -> tuple[Change, ...]:
     return task.payload.changes
 
 
-class MemorySource:
-    """Changes of one table; every look reads the file again."""
+@dataclass(kw_only=True)
+class MemoryStep(StepPlan):
+    """Changes, some of them in each task."""
+
+    changes: Sequence[Change]
+    task_rows: int
+
+    async def size_bytes(self) -> int:
+        return 100 * len(self.changes)
+
+    async def tasks(self, start: int, until: int | None) -> AsyncIterator[Sequence[ChangeTask]]:
+        for position in range(start, self.max_files if until is None else until):
+            first = position * self.task_rows
+            some = self.changes[first : first + self.task_rows]
+            task = ChangeTask(
+                version=self.version,
+                timestamp_us=self.timestamp_us,
+                position=position,
+                change_source=self.kind,
+                change_type=None,
+                size_bytes=100 * len(some),
+                format=NAME,
+                payload=Share(tuple(some)),
+                num_records=len(some),
+                table_id=self.table_id,
+            )
+            yield [task]
+
+    async def schemas(self, start: int) -> AsyncIterator[tuple[int, Version, pa.Schema]]:
+        yield start, self.version, SCHEMA
+
+
+class MemoryLog(TableLog):
+    """The versions of one table; every poll reads the file again."""
 
     def __init__(self, place: str, request: OpenRequest, store: ObjectStore, root: str) -> None:
-        self._place, self._request = place, request
+        self.name = place
+        self._task_rows = int(str(request.options.get("task_rows", TASK_ROWS)))
         self._store, self._path = store, f"{root}/{FOLDER}/{FILE}"
         self._table = MemoryTable("", {})
 
-    async def look(self) -> MemoryTable:
+    async def refresh(self) -> Version:
         self._table = MemoryTable.load((await self._store.get(self._path)).decode())
-        return self._table
-
-    @property
-    def name(self) -> str:
-        return self._place
+        return Version(self._table.head)
 
     @property
     def table_id(self) -> str:
@@ -206,149 +233,82 @@ class MemorySource:
     def next_version(self, version: Version) -> Version:
         return Version(max(STEP, (version // STEP + 1) * STEP))
 
-    async def initial_offset(self, start: str) -> Offset:
-        table = await self.look()
-        behind = self.next_version(Version(table.head))
-        match parse_start(start):
-            case StartWord.SNAPSHOT:
-                return await self.offset_at(Version(table.head), Phase.SNAPSHOT)
-            case StartWord.LATEST:
-                return await self.offset_at(behind)
-            case int(number):
-                version = self.next_version(self.version_before(Version(number)))
-                if not table.first <= version <= behind:
-                    raise MissingVersionError(f"Version {version} is not there.")
-                return await self.offset_at(version)
-            case time:
-                later = [v for v in table.commits if v * 1000 >= to_ms(time, round_up=True)]
-                if not later:
-                    raise UsageError(f"There is no commit at or after {time.isoformat()}.")
-                return await self.offset_at(Version(max(min(later), table.first)))
+    async def locate_version(self, version: Version) -> Version:
+        found = self.next_version(self.version_before(version))
+        if not self._table.first <= found <= self.next_version(Version(self._table.head)):
+            raise MissingVersionError(f"Version {found} is not there.")
+        return found
 
-    async def offset_at(self, version: Version, phase: Phase = Phase.FOLLOW) -> Offset:
-        return Offset(table_id=self.table_id, version=version, phase=phase)
+    async def find_first_since(self, time: datetime.datetime) -> Version:
+        later = [v for v in self._table.commits if v * 1000 >= to_ms(time, round_up=True)]
+        if not later:
+            raise UsageError(f"There is no commit at or after {time.isoformat()}.")
+        return Version(max(min(later), self._table.first))
 
-    async def end_version(self, end: str) -> Version:
-        match parse_point(end):
-            case int(version):
-                return Version(version)
-            case time:
-                before = [v for v in self._table.commits if v * 1000 <= to_ms(time)]
-                if not before:
-                    raise MissingVersionError(f"There is no commit before {time.isoformat()}.")
-                return Version(max(before))
+    async def find_last_until(self, time: datetime.datetime) -> Version:
+        before = [v for v in self._table.commits if v * 1000 <= to_ms(time)]
+        if not before:
+            raise MissingVersionError(f"There is no commit before {time.isoformat()}.")
+        return Version(max(before))
+
+    async def identify(self, offset: Offset, end: Offset | None = None) -> Offset:
+        return replace(offset, table_id=self.table_id)
 
     async def identity(self, version: Version) -> TableIdentity:
         return TableIdentity(table_id=self.table_id, schema_id="" if version < 0 else "one")
 
-    def hear(self, version: int | None) -> None:
-        pass
-
-    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
-        await self.look()
-        at, files = start, limit.max_files
-        while (tasks := self._tasks(at)) is not None:
-            left = tasks[at.position :]
-            if len(left) > files:
-                return at.at(at.position + files) if files else at
-            files -= len(left)
-            at = at.after_version(self)
-        return at
-
-    async def plan(self, start: Offset, end: Offset) -> AsyncIterator[TaskGroup]:
-        await self.look()
-        at = start
-        while at.is_before(end):
-            tasks = self._tasks(at)
-            if tasks is None:
-                raise MissingVersionError(f"Version {at.version} is not there yet.")
-            is_last = (at.version, at.phase) == (end.version, end.phase)
-            reached = end if is_last else at.after_version(self)
-            wanted = tasks[at.position : end.position if is_last else None]
-            yield TaskGroup(
-                start=at,
-                end=reached,
-                version=at.version,
-                timestamp_us=at.version * 1_000_000,
-                change_source=_kind(at),
-                tasks=tuple(wanted),
-            )
-            at = reached
-
-    def _tasks(self, at: Offset) -> list[ChangeTask] | None:
-        """Return all tasks of a version; None where it is not there yet."""
-        table = self._table
-        if at.table_id != table.table_id:
+    async def check(self, offset: Offset) -> None:
+        if offset.table_id != self.table_id:
             raise TableRecreatedError(f"{self.name} is another table than before.")
-        if at.version % STEP or at.version < STEP:
-            raise BugError(f"Somebody counted: there can be no version {at.version}.")
-        if at.phase is Phase.FOLLOW and at.version < table.first:
-            raise MissingVersionError(f"Version {at.version} was dropped.")
-        if at.version > table.head:
+        if offset.version % STEP or offset.version < STEP:
+            raise BugError(f"Somebody counted: there can be no version {offset.version}.")
+
+    async def advance(self, start: Offset, walk: Callable[[], Awaitable[Offset]]) -> Offset:
+        await self.refresh()
+        await self.check(start)
+        return await walk()
+
+    async def commit(self, at: Offset, state: str, end: Offset | None = None) -> MemoryStep | None:
+        if at.version > self._table.head and end is None:
             return None
-        changes = table.commits[at.version]
-        if at.phase is Phase.SNAPSHOT:
-            changes = [(ChangeType.INSERT.value, *row) for row in table.rows(at.version)]
-        size = int(str(self._request.options.get("task_rows", TASK_ROWS)))
-        return [
-            ChangeTask(
-                version=at.version,
-                timestamp_us=at.version * 1_000_000,
-                position=position,
-                change_source=_kind(at),
-                change_type=None,
-                size_bytes=100 * len(some),
-                format=NAME,
-                payload=Share(tuple(some)),
-                num_records=len(some),
-                table_id=table.table_id,
-            )
-            for position, some in enumerate(
-                changes[first : first + size] for first in range(0, len(changes), size)
-            )
-        ]
+        if not self._table.first <= at.version <= self._table.head:
+            raise MissingVersionError(f"Version {at.version} is not there.")
+        return self._step(at, ChangeSourceKind.CDC, self._table.commits[at.version])
 
-    async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
-        if start.is_before(end):
-            yield SchemaStep(offset=start, version=start.version, schema=SCHEMA)
+    async def snapshot(self, at: Offset, state: str, end: Offset | None = None) -> MemoryStep:
+        rows = [(ChangeType.INSERT.value, *row) for row in self._table.rows(at.version)]
+        return self._step(at, ChangeSourceKind.SNAPSHOT, rows)
 
-    def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
-        return MemoryReader().read(task, limit, self._request.columns)
-
-    @property
-    def run_bytes(self) -> int:
-        return 0
-
-    def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
-        return MemoryReader().read_run(tasks, limit, self._request.columns)
-
-    async def backlog(self, start: Offset) -> Backlog:
-        table = await self.look()
-        waiting = [v for v in table.commits if v >= start.version]
-        return Backlog(
-            head_version=Version(table.head),
-            versions=len(waiting),
-            head_timestamp_ms=table.head * 1000,
-            oldest_undelivered_timestamp_ms=min(waiting) * 1000 if waiting else None,
+    def _step(self, at: Offset, kind: ChangeSourceKind, changes: Sequence[Change]) -> MemoryStep:
+        return MemoryStep(
+            version=at.version,
+            timestamp_us=at.version * 1_000_000,
+            kind=kind,
+            table_id=self.table_id,
+            following=self.next_version(at.version),
+            max_files=-(-len(changes) // self._task_rows),
+            is_whole=False,
+            is_alone=kind is ChangeSourceKind.SNAPSHOT,
+            changes=changes,
+            task_rows=self._task_rows,
         )
 
-    async def commit(self, end: Offset) -> None:
-        pass
-
-    async def arrow_schema(self) -> pa.Schema:
-        return await self.schema_at(Version(self._table.head), self._request.columns)
-
-    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+    async def schema(self, version: Version | None, columns: Sequence[str] | None) -> pa.Schema:
         if unknown := [name for name in columns or () if name not in SCHEMA.names]:
             raise UsageError(f"There is no column {unknown[0]!r}.")
-        if version not in self._table.commits:
+        if version is not None and version not in self._table.commits:
             raise MissingVersionError(f"Version {version} is not there.")
         return pa.schema([f for f in SCHEMA if columns is None or f.name in columns])
 
-
-def _kind(at: Offset) -> ChangeSourceKind:
-    is_snapshot = at.phase is Phase.SNAPSHOT
-    return ChangeSourceKind.SNAPSHOT if is_snapshot else ChangeSourceKind.CDC
+    async def backlog(self, start: Offset) -> Backlog:
+        head = await self.refresh()
+        waiting = [v for v in self._table.commits if v >= start.version]
+        return Backlog(
+            head_version=head,
+            versions=len(waiting),
+            head_timestamp_ms=head * 1000,
+            oldest_undelivered_timestamp_ms=min(waiting) * 1000 if waiting else None,
+        )
 
 
 def _version_of(name: str) -> Version | None:
@@ -379,11 +339,11 @@ class MemoryFormat(OptionalParts):
     def is_at(self, place: str) -> bool:
         return Path(self.folder(place)).is_dir()
 
-    async def open(self, place: str, request: OpenRequest) -> MemorySource:
+    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
         store, root = request.stores.locate(place)
         if not await self.detect(store, root):
             raise NotATableError(f"{place} holds no table of the tests.")
         wrapped = request.wrap_store(store) if request.wrap_store else store
-        source = MemorySource(place, request, wrapped, root)
-        await source.look()
-        return source
+        log = MemoryLog(place, request, wrapped, root)
+        await log.refresh()
+        return open_log(log, self.reader, request)
