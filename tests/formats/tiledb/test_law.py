@@ -12,7 +12,8 @@ import pytest
 import tiledb
 
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import MissingVersionError
 from tailerd.formats.tiledb import task_plan
 from tailerd.formats.tiledb.scan import payload_of
@@ -114,6 +115,28 @@ async def test_a_large_step_is_read_in_ranges_and_shows_it_nowhere(
     assert max(ranges for ranges, _ in whole) == 0
     assert max(ranges for ranges, _ in cut) > 3
     assert [rows for _, rows in cut] == [rows for _, rows in whole]
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+async def test_a_snapshot_in_shares_goes_on_after_restarts(
+    tmp_path: Path, has_ledger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ledger = tmp_path / "array", tmp_path / "ledger" if has_ledger else None
+    times = written(path, random.Random("shares"), "sparse")
+    monkeypatch.setattr(task_plan, "SHARE_BYTES", 4000)
+    at = await (await opened(path, ledger)).initial_offset("snapshot")
+    found: list[tuple[str, arrays.Row]] = []
+    steps = 0
+    while at.phase is Phase.SNAPSHOT:
+        source = await opened(path, ledger)
+        at = Offset.from_json(at.to_json())
+        end = await source.latest_offset(at, ReadLimit(max_files=1, max_bytes=1))
+        found += await changes(source, at, end)
+        # The choice of shares stays with the offset.
+        monkeypatch.setattr(task_plan, "SHARE_BYTES", 10**9)
+        at, steps = end, steps + 1
+    assert steps > 3
+    assert applied(Counter(), found) == arrays.state(path, times[-1])
 
 
 @pytest.mark.parametrize("kind", ["sparse", "duplicates", "sparse_2d"])

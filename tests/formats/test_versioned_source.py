@@ -1,0 +1,90 @@
+"""What the source of every format adds to the versions that a log describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.limits import ReadLimit
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import CorruptLogError
+from tailerd.formats import versioned_source
+from tailerd.formats.base import OpenRequest
+from tailerd.formats.versioned_source import VersionedSource
+from tailerd.storage.stores import Stores
+from tests.doubles.memory_format import MemoryLog, MemoryReader, MemoryStep, MemoryTable
+
+EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
+
+
+class Damaged(MemoryLog):
+    """Version 20 cannot be read."""
+
+    async def commit(self, at: Offset, state: str, end: Offset | None = None) -> MemoryStep | None:
+        if at.version == 20:
+            raise CorruptLogError("Version 20 is damaged.")
+        return await super().commit(at, state, end)
+
+
+async def opened(
+    place: Path, commits: Sequence[int], log: type[MemoryLog] = MemoryLog
+) -> VersionedSource:
+    """Return the source of a table with commits of so many rows, two of them in a task."""
+    table, number = MemoryTable("one", {}), 0
+    for rows in commits:
+        table.commit(*((ChangeType.INSERT.value, number + n, "x") for n in range(rows)))
+        number += rows
+    table.save(place)
+    store, root = Stores().locate(str(place))
+    found = log(str(place), OpenRequest(), store, root)
+    await found.refresh()
+    return VersionedSource(found, MemoryReader(), OpenRequest())
+
+
+@pytest.mark.parametrize(
+    ("max_files", "expected"),
+    [
+        (10, (40, 0)),  # all commits fit
+        (3, (30, 0)),  # the third does not fit the rest
+        (2, (20, 0)),  # the first fits, and nothing more
+        (1, (10, 1)),  # the first does not fit, and is split
+    ],
+)
+async def test_a_step_has_whole_commits_and_splits_only_the_first(
+    tmp_path: Path, max_files: int, expected: tuple[int, int]
+) -> None:
+    source = await opened(tmp_path, [4, 2, 6])
+    start = await source.initial_offset("10")
+    end = await source.latest_offset(start, ReadLimit(max_files=max_files))
+    assert (end.version, end.position) == expected
+
+
+async def test_what_comes_before_a_damaged_commit_is_delivered_first(tmp_path: Path) -> None:
+    source = await opened(tmp_path, [1, 1, 1], Damaged)
+    end = await source.latest_offset(await source.initial_offset("10"), EVERYTHING)
+    assert end.version == 20
+    with pytest.raises(CorruptLogError):
+        await source.latest_offset(end, EVERYTHING)
+
+
+async def test_a_snapshot_is_a_step_of_its_own(tmp_path: Path) -> None:
+    source = await opened(tmp_path, [3, 3])
+    start = await source.offset_at((await source.initial_offset("10")).version, Phase.SNAPSHOT)
+    end = await source.latest_offset(start, EVERYTHING)
+    assert (end.version, end.phase, end.position) == (20, Phase.FOLLOW, 0)
+
+
+async def test_groups_are_bounded_and_join_without_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versioned_source, "GROUP_TASKS", 2)
+    source = await opened(tmp_path, [9, 3])
+    start = await source.initial_offset("10")
+    end = await source.latest_offset(start, EVERYTHING)
+    groups = [group async for group in source.plan(start, end)]
+    assert [len(group.tasks) for group in groups] == [2, 2, 1, 2]
+    assert [group.start for group in groups] == [start, *(group.end for group in groups[:-1])]
+    assert groups[-1].end == end
