@@ -41,14 +41,14 @@ class Mark:
 
 
 def read_mark(text: str) -> Mark | None:
-    """Parse the result of `Mark.to_text`; None for an empty text.
+    """Parse the result of `Mark.to_text`; None if no commits were recorded.
 
     Raises:
         OffsetError: It is not a mark.
     """
-    if not text:
-        return None
     known, _, shares = text.partition("/")
+    if not known:
+        return None
     number, _, digest = known.partition(".")
     try:
         return Mark(int(number), digest, int(shares or 0))
