@@ -1,7 +1,7 @@
 """`tail -f` for lakehouse tables: row changes in Python, on the command line, as a daemon.
 
-`tailerd.changes(place, since=0)`, `tailerd.follow(place)` and `tailerd.table(place)` are described
-in `tailerd.api`. They are loaded when they are first used.
+`tailerd.changes(location, since=0)`, `tailerd.follow(location)` and `tailerd.table(location)` are
+described in `tailerd.api`. They are loaded when they are first used.
 """
 
 from __future__ import annotations

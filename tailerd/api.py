@@ -57,12 +57,12 @@ from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table, require_folder
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.registry import AUTO
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -81,20 +81,20 @@ _STEP = ReadLimit(max_files=1000, max_bytes=256 * 1024**2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    place: str
+    location: str
     changes: ChangeMode = ChangeMode.AUTO
     columns: tuple[str, ...] | None = None
     key: tuple[str, ...] = ()
-    ledger: LedgerPlace | None = None
+    ledger: LedgerLocation | None = None
     allowed_paths: tuple[str, ...] = ()
     table_format: str = AUTO
     options: Mapping[str, object] = field(default_factory=dict)
     stores: Stores = field(default_factory=Stores)
 
     async def open(self) -> ChangeSource:
-        await require_folder(self.place, self.stores)
+        await require_folder(self.location, self.stores)
         return await open_table(
-            self.place,
+            self.location,
             OpenRequest(
                 stores=self.stores,
                 changes=self.changes,
@@ -108,17 +108,17 @@ class _Request:
         )
 
     async def inspection(self) -> TableInspection:
-        await require_folder(self.place, self.stores)
+        await require_folder(self.location, self.stores)
         found = await find_format(
-            self.place, self.table_format, self.allowed_paths, stores=self.stores
+            self.location, self.table_format, self.allowed_paths, stores=self.stores
         )
         inspector = require_part(found.inspector, found.name, "inspection")
         return inspector(
-            place_at(
-                self.place,
+            table_location(
+                self.location,
                 stores=self.stores,
                 allowed=self.allowed_paths,
-                commits=found.folder(self.place),
+                commits=found.folder(self.location),
                 ledger=self.ledger,
             )
         )
@@ -188,7 +188,7 @@ class Changes:
         tables = [pa.Table.from_batches([batch]) for batch in self]
         if not tables:
             return self.schema().empty_table()
-        return _joined(tables, self._request.place)
+        return _joined(tables, self._request.location)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """Return all rows as a pandas DataFrame; options go to `pyarrow.Table.to_pandas`.
@@ -218,7 +218,7 @@ class Changes:
 
     def __repr__(self) -> str:
         until = "" if self._until is None else f", until={self._until!r}"
-        return f"<tailerd.Changes of {self._request.place!r}, since={self._since!r}{until}>"
+        return f"<tailerd.Changes of {self._request.location!r}, since={self._since!r}{until}>"
 
     def _repr_html_(self) -> str:
         """Return the first rows as an HTML table, for notebooks."""
@@ -275,15 +275,15 @@ class Follower:
         at = self._offset or await source.initial_offset(self._since)
         reading = Reading(source=source, read_limit=_STEP, batch_limit=_BATCH)
         watching = watch_table(
-            request.place,
+            request.location,
             request.stores,
             table_format=request.table_format,
             poll_seconds=self._poll_seconds,
         )
         async with watching as wakeup, aclosing(reading.batches(at, wakeup)) as batches:
             async for batch in batches:
-                place = batch.end or batch.start
-                yield FollowedBatch(rows=batch.rows.to_arrow(), offset=place.to_json())
+                location = batch.end or batch.start
+                yield FollowedBatch(rows=batch.rows.to_arrow(), offset=location.to_json())
 
 
 class Table:
@@ -378,10 +378,12 @@ class Table:
         async def ask() -> TableSize:
             request = self._request
             found = await find_format(
-                request.place, request.table_format, request.allowed_paths, stores=request.stores
+                request.location, request.table_format, request.allowed_paths, stores=request.stores
             )
             statistics = require_part(found.statistics, found.name, "statistics")(
-                place_at(request.place, stores=request.stores, allowed=request.allowed_paths)
+                table_location(
+                    request.location, stores=request.stores, allowed=request.allowed_paths
+                )
             )
             await statistics.open(SystemClock().monotonic(), first=None, next_up=None)
             return statistics.size()
@@ -389,11 +391,11 @@ class Table:
         return _run(ask)
 
     def __repr__(self) -> str:
-        return f"<tailerd.Table {self._request.place!r}>"
+        return f"<tailerd.Table {self._request.location!r}>"
 
 
 def changes(
-    place: str,
+    location: str,
     *,
     since: Point,
     until: Point | None = None,
@@ -408,7 +410,7 @@ def changes(
     """Return the row changes of a table between two points; nothing is read yet.
 
     Args:
-        place: A path, or `s3://bucket/prefix`.
+        location: A path, or `s3://bucket/prefix`.
         since, until: Inclusive; see the module's contract.
         changes: `auto`, `cdf`, `files` or `net`, as `tail --changes`.
         columns: Only these, in this order; None for all.
@@ -417,14 +419,14 @@ def changes(
         table_format: Such as `delta`; `auto` recognises it.
         ledger: Folder or URL for what was observed of a table without history, such as a Kartothek
             dataset; without it these observations are kept for one iteration only.
-        allowed_paths: Places outside the table that its log may name.
+        allowed_paths: Locations outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
 
     Raises:
         UsageError: `changes` is not a mode, or a point is neither version nor time.
     """
     request = _request(
-        place,
+        location,
         changes=changes,
         columns=columns,
         key=key,
@@ -437,7 +439,7 @@ def changes(
 
 
 def follow(
-    place: str,
+    location: str,
     *,
     since: Point = "latest",
     offset: str | None = None,
@@ -457,7 +459,7 @@ def follow(
         offset: Where to resume: a `FollowedBatch.offset` that the caller kept; `since` is then not
             used.
         poll_seconds: Longest time between two polls; commits on a local disk are noticed at once.
-        place, changes, columns, key, table_format, ledger, allowed_paths, partition_timezone: As
+        location, changes, columns, key, table_format, ledger, allowed_paths, partition_timezone: As
             `changes`.
 
     Raises:
@@ -465,7 +467,7 @@ def follow(
         OffsetError: The offset cannot be read.
     """
     request = _request(
-        place,
+        location,
         changes=changes,
         columns=columns,
         key=key,
@@ -478,7 +480,7 @@ def follow(
 
 
 def table(
-    place: str,
+    location: str,
     *,
     table_format: str = AUTO,
     columns: Sequence[str] | None = None,
@@ -490,7 +492,7 @@ def table(
     """Return a table to inspect; nothing is read yet. Arguments as `changes`."""
     return Table(
         _request(
-            place,
+            location,
             changes=ChangeMode.AUTO,
             columns=columns,
             key=key,
@@ -503,7 +505,7 @@ def table(
 
 
 def _request(
-    place: str,
+    location: str,
     *,
     changes: str,
     columns: Sequence[str] | None,
@@ -520,11 +522,11 @@ def _request(
             remedy=f"Use one of {', '.join(modes)}.",
         )
     return _Request(
-        place=str(place),
+        location=str(location),
         changes=ChangeMode(changes),
         columns=None if columns is None else tuple(columns),
         key=(key,) if isinstance(key, str) else tuple(key),
-        ledger=None if ledger is None else LedgerPlace(ledger),
+        ledger=None if ledger is None else LedgerLocation(ledger),
         allowed_paths=tuple(allowed_paths),
         table_format=table_format,
         options={"partition_timezone": partition_timezone},
@@ -554,13 +556,13 @@ async def _range(
     return at, last
 
 
-def _joined(tables: Sequence[pa.Table], place: str) -> pa.Table:
+def _joined(tables: Sequence[pa.Table], location: str) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise SchemaChangedError(
-            f"Rows of {place} do not fit one schema, because a column changed its type between two"
-            " versions.",
+            f"Rows of {location} do not fit one schema, because a column changed its type between"
+            " two versions.",
             remedy="Iterate over the batches, or read the versions before and after it separately.",
         ) from error
 

@@ -236,7 +236,7 @@ class TableError(TailerdError):
 
 
 class NotATableError(TableError):
-    """There is no `_delta_log` with commits at this place."""
+    """There is no `_delta_log` with commits at this location."""
 
     code = "not_a_table"
 
@@ -533,7 +533,7 @@ class OffsetError(TailerdError):
 
 
 class PipelineReboundError(OffsetError):
-    """The saved offset belongs to a pipeline with another daemon name or another sink place."""
+    """The saved offset belongs to a pipeline with another daemon name or another sink location."""
 
     code = "pipeline_rebound"
 

@@ -22,7 +22,7 @@ from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.errors import (
     BugError,
     ConfigError,
@@ -114,7 +114,7 @@ __all__ = [
     "Records",
     "RemoteDelivery",
     "RemoteFile",
-    "RowPlaces",
+    "RowPositions",
     "RowWriter",
     "SchemaRegistry",
     "SchemaStep",

@@ -39,11 +39,11 @@ SINKS: dict[str, str] = {
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 
 STORES: Mapping[str, str] = {
-    "file": "tailerd.storage.local:LocalPlaces",
-    "memory": "tailerd.storage.memory:MemoryPlaces",
-    "s3": "tailerd.storage.s3.places:S3Places",
-    "s3a": "tailerd.storage.s3.places:S3Places",
-    "s3n": "tailerd.storage.s3.places:S3Places",
+    "file": "tailerd.storage.local:LocalStoreProvider",
+    "memory": "tailerd.storage.memory:MemoryStoreProvider",
+    "s3": "tailerd.storage.s3.provider:S3StoreProvider",
+    "s3a": "tailerd.storage.s3.provider:S3StoreProvider",
+    "s3n": "tailerd.storage.s3.provider:S3StoreProvider",
 }
 """URL scheme -> the class that finds its stores, a `tailerd.storage.base.StoreProvider`."""
 
@@ -111,7 +111,7 @@ def format_class(name: str) -> type[object]:
 
 
 def store_schemes() -> tuple[str, ...]:
-    """Return the scheme of every place that can be named, sorted."""
+    """Return the scheme of every location that can be named, sorted."""
     return _names(STORES, STORES_GROUP)
 
 
@@ -120,7 +120,7 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
 
     Args:
         scheme: In lower case.
-        url: The place, for the error.
+        url: The location, for the error.
 
     Raises:
         ConfigError: The scheme is not supported, or the distribution that brings it does not load.
@@ -137,18 +137,18 @@ def store_provider(scheme: str, url: str = "") -> type[object]:
     )
 
 
-def is_remote(place: str) -> bool:
-    """Return whether a place is in a store that is reached through a network, such as a bucket.
+def is_remote(location: str) -> bool:
+    """Return whether a location is in a store that is reached through a network, such as a bucket.
 
-    A place with an unsupported scheme is not.
+    A location with an unsupported scheme is not.
 
     Raises:
         ConfigError: The distribution that brings the store does not load.
     """
-    scheme, separator, _ = place.partition("://")
+    scheme, separator, _ = location.partition("://")
     if not separator or scheme.lower() not in store_schemes():
         return False
-    return bool(getattr(store_provider(scheme.lower(), place), "is_remote", False))
+    return bool(getattr(store_provider(scheme.lower(), location), "is_remote", False))
 
 
 def with_first_scheme(url: str) -> str:

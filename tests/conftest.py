@@ -169,17 +169,17 @@ def given_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Found at $TAILERD_TABLES (the archive, or a folder where it is unpacked) or beside the
     checkout. Do not write to it: it may be the user's own copy.
     """
-    place = given_place()
-    if place.is_dir():
-        return place
-    if not place.exists():
-        message = f"The tables written by others are not at {place}; set TAILERD_TABLES."
+    location = given_place()
+    if location.is_dir():
+        return location
+    if not location.exists():
+        message = f"The tables written by others are not at {location}; set TAILERD_TABLES."
         if os.environ.get("CI"):
             pytest.fail(message, pytrace=False)
         pytest.skip(message)
     folder = tmp_path_factory.mktemp("given-tables")
     # Commit timestamps are made of modification times.
-    unpack(place, folder)
+    unpack(location, folder)
     return folder
 
 

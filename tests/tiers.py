@@ -1,7 +1,7 @@
 """Two tiers of tests: what everybody runs every day, and all of it.
 
 `python -m pytest` leaves out what is marked `full`: kills, races, the oracle, long simulations,
-further variants of tests that start processes. `--full` runs all, and so does naming a place.
+further variants of tests that start processes. `--full` runs all, and so does naming a location.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SPARK_OPTIONS = " ".join(
 def choose(config: pytest.Config) -> None:
     """Settle what a run takes, in the process that was started: its workers get what it settles.
 
-    Where no place is named and no number of processes either, several are used, and the durations
-    are kept beside those of the last runs.
+    Where no location is named and no number of processes either, several are used, and the
+    durations are kept beside those of the last runs.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
@@ -69,7 +69,7 @@ def _place_of_durations() -> str:
 def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return tests in the order in which several processes take them.
 
-    Those without a group come in an order that has nothing to do with their places: neighbours
+    Those without a group come in an order that has nothing to do with their locations: neighbours
     wait for the same things, and all processes would wait at one time and none at another. What is
     marked `full` comes first, as a long test at the end leaves the other processes without work.
     """

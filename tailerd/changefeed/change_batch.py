@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -45,8 +45,8 @@ class ChangeBatch:
             dictionary of them, as readers return.
         version, timestamp_us: Commit version and timestamp (microseconds since the epoch, UTC).
         change_source: How the rows were found.
-        places: Their places in the commit, from which row ids are derived. Task readers always set
-            it; None only for rows of other origin.
+        positions: Their positions in the commit, from which row ids are derived. Task readers
+            always set it; None only for rows of other origin.
     """
 
     rows: pa.RecordBatch
@@ -54,7 +54,7 @@ class ChangeBatch:
     version: Version
     timestamp_us: int
     change_source: ChangeSourceKind
-    places: RowPlaces | None = None
+    positions: RowPositions | None = None
 
     @property
     def num_rows(self) -> int:
@@ -74,7 +74,7 @@ class ChangeBatch:
             self,
             rows=self.rows.take(wanted),
             change_type=kinds if isinstance(kinds, ChangeType) else kinds.take(wanted),
-            places=self.places and self.places.take(numbers),
+            positions=self.positions and self.positions.take(numbers),
         )
 
     def slice(self, start: int, count: int) -> Self:
@@ -84,12 +84,12 @@ class ChangeBatch:
             self,
             rows=self.rows.slice(start, count),
             change_type=kinds if isinstance(kinds, ChangeType) else kinds.slice(start, count),
-            places=self.places and self.places.slice(start, count),
+            positions=self.positions and self.positions.slice(start, count),
         )
 
     def ids(self) -> pa.Array | None:
-        """Return the id of each row, `string`: the same in every run; None without places."""
-        return None if self.places is None else self.places.ids(self.version, self.num_rows)
+        """Return the id of each row, `string`: the same in every run; None without positions."""
+        return None if self.positions is None else self.positions.ids(self.version, self.num_rows)
 
     def change_types(self) -> pa.Array:
         """Return `_change_type` of each row as a string array."""

@@ -13,41 +13,41 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineIdentity:
-    """A pipeline is a daemon's name, a table's name, and the place that the sink writes to.
+    """A pipeline is a daemon's name, a table's name, and the location that the sink writes to.
 
     Attributes:
         daemon: `name` of the configuration.
         table: Configured name of the table.
         sink: Kind of the sink.
         cluster: Id of the Kafka cluster; empty for other sinks.
-        place: The configured topic, or the real path of the folder; empty for a sink without a
-            place.
+        location: The configured topic, or the real path of the folder; empty for a sink without a
+            location.
     """
 
     daemon: str = ""
     table: str = ""
     sink: str = ""
     cluster: str = ""
-    place: str = ""
+    location: str = ""
 
     @property
     def key(self) -> str:
         """Return the key of the offset record in Kafka; different for different identities."""
         # Only the topic, which comes last, may contain a slash.
-        return "/".join((self.daemon, self.table, self.cluster, self.place))
+        return "/".join((self.daemon, self.table, self.cluster, self.location))
 
     @property
     def transactional_id(self) -> str:
         """Return the default transactional id: readable, of bounded length, as unique as `key`."""
-        readable = _NOT_PLAIN.sub("-", f"tailerd-{self.daemon}-{self.table}-{self.place}")
+        readable = _NOT_PLAIN.sub("-", f"tailerd-{self.daemon}-{self.table}-{self.location}")
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:_DIGITS]
         return f"{readable[:_MOST_CHARS]}-{digest}"
 
     def __str__(self) -> str:
         """Return the identity as text for messages."""
         cluster = f" of the cluster {self.cluster}" if self.cluster else ""
-        place = f" {self.place}" if self.place else ""
-        return f"{self.table} of the daemon {self.daemon!r} into {self.sink}{place}{cluster}"
+        location = f" {self.location}" if self.location else ""
+        return f"{self.table} of the daemon {self.daemon!r} into {self.sink}{location}{cluster}"
 
 
 UNKNOWN_PIPELINE = PipelineIdentity()

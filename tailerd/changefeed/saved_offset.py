@@ -91,12 +91,12 @@ class SavedOffset:
         )
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, place: str, fix: str) -> SavedOffset:
+    def from_json(cls, text: str | bytes, *, location: str, fix: str) -> SavedOffset:
         """Read what `to_json` wrote.
 
         Args:
             text: The stored text.
-            place: Where it was found, for errors: `The offset file /state/offsets/orders.json`.
+            location: Where it was found, for errors: `The offset file /state/offsets/orders.json`.
             fix: Remedy for a damaged one, for errors.
 
         Raises:
@@ -112,12 +112,12 @@ class SavedOffset:
             *(OverflowError, RecursionError),
         ) as error:
             raise OffsetError(
-                f"{place} is damaged: {error!r}. It may have been cut off or edited.", remedy=fix
+                f"{location} is damaged: {error!r}. It may have been cut off or edited.", remedy=fix
             ) from error
         except OffsetError as error:
-            raise error.restated(f"{place}: {error.message}", remedy=fix) from error
+            raise error.restated(f"{location}: {error.message}", remedy=fix) from error
         raise OffsetError(
-            f"{place} has format {found!r}, this release reads {FORMAT}, because another tailerd"
+            f"{location} has format {found!r}, this release reads {FORMAT}, because another tailerd"
             " wrote it.",
             remedy=f"Run that release. {fix}",
         )
@@ -144,7 +144,7 @@ class SavedOffset:
 class OffsetStore(Protocol):
     """Keeps one `SavedOffset` for each pipeline, by its configured name.
 
-    Raises `OffsetError` for damaged content, and the errors of the place otherwise. One process
+    Raises `OffsetError` for damaged content, and the errors of the location otherwise. One process
     uses a store at a time; calls for different pipelines may run concurrently.
     """
 

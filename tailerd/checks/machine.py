@@ -132,10 +132,10 @@ def _state_folder(config: Config) -> Path:
 
 def disk_finding(check: str, folder: Path) -> Finding:
     """Return whether the disk of a folder, which need not exist yet, has room."""
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    usage = shutil.disk_usage(place)
+    location = folder.absolute()
+    while not location.exists():
+        location = location.parent
+    usage = shutil.disk_usage(location)
     free = f"{usage.free / MIB:,.0f} MiB free for {folder}"
     remedy = "Free space, or set another folder."
     if usage.free < LEAST_FREE_BYTES:

@@ -32,10 +32,10 @@ class WantedMaintenance:
         format: Name of its format; `auto` to detect it.
         pipelines: Returns which versions pipelines still need.
         stores: How its files are reached.
-        ledgers: Places of the ledgers of all pipelines.
+        ledgers: Locations of the ledgers of all pipelines.
     """
 
-    place: str
+    location: str
     format: str
     allowed_paths: Sequence[str]
     policies: MaintenancePolicies
@@ -49,11 +49,11 @@ class WantedMaintenance:
         Raises:
             UnsupportedFeatureError: Its format has no maintenance.
             NotATableError: There is no table.
-            ConfigError: No store serves this place, or the format is unknown.
+            ConfigError: No store serves this location, or the format is unknown.
             StorageError: The table cannot be read.
         """
         table = await open_maintained(
-            self.place,
+            self.location,
             stores=self.stores,
             table_format=self.format,
             allowed=self.allowed_paths,
@@ -71,7 +71,7 @@ def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenan
     table = config.tables[name]
     section = table.maintenance
     return WantedMaintenance(
-        place=table.path,
+        location=table.path,
         format=table.format,
         allowed_paths=table.allowed_paths,
         policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
@@ -89,15 +89,17 @@ async def needs_of_pipelines(config: Config, name: str, table_id: str) -> Retent
     folder = log_folder(config.tables[name])
     log = await asyncio.to_thread(FolderIdentity.of, folder)
     readers = []
-    for other, place in delivered_folders(config).items():
-        identity = await asyncio.to_thread(FolderIdentity.of, place)
+    for other, location in delivered_folders(config).items():
+        identity = await asyncio.to_thread(FolderIdentity.of, location)
         if await asyncio.to_thread(log.is_same, identity) is False:
             # Reading its offset may need a broker.
             continue
         offset = await saved_offset(config, other)
         readers.append(
-            Reader(name=other, folder=place)
+            Reader(name=other, folder=location)
             if offset is None
-            else Reader(name=other, folder=place, version=offset.version, table_id=offset.table_id)
+            else Reader(
+                name=other, folder=location, version=offset.version, table_id=offset.table_id
+            )
         )
     return await asyncio.to_thread(floor_of, readers, folder, table_id)

@@ -47,12 +47,12 @@ async def examine(
     return [report async for report in _examine_state(config.state, stores)], tables
 
 
-async def _examine_state(place: str, stores: Stores) -> AsyncIterator[dict[str, object]]:
-    if not is_remote(place):
+async def _examine_state(location: str, stores: Stores) -> AsyncIterator[dict[str, object]]:
+    if not is_remote(location):
         return
-    report: dict[str, object] = {"state": place, "missing_rights": [], **NO_ERROR}
+    report: dict[str, object] = {"state": location, "missing_rights": [], **NO_ERROR}
     try:
-        await _check_rights(stores, place, "lease", report, is_written=True)
+        await _check_rights(stores, location, "lease", report, is_written=True)
     except TailerdError as error:
         report.update(_describe_failure(error))
     yield report
@@ -65,7 +65,7 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     if lacks_demo_table(config.tables[name]):
         report["makes_demo_table"] = True
     else:
-        await _collect_errors(_examine_place(config, name, stores, report), errors)
+        await _collect_errors(_examine_one(config, name, stores, report), errors)
     if config.tables[name].has_sink:
         await _collect_errors(_examine_sink(config, name), errors)
     report["errors"] = [_describe_failure(error) for error in errors]
@@ -91,7 +91,7 @@ def _describe_failure(error: TailerdError) -> dict[str, object]:
     }
 
 
-async def _examine_place(
+async def _examine_one(
     config: Config, name: str, stores: Stores, report: dict[str, object]
 ) -> None:
     table = config.tables[name]
@@ -119,26 +119,28 @@ async def _examine_sink(config: Config, name: str) -> None:
 
 
 async def _check_rights(
-    stores: Stores, place: str, folder: str, report: dict[str, object], *, is_written: bool
+    stores: Stores, location: str, folder: str, report: dict[str, object], *, is_written: bool
 ) -> None:
     """Report which rights are missing in a bucket.
 
     Args:
-        place, folder: What is used, and where below it files are listed and read.
+        location, folder: What is used, and where below it files are listed and read.
 
     Raises:
         AccessDeniedError, ConditionalPutUnsupportedError: One is; the message names all.
     """
-    store, root = stores.locate(place)
+    store, root = stores.locate(location)
     missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
     report["missing_rights"] = list(missing)
     for first in missing.values():
-        raise first.restated(f"Missing for {place}: {', '.join(missing)}. {first.message}")
+        raise first.restated(f"Missing for {location}: {', '.join(missing)}. {first.message}")
 
 
-async def _check_sweep(stores: Stores, folder: str, place: str, report: dict[str, object]) -> None:
+async def _check_sweep(
+    stores: Stores, folder: str, location: str, report: dict[str, object]
+) -> None:
     """Report rights with which a cleanup could do more; missing ones are no failure."""
-    store, _ = stores.locate(place)
+    store, _ = stores.locate(location)
     report["missing_rights"] = list(await missing_for_sweep(store, folder))
 
 

@@ -84,7 +84,7 @@ def _summary(configured: Configured, file: Path) -> str:
 
 
 def _configured_findings(configured: Configured) -> Iterator[Finding]:
-    from tailerd.checks.daemon_places import daemon_findings
+    from tailerd.checks.daemon_folders import daemon_findings
     from tailerd.checks.finding import Finding
     from tailerd.checks.machine import disk_finding
     from tailerd.checks.tables import examine
@@ -102,7 +102,7 @@ def _configured_findings(configured: Configured) -> Iterator[Finding]:
         yield from _of_report(f"table {name}", report, _prospect(report))
         sink = config.tables[name].sink
         if sink.kind == "file":
-            yield disk_finding(f"disk {name}", Path(sink.place()))
+            yield disk_finding(f"disk {name}", Path(sink.location()))
 
 
 def _of_report(check: str, report: dict[str, object], message: str) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import allow_path_option, ledger_option, table_format_option
 from tailerd.formats.inspection import CommitDescription
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 
 _EXAMPLES = """\b
 Examples:
@@ -46,7 +46,7 @@ def command(
     table: str,
     limit: int,
     table_format: str,
-    ledger: LedgerPlace | None,
+    ledger: LedgerLocation | None,
     allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:

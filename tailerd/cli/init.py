@@ -27,7 +27,7 @@ Examples:
 
 
 @click.command("init", epilog=_EXAMPLES)
-@click.argument("place")
+@click.argument("location", metavar="PLACE")
 @click.option("--sink", type=click.Choice(SINKS), help="Where changes go; asked for if left out.")
 @click.option("--folder", default="./changes", show_default=True, help="Folder of the file sink.")
 @click.option(
@@ -58,7 +58,7 @@ Examples:
     help="Write FILE instead of standard output; an existing file is never overwritten.",
 )
 def command(
-    place: str,
+    location: str,
     sink: str | None,
     folder: str,
     bootstrap_servers: str,
@@ -80,7 +80,7 @@ def command(
         topic=topic,
         key=() if key is None else _names("--key", key),
     )
-    text = asyncio.run(_configuration(place, target, engine))
+    text = asyncio.run(_configuration(location, target, engine))
     if output is None:
         click.echo(text, nl=False)
         return
@@ -120,14 +120,14 @@ def _write_new(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
 
 
-async def _configuration(place: str, sink: StarterSink, engine: str) -> str:
+async def _configuration(location: str, sink: StarterSink, engine: str) -> str:
     from tailerd.config.starter import starter
     from tailerd.errors import NotATableError
     from tailerd.formats.found_tables import DEPTH, MOST_FOLDERS, find_tables
     from tailerd.storage.stores import Stores
 
     stores = Stores()
-    found = await find_tables(place, stores)
+    found = await find_tables(location, stores)
     if not found.is_complete:
         click.echo(
             f"warning: only the first {MOST_FOLDERS:,} folders were searched; give a deeper PLACE,"
@@ -136,11 +136,11 @@ async def _configuration(place: str, sink: StarterSink, engine: str) -> str:
         )
     if not found.tables:
         raise NotATableError(
-            f"No table was found in {place} and {DEPTH} levels below it.",
+            f"No table was found in {location} and {DEPTH} levels below it.",
             remedy="Give the folder of a table (the one that holds _delta_log), or one above it.",
         )
     tables = [await _describe_table(each, stores) for each in found.tables]
-    return starter(tables, sink, engine=engine, place=place)
+    return starter(tables, sink, engine=engine, location=location)
 
 
 async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
@@ -149,11 +149,11 @@ async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     from tailerd.config.starter import StarterTable
     from tailerd.errors import TailerdError
     from tailerd.formats.detect import table_format
-    from tailerd.formats.placement import place_at
+    from tailerd.formats.placement import table_location
 
     about = StarterTable(
         name=found.name,
-        path=_shown_place(found.place),
+        path=_spell_location(found.location),
         format=found.format,
         columns=(),
     )
@@ -161,7 +161,7 @@ async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     if inspector is None:
         return about
     try:
-        description = await inspector(place_at(found.place, stores=stores)).describe()
+        description = await inspector(table_location(found.location, stores=stores)).describe()
     except TailerdError as error:
         warn(error)
         return about
@@ -175,5 +175,5 @@ async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     )
 
 
-def _shown_place(place: str) -> str:
-    return place if "://" in place else os.fspath(Path(place))
+def _spell_location(location: str) -> str:
+    return location if "://" in location else os.fspath(Path(location))

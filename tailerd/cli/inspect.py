@@ -23,8 +23,8 @@ from tailerd.formats.base import TableFormat
 from tailerd.formats.detect import find_format, require_folder
 from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import place_at
-from tailerd.state.ledger import LedgerPlace
+from tailerd.formats.placement import table_location
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
@@ -60,7 +60,7 @@ def command(
     files: bool,
     strict: bool,
     table_format: str,
-    ledger: LedgerPlace | None,
+    ledger: LedgerLocation | None,
     allowed_paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -167,28 +167,28 @@ async def open_inspection(
     allowed_paths: Sequence[str],
     *,
     is_strict: bool,
-    ledger: LedgerPlace | None,
+    ledger: LedgerLocation | None,
 ) -> InspectedTable:
     """Return a table's format and inspection; warnings go to standard error.
 
     Args:
         table: A path or URL.
         table_format: Name of its format; `auto` to detect it.
-        allowed_paths: Places outside the table that its log may name.
+        allowed_paths: Locations outside the table that its log may name.
         is_strict: Whether contradictions within the log are errors.
-        ledger: Place of the ledger of a table without history.
+        ledger: Location of the ledger of a table without history.
 
     Raises:
         UnsupportedFeatureError: The format has no inspection.
         NotATableError: There is no table.
-        ConfigError: No store serves this place, or the format is unknown.
+        ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
     stores = Stores()
     await require_folder(table, stores)
     found = await find_format(table, table_format, allowed_paths, stores=stores)
     inspector = require_part(found.inspector, found.name, "inspection")
-    place = place_at(
+    location = table_location(
         table,
         stores=stores,
         allowed=allowed_paths,
@@ -197,4 +197,4 @@ async def open_inspection(
         commits=found.folder(table),
         ledger=ledger,
     )
-    return InspectedTable(found, inspector(place))
+    return InspectedTable(found, inspector(location))

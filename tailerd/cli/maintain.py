@@ -230,7 +230,7 @@ async def _maintain(
     assessment = await work.assessment()
     if not is_applying or not any(decision.is_due for decision in assessment.decisions):
         return _lines(table, assessment, {}), await shown_pins(board)
-    lease = Lease(opened.place.store, opened.place.root, clock=clock)
+    lease = Lease(opened.location.store, opened.location.root, clock=clock)
     async with lease.hold():
         lines = await _apply(table, work, assessment)
     return lines, await shown_pins(board)
@@ -281,7 +281,7 @@ def _request_maintenance(
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
         return maintenance_of(_with_engine(config, table, engine), table, configured.stores)
     return WantedMaintenance(
-        place=table,
+        location=table,
         format=table_format,
         allowed_paths=allowed_paths,
         policies=MaintenancePolicies(engine=spark_engine() if engine == "spark" else None),

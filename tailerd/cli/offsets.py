@@ -137,7 +137,7 @@ def reset(
         offset = asyncio.run(_reset_held(config, name, to))
     except StateInUseError as error:
         offset = _reset_running(error, name, to, url, config_path, token_file)
-    click.echo(f"{name} reset: begins at {_place(offset)}.")
+    click.echo(f"{name} reset: begins at {_location(offset)}.")
 
 
 @command.command("rebind", epilog=_REBIND_EXAMPLE)
@@ -145,10 +145,10 @@ def reset(
 @_config_option
 @_engine_option
 def rebind(name: str, config_path: Path, engine: str | None) -> None:
-    """Keep the offset of the pipeline NAME for the place that is configured now.
+    """Keep the offset of the pipeline NAME for the location that is configured now.
 
-    A pipeline is a daemon `name`, a table name and a sink place: a Kafka cluster and a topic, or a
-    folder. Where one of them changes, `run` refuses the offset, because rows before it were never
+    A pipeline is a daemon `name`, a table name and a sink location: a Kafka cluster and a topic, or
+    a folder. Where one of them changes, `run` refuses the offset, because rows before it were never
     delivered there. After a move of topics to another cluster, or of a folder to another disk, they
     were: then this keeps the offset, and the pipeline resumes there. Offsets in Kafka are read from
     the new cluster's topic of offsets. No daemon may run on the state meanwhile.
@@ -167,8 +167,8 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
             remedy="Stop that daemon, rebind, and start it again.",
         ) from error
     sink = config.tables[name].sink
-    place = sink.identity_place() or sink.kind
-    click.echo(f"{name} rebound: resumes at {_place(held.offset)} into {place}.")
+    location = sink.identity_location() or sink.kind
+    click.echo(f"{name} rebound: resumes at {_location(held.offset)} into {location}.")
 
 
 async def _rebind_held(config: Config, name: str) -> HeldOffset:
@@ -239,7 +239,7 @@ def _check_delivered(config: Config, name: str) -> None:
         )
 
 
-def _place(offset: Offset) -> str:
+def _location(offset: Offset) -> str:
     if offset.phase == "snapshot":
         begun = ", partly delivered" if offset.position else ""
         return f"snapshot of version {offset.version}{begun}"
@@ -252,7 +252,7 @@ def _as_record(config: Config, name: str, held: HeldOffset | None) -> dict[str, 
     engine = config.engine_of(name)
     if held is None:
         return {"table": name, "engine": engine, "next": "nothing saved"}
-    return {"table": name, "engine": engine, "next": _place(held.offset)}
+    return {"table": name, "engine": engine, "next": _location(held.offset)}
 
 
 def _as_json(config: Config, name: str, held: HeldOffset | None) -> str:

@@ -1,4 +1,4 @@
-"""Options that several commands share: a table's place, its format, and points in time."""
+"""Options that several commands share: a table's location, its format, and points in time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from tailerd.changefeed.points import resolved_point
 from tailerd.registry import AUTO
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 
 allow_path_option = click.option(
     "--allow-path",
@@ -29,7 +29,7 @@ table_format_option = click.option(
 ledger_option = click.option(
     "--ledger",
     metavar="FOLDER",
-    callback=lambda _, __, folder: None if folder is None else LedgerPlace(folder),
+    callback=lambda _, __, folder: None if folder is None else LedgerLocation(folder),
     help="Where what was observed of a table without history (Kartothek) is kept: a folder or URL.",
 )
 

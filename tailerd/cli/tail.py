@@ -28,7 +28,7 @@ from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
@@ -56,7 +56,7 @@ class TailRequest:
     allowed_paths: tuple[str, ...]
     partition_timezone: str | None
     table_format: str
-    ledger: LedgerPlace | None
+    ledger: LedgerLocation | None
     is_interactive: bool
 
 

@@ -40,7 +40,7 @@ def command(
     a log is maintained or that hold the state, to check rights. Ends with the status of the first
     thing that would fail.
     """
-    from tailerd.checks.daemon_places import daemon_findings
+    from tailerd.checks.daemon_folders import daemon_findings
     from tailerd.checks.finding import Outcome
     from tailerd.checks.tables import examine
     from tailerd.cli.configured import read_config
@@ -62,8 +62,8 @@ def command(
         say(json.dumps(report) if is_json else _state_line(report), is_json=is_json)
     for report in reports:
         say(json.dumps(report) if is_json else _line(report), is_json=is_json)
-    places = [f for f in daemon_findings(discovery.config) if f.outcome is Outcome.PROBLEM]
-    for finding in places:
+    locations = [f for f in daemon_findings(discovery.config) if f.outcome is Outcome.PROBLEM]
+    for finding in locations:
         say(f"error[{finding.code}]: {finding.message} {finding.remedy}".strip(), err=True)
     reports = [*state, *reports]
     for path, reason in discovery.rejected:
@@ -71,7 +71,7 @@ def command(
     for report in reports:
         for error in _errors_of(report):
             say(f"error[{error['error_code']}]: {error['error']}", err=True)
-    statuses = [*(each.exit_status for each in places), *(r["exit_status"] for r in reports)]
+    statuses = [*(each.exit_status for each in locations), *(r["exit_status"] for r in reports)]
     context.exit(next((s for s in statuses if isinstance(s, int) and s), 0))
 
 

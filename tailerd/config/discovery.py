@@ -60,7 +60,7 @@ def with_tables_found(
         check_no_conflict(seen, name, table)
     found: dict[str, str] = {}
     rejected: list[tuple[str, str]] = []
-    owners = {name: _place(folder) for name, folder in (named_before or {}).items()}
+    owners = {name: _location(folder) for name, folder in (named_before or {}).items()}
     candidates = sorted(_candidates(config, folders), key=lambda each: each.rank(owners))
     for each in candidates:
         name, group = each.name, config.discover[each.section]
@@ -83,13 +83,13 @@ class _Candidate:
 
     section: str
     folder: str
-    place: str
+    location: str
     name: str
     is_called_so: bool
 
     def rank(self, owners: Mapping[str, str]) -> int:
         """Return its sort rank; `owners`: casefolded name -> location that had it before."""
-        if owners.get(self.name.casefold()) == self.place:
+        if owners.get(self.name.casefold()) == self.location:
             return 0
         return 1 if self.is_called_so else 2
 
@@ -98,7 +98,7 @@ class _Candidate:
         if not is_table_name(self.name):
             raise ConfigError("its name cannot be a table name.", remedy="Name it in `tables`.")
         owner = owners.get(self.name.casefold())
-        if owner is not None and owner != self.place:
+        if owner is not None and owner != self.location:
             raise ConfigError(
                 f"it and {owner} both have the name {self.name!r}, which {owner} had first, so"
                 " their output or state would mix.",
@@ -108,19 +108,19 @@ class _Candidate:
 
 def _candidates(config: Config, folders: Mapping[str, Sequence[str]]) -> Iterator[_Candidate]:
     """Yield each folder once, for the first pattern that found it."""
-    taken = {_place(table.path) for table in config.tables.values()}
+    taken = {_location(table.path) for table in config.tables.values()}
     for section, group in config.discover.items():
         for folder in folders.get(section, ()):
             # Computed once: it needs the file system, and there may be thousands of folders.
-            place = _place(folder)
-            if place in taken:
+            location = _location(folder)
+            if location in taken:
                 continue
-            taken.add(place)
+            taken.add(location)
             name = table_name(group.path, folder)
             yield _Candidate(
                 section=section,
                 folder=folder,
-                place=place,
+                location=location,
                 name=name,
                 is_called_so=name == _own_name(group.path, folder),
             )
@@ -148,7 +148,7 @@ def _levels(path: str) -> list[str]:
     return [level for level in path.removeprefix("file://").split("/") if level]
 
 
-def _place(path: str) -> str:
+def _location(path: str) -> str:
     if is_remote(path):
         return with_first_scheme(path).rstrip("/")
     if match := _FILE_URL.fullmatch(path):

@@ -36,50 +36,52 @@ class Mistake:
 
 
 def mistakes_of(
-    error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
+    error: ValidationError, model: type[BaseModel], location: Callable[[str], str] = str
 ) -> list[Mistake]:
     """Return the mistakes that `error` reports for a section, one per field.
 
     Args:
         error: The error from validating `model`.
         model: The section's class, for the names of its fields.
-        place: Maps a path in the section to its path in the whole configuration.
+        location: Maps a path in the section to its path in the whole configuration.
     """
     return [
-        Mistake(path=_path(problem["loc"], place), text=_problem(dict(problem), model, place))
+        Mistake(path=_path(problem["loc"], location), text=_problem(dict(problem), model, location))
         for problem in error.errors(include_url=False)
     ]
 
 
 def explain(
-    error: ValidationError, model: type[BaseModel], place: Callable[[str], str] = str
+    error: ValidationError, model: type[BaseModel], location: Callable[[str], str] = str
 ) -> str:
     """Return the mistakes of a section as one paragraph; arguments as `mistakes_of`."""
-    return " ".join(mistake.text for mistake in mistakes_of(error, model, place))
+    return " ".join(mistake.text for mistake in mistakes_of(error, model, location))
 
 
 def explained(
-    error: ValidationError, model: type[BaseModel], place: Callable[[str], str], where: str
+    error: ValidationError, model: type[BaseModel], location: Callable[[str], str], where: str
 ) -> ConfigError:
     """Return the error for an invalid section, with all its mistakes.
 
     Args:
         where: The section's own path.
     """
-    found = mistakes_of(error, model, place)
+    found = mistakes_of(error, model, location)
     made = ConfigError(" ".join(mistake.text for mistake in found), where=where)
     made.mistakes = tuple((mistake.path, mistake.text) for mistake in found)
     return made
 
 
-def _path(loc: Sequence[int | str], place: Callable[[str], str]) -> str:
+def _path(loc: Sequence[int | str], location: Callable[[str], str]) -> str:
     # pydantic adds the union's discriminator or `[key]` to the path; only fields are shown.
-    return place(".".join(str(part) for part in loc if part != "[key]"))
+    return location(".".join(str(part) for part in loc if part != "[key]"))
 
 
-def _problem(problem: dict[str, Any], model: type[BaseModel], place: Callable[[str], str]) -> str:
+def _problem(
+    problem: dict[str, Any], model: type[BaseModel], location: Callable[[str], str]
+) -> str:
     loc = [part for part in problem["loc"] if part != "[key]"]
-    path = _path(loc, place)
+    path = _path(loc, location)
     section = _section_at(model, loc[:-1])
     match problem["type"]:
         case "extra_forbidden":

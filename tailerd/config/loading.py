@@ -49,16 +49,16 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
 
 def _require_names(config: Config, *, where: str) -> None:
     """Refuse paths that the locale cannot encode, because no file could be opened with them."""
-    places = {"state": config.state}
+    locations = {"state": config.state}
     for name, table in config.tables.items():
-        places[f"tables.{name}.path"] = table.path
-        places[f"tables.{name}.sink.path"] = str(getattr(table.sink, "path", ""))
-    for field, place in places.items():
+        locations[f"tables.{name}.path"] = table.path
+        locations[f"tables.{name}.sink.path"] = str(getattr(table.sink, "path", ""))
+    for field, location in locations.items():
         try:
-            os.fsencode(place)
+            os.fsencode(location)
         except UnicodeEncodeError as error:
             raise ConfigError(
-                f"In {where}: {field} is {place!a}, which has no name in this locale: its"
+                f"In {where}: {field} is {location!a}, which has no name in this locale: its"
                 f" encoding is {error.encoding}.",
                 remedy="Set LC_ALL=C.UTF-8, or PYTHONUTF8=1.",
             ) from error

@@ -38,7 +38,7 @@ class Origin:
     positions: Mapping[FieldPath, Position]
     environment: Mapping[str, Any]
 
-    def place_of(self, path: FieldPath) -> str:
+    def position_of(self, path: FieldPath) -> str:
         """Return `file:line:column` of a field, or of the nearest section that is in the file."""
         if path and _has(self.environment, path) and path not in self.positions:
             return ENV_PREFIX + "__".join(part.upper() for part in path)
@@ -133,9 +133,9 @@ def mistakes_message(
 ) -> str:
     """Return the message for all mistakes: one line each, with its position."""
     lines = sorted(
-        ((origin.place_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line
+        ((origin.position_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line
     )
-    shown = [f"{place}: {text}" for place, text in lines[:MOST_MISTAKES]]
+    shown = [f"{index}: {text}" for index, text in lines[:MOST_MISTAKES]]
     if len(shown) == 1:
         return shown[0]
     rest = [f"and {len(lines) - MOST_MISTAKES} more"] if len(lines) > MOST_MISTAKES else []

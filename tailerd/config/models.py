@@ -178,8 +178,8 @@ def check_no_conflict(seen: dict[str, str], name: str, table: TableConfig) -> No
         ConfigError: It has the name or the destination of another table.
     """
     keys = [f"the name {name.casefold()!r}"]
-    if table.sink.place():
-        keys.append(f"the place {table.sink.place()!r}")
+    if table.sink.location():
+        keys.append(f"the place {table.sink.location()!r}")
     for key in keys:
         if key in seen:
             raise ConfigError(
@@ -216,9 +216,9 @@ def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
         group.template.table(table, f"/{table}", where=where) for table in ("first", "second")
     )
     _check_engine(where, group.template.engine or engine, first)
-    if first.sink.place() and first.sink.place() == second.sink.place():
+    if first.sink.location() and first.sink.location() == second.sink.location():
         raise ConfigError(
-            f"{where}.sink gives every table the place {first.sink.place()!r}, so their output"
+            f"{where}.sink gives every table the place {first.sink.location()!r}, so their output"
             " would mix.",
             remedy="Write {name} in it, which is the table's name.",
             where=f"{where}.sink",

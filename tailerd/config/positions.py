@@ -117,8 +117,8 @@ def yaml_mistake(error: Exception, text: str) -> str:
     if mark is None:
         return kind
     field = _field_at(text, mark.line)
-    place = f"line {mark.line + 1}, column {mark.column + 1}"
-    return f"{kind}, {place}" + (f", in {field}" if field else "")
+    location = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{kind}, {location}" + (f", in {field}" if field else "")
 
 
 def _without_values(problem: str) -> str:

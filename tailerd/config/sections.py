@@ -61,16 +61,16 @@ class SinkConfig(BaseModel):
         """Return the columns of a record's key; empty without a key."""
         return ()
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the destination that two tables must not share; empty if they may share it."""
         return ""
 
-    def identity_place(self) -> str:
+    def identity_location(self) -> str:
         """Return the destination that identifies a pipeline with this kind of sink, or nothing."""
-        place = self.place()
-        return str(Path(place).resolve()) if place.startswith("/") else place
+        location = self.location()
+        return str(Path(location).resolve()) if location.startswith("/") else location
 
-    def offsets_place(self) -> str:
+    def offsets_location(self) -> str:
         """Return where this sink itself stores the offset, for messages; empty if it does not."""
         return ""
 
@@ -333,7 +333,7 @@ class TemplateConfig(TableConfig):
     path: str = Field(default="", description="Set by the pattern.")
 
     @model_validator(mode="after")
-    def _leaves_the_place_open(self) -> TemplateConfig:
+    def _check_template(self) -> TemplateConfig:
         for name in ("path", "create"):
             if name in self.model_fields_set:
                 raise ValueError(f"`{name}` is not for a template: each table found has its own")
@@ -360,8 +360,8 @@ class TemplateConfig(TableConfig):
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:
-            place = prefixed(where) if where else str
-            raise explained(error, TableConfig, place, where) from None
+            location = prefixed(where) if where else str
+            raise explained(error, TableConfig, location, where) from None
 
 
 class DiscoverConfig(BaseModel):

@@ -45,17 +45,19 @@ class StarterSink:
     value_format: str = "debezium"
 
 
-def starter(tables: Sequence[StarterTable], sink: StarterSink, *, engine: str, place: str) -> str:
+def starter(
+    tables: Sequence[StarterTable], sink: StarterSink, *, engine: str, location: str
+) -> str:
     """Return the text of a configuration file.
 
     Args:
         tables: At least one; names are unique.
         engine: `arrow` or `spark`.
-        place: Location that was searched, for the comment.
+        location: Location that was searched, for the comment.
     """
     lines = [
         f"# {len(tables)} table{'s' * (len(tables) > 1)} found by `tailerd init` in"
-        f" {_comment(place)}.",
+        f" {_comment(location)}.",
         "# Check this file with `tailerd doctor FILE`, run it with `tailerd run --config FILE`.",
         "# All fields: `tailerd help configuration`.",
         "",

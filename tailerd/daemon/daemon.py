@@ -175,14 +175,14 @@ class Daemon:
         )
 
     def _make_growth(self, config: Config) -> GrowthKeeper:
-        # A place does not show its table's configuration, which a pattern may define.
+        # A location does not show its table's configuration, which a pattern may define.
         templates = (group.template for group in config.discover.values())
         tables = [*config.tables.values(), *templates]
-        allowed = [place for table in tables for place in table.allowed_paths]
+        allowed = [location for table in tables for location in table.allowed_paths]
 
-        async def open_table(table: str, place: str) -> TableStatistics | None:
+        async def open_table(table: str, location: str) -> TableStatistics | None:
             return await open_statistics(
-                place,
+                location,
                 stores=self._stores,
                 telemetry=self._telemetry,
                 allowed=allowed,
@@ -230,9 +230,9 @@ class Daemon:
             TailerdError: Of the first table, in the order of the configuration, that failed.
         """
         async with AsyncExitStack() as stack:
-            listener, place = self._listener(), self._file.config.state
+            listener, location = self._listener(), self._file.config.state
             on_wait = partial(listener.open, stack)
-            observer = _StateReports(self._telemetry, place, wait=on_wait, lose=self._lose)
+            observer = _StateReports(self._telemetry, location, wait=on_wait, lose=self._lose)
             await stack.enter_async_context(self._state.hold(observer))
             on_hangup = self._file.ask if self._file.can_reload else None
             stack.enter_context(self.shutdown.signals(on_hangup))

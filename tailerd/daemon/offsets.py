@@ -106,13 +106,13 @@ async def _offset_of(
     if identity.sink == _STREAM:
         checkpoint = stream_checkpoint(config, name)
         offset = delivered_until(checkpoint)
-        return None if offset is None else HeldOffset(offset=offset, place=str(checkpoint))
+        return None if offset is None else HeldOffset(offset=offset, location=str(checkpoint))
     async with opened_keeper(config, name, state) as keeper:
         saved = await keeper.load_former(identity)
     if saved is None:
         return None
-    place = config.tables[name].sink.offsets_place() or f"{config.state}/offsets"
-    return HeldOffset(offset=saved.offset, place=place, beginning=saved.beginning)
+    location = config.tables[name].sink.offsets_location() or f"{config.state}/offsets"
+    return HeldOffset(offset=saved.offset, location=location, beginning=saved.beginning)
 
 
 def claim_of(config: Config, name: str, state: State) -> PipelineClaim:
@@ -235,7 +235,7 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
             held = await _offset_of(config, name, known.identity, state)
         else:
             saved = await keeper.rebind(known.identity, state.offsets)
-            held = HeldOffset(offset=saved.offset, place="")
+            held = HeldOffset(offset=saved.offset, location="")
     record = PipelineRecord(identity=identity, start=known.start)
     await state.pipelines.save(name, record)
     if held is None:

@@ -23,7 +23,7 @@ from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
-from tailerd.pipeline.remote_rows import Place
+from tailerd.pipeline.remote_rows import TaskRunner
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
 from tailerd.registry import is_remote
 from tailerd.sinks.opening import open_sink
@@ -80,7 +80,7 @@ class Assembly:
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
         self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._spark: SparkEngine | None = None
-        self._place: Place | None = None
+        self._runner: TaskRunner | None = None
 
     def check_reload(self, after: Config) -> None:
         """Refuse a configuration that changes settings of running Spark queries.
@@ -172,9 +172,9 @@ class Assembly:
                 corrupt_commits=self._state.corrupt_commits,
                 memory=self.memory.join(sink.max_in_flight),
                 on_batch=None if self.rows is None else self.rows.listener(name),
-                place=self._spark_place() if engine == "spark" else None,
+                runner=self._spark_runner() if engine == "spark" else None,
             ),
-            source_place=table.path,
+            source_location=table.path,
             open_source=partial(
                 open_source,
                 table,
@@ -212,12 +212,12 @@ class Assembly:
             )
         return self._spark
 
-    def _spark_place(self) -> Place:
-        from tailerd.spark.place import SparkPlace
+    def _spark_runner(self) -> TaskRunner:
+        from tailerd.spark.task_runner import SparkTaskRunner
 
-        if self._place is None:
-            self._place = SparkPlace(self._spark_engine(), lambda: self._stores.settings)
-        return self._place
+        if self._runner is None:
+            self._runner = SparkTaskRunner(self._spark_engine(), lambda: self._stores.settings)
+        return self._runner
 
     def _wakeup(self, name: str, folder: str) -> Wakeup:
         """Return a new wakeup for a table's pipeline, replacing that of the previous pipeline."""
@@ -251,7 +251,7 @@ def _table_of(config: Config, name: str) -> TableConfig:
 
 def _with_ledger(config: Config, name: str) -> TableConfig:
     """Return a table's section with its ledger set, for Spark's processes."""
-    return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).place})
+    return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).location})
 
 
 def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> DeliverySpec:

@@ -20,14 +20,14 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
 from tailerd.formats.detect import commit_folder, find_format, open_table, presumed_format
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.programs import KeptTable
 from tailerd.maintenance.settings import policies_of
 from tailerd.pipeline.table_explorer import OpenedLog
 from tailerd.registry import is_remote
 from tailerd.state.base import ScratchLocation
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.metered import MeteredStore
@@ -47,7 +47,7 @@ async def open_source(
     stores: Stores,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     warned: set[str] | None = None,
-    ledger: LedgerPlace | None = None,
+    ledger: LedgerLocation | None = None,
     pipeline: str = "",
 ) -> ChangeSource:
     """Open a table for its changes.
@@ -139,7 +139,7 @@ def _metered(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
     return MeteredStore(store, lambda verb: telemetry.emit(events.StorageRequested(operation=verb)))
 
 
-def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerPlace:
+def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerLocation:
     """Return where a pipeline stores what it observed of a table without history.
 
     A table found by a pattern has its own folder below the state.
@@ -148,22 +148,22 @@ def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> Ledge
     state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
     table = config.tables.get(name)
     named = None if table is None else table.ledger
-    place = named or f"{state.rstrip('/')}/ledger/{name}"
-    return LedgerPlace(place, is_read_only)
+    location = named or f"{state.rstrip('/')}/ledger/{name}"
+    return LedgerLocation(location, is_read_only)
 
 
 def ledgers_of(config: Config) -> tuple[str, ...]:
     """Return the ledger locations of all pipelines."""
-    return tuple(ledger_of(config, name).place for name in config.tables)
+    return tuple(ledger_of(config, name).location for name in config.tables)
 
 
 async def open_statistics(
-    place: str,
+    location: str,
     *,
     stores: Stores,
     telemetry: Telemetry,
     allowed: Sequence[str] = (),
-    ledger: LedgerPlace | None = None,
+    ledger: LedgerLocation | None = None,
 ) -> TableStatistics | None:
     """Return the statistics of the table at a location; None if its format has none.
 
@@ -179,13 +179,13 @@ async def open_statistics(
         ConfigError: No store supports this location.
         StorageError: It cannot be read.
     """
-    found = await find_format(place, allowed=allowed, stores=stores)
+    found = await find_format(location, allowed=allowed, stores=stores)
     if found.statistics is None:
         return None
-    folder = found.folder(place)
+    folder = found.folder(location)
     return found.statistics(
-        place_at(
-            place,
+        table_location(
+            location,
             stores=stores,
             allowed=allowed,
             commits=folder,
@@ -198,7 +198,7 @@ async def open_statistics(
 
 
 async def open_log(
-    table: TableConfig, *, stores: Stores, telemetry: Telemetry, ledger: LedgerPlace
+    table: TableConfig, *, stores: Stores, telemetry: Telemetry, ledger: LedgerLocation
 ) -> OpenedLog:
     """Open a table's log to inspect its commits; warnings become notes.
 
@@ -209,7 +209,7 @@ async def open_log(
     """
     found = await find_format(table.path, table.format, table.allowed_paths, stores=stores)
     notes: list[str] = []
-    place = place_at(
+    location = table_location(
         table.path,
         stores=stores,
         allowed=table.allowed_paths,
@@ -219,14 +219,14 @@ async def open_log(
         warn=lambda error: notes.append(str(error)),
     )
     inspector = require_part(found.inspector, found.name, "inspection")
-    return OpenedLog(inspection=inspector(place), notes=notes)
+    return OpenedLog(inspection=inspector(location), notes=notes)
 
 
 def kept_tables(config: Config) -> dict[str, KeptTable]:
     """Return the tables whose logs are maintained."""
     return {
         name: KeptTable(
-            place=table.path,
+            location=table.path,
             folder=log_folder(table),
             policies=policies_of(table.maintenance, config.spark),
             allowed=tuple(table.allowed_paths),

@@ -33,7 +33,7 @@ from tailerd.clock import Clock
 from tailerd.errors import TailerdError
 from tailerd.formats.parts import OptionalParts
 from tailerd.state.base import ScratchLocation
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 
@@ -132,7 +132,7 @@ class ChangeSource(Versions, Protocol):
 
     @property
     def name(self) -> str:
-        """The table's place, as the user gave it."""
+        """The table's location, as the user gave it."""
         ...
 
     @property
@@ -236,9 +236,9 @@ class ChangeSource(Versions, Protocol):
 class TaskReader(Protocol):
     """Reads the tasks that a format planned, both in the daemon and on executors.
 
-    Blocking and thread-safe. A task is self-contained. Each batch carries the places of its rows
-    (`ChangeBatch.places`), which do not depend on how the rows are read or a task is split: row ids
-    are derived from them.
+    Blocking and thread-safe. A task is self-contained. Each batch carries the locations of its rows
+    (`ChangeBatch.locations`), which do not depend on how the rows are read or a task is split: row
+    ids are derived from them.
     """
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
@@ -324,8 +324,8 @@ class OpenRequest:
     Attributes:
         stores: How files are accessed; by default configured by the environment.
         changes: Which changes are requested.
-        allowed_paths: Places outside the table that its log may reference, in the same form as a
-            table's place.
+        allowed_paths: Locations outside the table that its log may reference, in the same form as a
+            table's location.
         columns: Names of the columns to read; None for all.
         identity: Key columns: a format emits an update if one commit deletes and inserts rows with
             the same values in them; empty: none.
@@ -353,7 +353,7 @@ class OpenRequest:
     on_warning: Callable[[TailerdError], None] | None = None
     scratch: ScratchLocation | None = None
     options: Mapping[str, object] = field(default_factory=dict)
-    ledger: LedgerPlace | None = None
+    ledger: LedgerLocation | None = None
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     on_format: Callable[[TableFormat], None] | None = None
     clock: Clock | None = None
@@ -431,29 +431,29 @@ class TableFormat(OptionalParts, Protocol):
         """Return whether there is a table of this format at `root`, with one or two requests.
 
         Raises:
-            StorageError: The place cannot be read.
+            StorageError: The location cannot be read.
         """
         ...
 
-    def folder(self, place: str) -> str:
+    def folder(self, location: str) -> str:
         """Return the folder of a table's commits, as its store names it; watchers use it.
 
         It may be outside of the table's own folder.
         """
         ...
 
-    def is_at(self, place: str) -> bool:
-        """Return whether a local place looks like a table of this format; blocking."""
+    def is_at(self, location: str) -> bool:
+        """Return whether a local location looks like a table of this format; blocking."""
         ...
 
-    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
         """Open a table at its newest version.
 
         Args:
-            place: A path or URL, as the user gave it.
+            location: A path or URL, as the user gave it.
 
         Raises:
             NotATableError, TableError: The table cannot be read.
-            ConfigError: No store serves this place, or an option is wrong.
+            ConfigError: No store serves this location, or an option is wrong.
         """
         ...

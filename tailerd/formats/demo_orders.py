@@ -61,17 +61,17 @@ class DemoOrders:
         """Where it is."""
         return self._folder
 
-    def place_first(self) -> list[Order]:
-        """Place the initial orders of the table."""
+    def make_first_orders(self) -> list[Order]:
+        """Location the initial orders of the table."""
         for _ in range(_FIRST_ORDERS):
-            self._place()
+            self._location()
         return list(self.orders.values())
 
     def change_order(self) -> OrderChange:
-        """Place an order, update one or delete one."""
+        """Location an order, update one or delete one."""
         draw = self._random.random()
         if draw < 0.45 or len(self.orders) < 3:
-            return self._place()
+            return self._location()
         number = self._random.choice(list(self.orders))
         before = self.orders[number]
         if draw >= 0.85:
@@ -82,7 +82,7 @@ class DemoOrders:
         self.orders[number] = after
         return OrderChange(order_id=number, before=before, after=after)
 
-    def _place(self) -> OrderChange:
+    def _location(self) -> OrderChange:
         number, self._next_id = self._next_id, self._next_id + 1
         self.orders[number] = {
             "order_id": number,

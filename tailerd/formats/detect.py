@@ -16,7 +16,7 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, require_part
-from tailerd.formats.placement import allowed_places
+from tailerd.formats.placement import allowed_locations
 from tailerd.registry import AUTO, format_class, format_names, known
 from tailerd.storage.stores import Stores
 
@@ -68,23 +68,23 @@ def read_tasks(
 
 
 async def find_format(
-    place: str,
+    location: str,
     name: str = AUTO,
     allowed: Iterable[str] = (),
     *,
     stores: Stores,
 ) -> TableFormat:
-    """Return the format of the table at a place.
+    """Return the format of the table at a location.
 
     Args:
         name: The format the user named; `auto` to detect it.
-        allowed: Places outside the table that links may lead to.
+        allowed: Locations outside the table that links may lead to.
         stores: How its files are accessed.
 
     Raises:
-        ConfigError: The format is unknown, several formats match, or no store serves this place.
+        ConfigError: The format is unknown, several formats match, or no store serves this location.
         NotATableError: No format recognises a table there.
-        StorageError: The place cannot be read.
+        StorageError: The location cannot be read.
     """
     if name != AUTO:
         return table_format(name)
@@ -92,14 +92,14 @@ async def find_format(
     if len(formats) == 1:
         # Opening the table reports a more precise error.
         return formats[0]
-    store, root = stores.locate_table(place, allowed_places(allowed))
+    store, root = stores.locate_table(location, allowed_locations(allowed))
     answers = await asyncio.gather(
         *(each.detect(store, root) for each in formats), return_exceptions=True
     )
     found = [each for each, answer in zip(formats, answers, strict=True) if answer is True]
     if len(found) > 1:
         raise ConfigError(
-            f"{place} is a table of several formats: {', '.join(each.name for each in found)}.",
+            f"{location} is a table of several formats: {', '.join(each.name for each in found)}.",
             remedy="Name the one that is meant (--table-format, or `format` in the configuration).",
         )
     if found:
@@ -110,35 +110,35 @@ async def find_format(
             raise answer
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
-        f"There is no table at {place} that is of a format known here ({names}).",
+        f"There is no table at {location} that is of a format known here ({names}).",
         remedy="Check the path. Tables in folders below it: `tailerd init PLACE` finds them.",
     )
 
 
-async def require_folder(place: str, stores: Stores) -> None:
-    """Make sure that a place is not obviously wrong, before its log is reported as empty.
+async def require_folder(location: str, stores: Stores) -> None:
+    """Make sure that a location is not obviously wrong, before its log is reported as empty.
 
-    Places in a bucket are not checked.
+    Locations in a bucket are not checked.
 
     Raises:
         NotATableError: There is no such folder, or it is a table's log.
-        ConfigError: No store serves this place.
+        ConfigError: No store serves this location.
     """
-    store, root = stores.locate(place)
+    store, root = stores.locate(location)
     parent, _, name = root.rstrip("/").rpartition("/")
     if name and name in {each.names.folder for each in table_formats()}:
         raise NotATableError(
-            f"{place} is the log of a table, not the table.", remedy=f"Did you mean {parent}?"
+            f"{location} is the log of a table, not the table.", remedy=f"Did you mean {parent}?"
         )
     if not store.is_local_folder or await asyncio.to_thread(_exists, root):
         return
     # A table may have no folder yet.
-    if any(await asyncio.gather(*(asyncio.to_thread(f.is_at, place) for f in table_formats()))):
+    if any(await asyncio.gather(*(asyncio.to_thread(f.is_at, location) for f in table_formats()))):
         return
     remedy = "Check the path for a spelling mistake."
     near = await asyncio.to_thread(_sibling_like, parent or "/", name)
     raise NotATableError(
-        f"There is no table at {place}: the folder does not exist.",
+        f"There is no table at {location}: the folder does not exist.",
         remedy=f"Did you mean {near}?" if near else remedy,
     )
 
@@ -161,33 +161,34 @@ def _sibling_like(parent: str, name: str) -> str:
     return f"{parent.rstrip('/')}/{near[0]}" if near else ""
 
 
-def presumed_format(place: str, name: str = AUTO) -> TableFormat:
+def presumed_format(location: str, name: str = AUTO) -> TableFormat:
     """Return the format a table most likely has, for watchers; blocking, without remote requests.
 
-    Returns the first format if it is to be detected and no table exists yet, or the place is in a
+    Returns the first format if it is to be detected and no table exists yet, or the location is in
+    a
     bucket: polling finds commits in any case.
 
     Raises:
-        ConfigError: The format is unknown, or no store serves this place.
+        ConfigError: The format is unknown, or no store serves this location.
     """
     if name != AUTO:
         return table_format(name)
     formats = table_formats()
-    if len(formats) > 1 and Stores().locate(place)[0].is_local_folder:
-        return next((each for each in formats if each.is_at(place)), formats[0])
+    if len(formats) > 1 and Stores().locate(location)[0].is_local_folder:
+        return next((each for each in formats if each.is_at(location)), formats[0])
     return formats[0]
 
 
-def commit_folder(place: str, name: str = AUTO) -> str:
+def commit_folder(location: str, name: str = AUTO) -> str:
     """Return the folder whose files are a table's commits, according to `presumed_format`.
 
     Raises:
-        ConfigError: The format is unknown, or no store serves this place.
+        ConfigError: The format is unknown, or no store serves this location.
     """
-    return presumed_format(place, name).folder(place)
+    return presumed_format(location, name).folder(location)
 
 
-async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> ChangeSource:
+async def open_table(location: str, request: OpenRequest, name: str = AUTO) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
@@ -195,17 +196,18 @@ async def open_table(place: str, request: OpenRequest, name: str = AUTO) -> Chan
 
     Raises:
         TableError: It is not a table, or requires a feature that its reader does not support.
-        ConfigError: The format or an option is unknown, or no store serves this place.
-        StorageError: The place cannot be read.
+        ConfigError: The format or an option is unknown, or no store serves this location.
+        StorageError: The location cannot be read.
     """
-    found = await find_format(place, name, request.allowed_paths, stores=request.stores)
+    found = await find_format(location, name, request.allowed_paths, stores=request.stores)
     for option, value in request.options.items():
         if value is not None and option not in found.options:
             raise ConfigError(
-                f"{place} is a table of the format {found.name}, which has no option {option!r}.",
+                f"{location} is a table of the format {found.name}, which has no option"
+                f" {option!r}.",
                 remedy=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
             )
-    source = await found.open(place, request)
+    source = await found.open(location, request)
     if request.on_format is not None:
         request.on_format(found)
     return source

@@ -1,4 +1,4 @@
-"""Finds the tables below a place, for which `tailerd init` writes a configuration."""
+"""Finds the tables below a location, for which `tailerd init` writes a configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailerd.storage.base import ListsFolders, ObjectStore
 from tailerd.storage.stores import Stores
 
 DEPTH = 3
-"""Levels below the place that are searched: catalog, database, table."""
+"""Levels below the location that are searched: catalog, database, table."""
 
 MOST_FOLDERS = 5_000
 """Folders that one search visits; a lake with many tables should use patterns (`discover`)."""
@@ -28,12 +28,12 @@ class FoundTable:
     """A table.
 
     Attributes:
-        place: Path or URL, below the place that was searched.
-        name: The last parts of the place, unique among the tables found.
+        location: Path or URL, below the location that was searched.
+        name: The last parts of the location, unique among the tables found.
         format: Name of its format.
     """
 
-    place: str
+    location: str
     name: str
     format: str
 
@@ -43,7 +43,7 @@ class FoundTables:
     """The result of a search.
 
     Attributes:
-        tables: In the order of their places.
+        tables: In the order of their locations.
         is_complete: Whether all folders were searched; the search is bounded.
     """
 
@@ -51,32 +51,33 @@ class FoundTables:
     is_complete: bool
 
 
-async def find_tables(place: str, stores: Stores, *, depth: int = DEPTH) -> FoundTables:
-    """Return the tables at a place and in folders below it; a table's own folders are not searched.
+async def find_tables(location: str, stores: Stores, *, depth: int = DEPTH) -> FoundTables:
+    """Return the tables at a location and below it; a table's own folders are not searched.
 
     Args:
-        place: A folder or `s3://bucket/prefix`.
-        depth: Levels of folders below the place.
+        location: A folder or `s3://bucket/prefix`.
+        depth: Levels of folders below the location.
 
     Raises:
-        NotATableError: The place is not a folder.
+        NotATableError: The location is not a folder.
         ConfigError: No store serves it.
         StorageError: It cannot be read.
     """
-    store, root = stores.locate(place)
+    store, root = stores.locate(location)
     if store.is_local_folder and not await asyncio.to_thread(Path(root).is_dir):
         raise NotATableError(
-            f"There is no folder {place}.", remedy="Check the path for a spelling mistake."
+            f"There is no folder {location}.", remedy="Check the path for a spelling mistake."
         )
     search = _Search(store)
     found = await search.below(root, depth)
-    places = {path: store.url_of(path) for path, _ in found}
+    locations = {path: store.url_of(path) for path, _ in found}
     if store.is_local_folder:
-        places = {path: path for path, _ in found}
+        locations = {path: path for path, _ in found}
     names = _names([path for path, _ in found])
     return FoundTables(
         tables=[
-            FoundTable(place=places[path], name=names[path], format=name) for path, name in found
+            FoundTable(location=locations[path], name=names[path], format=name)
+            for path, name in found
         ],
         is_complete=search.is_complete,
     )

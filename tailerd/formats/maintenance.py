@@ -16,7 +16,7 @@ import msgspec
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
 from tailerd.errors import ConfigError, TailerdError
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.registry import unknown_field
 
 CLEANUP = "cleanup"
@@ -304,7 +304,7 @@ class Maintainer(Protocol):
 
     def open(
         self,
-        place: TablePlace,
+        location: TableLocation,
         policies: MaintenancePolicies,
         *,
         clock: Clock,
@@ -323,7 +323,9 @@ class Maintainer(Protocol):
         """
         ...
 
-    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+    async def run_request(
+        self, location: TableLocation, request: bytes, executor: TaskExecutor
+    ) -> bytes:
         """Run a request of `run_on_engine` in the engine's program; return its answer.
 
         Raises:

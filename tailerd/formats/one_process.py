@@ -17,7 +17,7 @@ from tailerd.formats.maintenance import (
     TaskExecutor,
     no_readers,
 )
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 
 PAUSED = "The policy pauses at this time of the day."
 SWITCHED_OFF = "Cleanup is not switched on."
@@ -32,13 +32,13 @@ class OneProcessMaintainer:
 
     def __init__(
         self,
-        make: Callable[[TablePlace, MaintenancePolicies, Clock, AskFloor], TableMaintenance],
+        make: Callable[[TableLocation, MaintenancePolicies, Clock, AskFloor], TableMaintenance],
     ) -> None:
         self._make = make
 
     def open(
         self,
-        place: TablePlace,
+        location: TableLocation,
         policies: MaintenancePolicies,
         *,
         clock: Clock,
@@ -50,11 +50,13 @@ class OneProcessMaintainer:
         Raises:
             ConfigError: The policies are not valid for this format.
         """
-        return self._make(place, policies, clock, floor)
+        return self._make(location, policies, clock, floor)
 
-    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+    async def run_request(
+        self, location: TableLocation, request: bytes, executor: TaskExecutor
+    ) -> bytes:
         """Raise `BugError`: no job of these formats runs on an engine."""
-        raise BugError(f"The table {place.url} has no job that an engine does.")
+        raise BugError(f"The table {location.url} has no job that an engine does.")
 
 
 class OneProcessMaintenance:
@@ -63,9 +65,9 @@ class OneProcessMaintenance:
     unleased_jobs: frozenset[str] = frozenset()
 
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        self._place = place
+        self._location = location
         self._policies = policies
         self._clock = clock
         self._floor = floor

@@ -94,10 +94,10 @@ class OptionalParts(Protocol):
         return None
 
     async def is_group(self, store: ObjectStore, root: str) -> bool:
-        """Return whether a place is not a table but a group of the tables in its folder.
+        """Return whether a location is not a table but a group of the tables in its folder.
 
         Raises:
-            StorageError: The place cannot be read.
+            StorageError: The location cannot be read.
         """
         return False
 

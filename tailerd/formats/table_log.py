@@ -19,10 +19,10 @@ from tailerd.changefeed.offset import Offset, Version, Versions
 from tailerd.changefeed.points import show_ms
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
-from tailerd.formats.placement import allowed_places
+from tailerd.formats.placement import allowed_locations
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.storage.base import ObjectStore, OpensAhead
-from tailerd.storage.links import RealPlaces
+from tailerd.storage.links import AllowedPaths
 from tailerd.storage.stores import within_table
 
 _PLANS_IN_MEMORY = 4
@@ -171,7 +171,7 @@ class TableLog(Versions, Protocol):
     """
 
     name: str
-    links: RealPlaces | None = None
+    links: AllowedPaths | None = None
     run_bytes: int = 0
 
     @property
@@ -376,13 +376,13 @@ def no_commit_since(time: datetime.datetime, version: int, time_ms: int) -> Usag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourcePlace:
+class SourceLocation:
     """Where a source's table is.
 
     Attributes:
         store, root: The store, confined to the table if it is local, and the table's folder.
         url: Where other processes find the table.
-        allowed: Places outside the table that it may reference.
+        allowed: Locations outside the table that it may reference.
         links: Real paths that its files may resolve to; None in a bucket.
     """
 
@@ -390,28 +390,30 @@ class SourcePlace:
     root: str
     url: str
     allowed: tuple[str, ...]
-    links: RealPlaces | None
+    links: AllowedPaths | None
 
 
-def source_place(place: str, request: OpenRequest, folder: str | None = None) -> SourcePlace:
-    """Return the place of a table whose changes are to be read.
+def source_location(
+    location: str, request: OpenRequest, folder: str | None = None
+) -> SourceLocation:
+    """Return the location of a table whose changes are to be read.
 
     Args:
-        place: A path or URL, as the user gave it.
-        folder: The folder of all its files; None: the place itself.
+        location: A path or URL, as the user gave it.
+        folder: The folder of all its files; None: the location itself.
 
     Raises:
-        ConfigError: No store serves this place, or an allowed one.
+        ConfigError: No store serves this location, or an allowed one.
     """
-    located, root = request.stores.locate(place)
-    allowed = allowed_places(request.allowed_paths)
+    located, root = request.stores.locate(location)
+    allowed = allowed_locations(request.allowed_paths)
     store = within_table(located, folder or root, allowed)
-    return SourcePlace(
+    return SourceLocation(
         store=store if request.wrap_store is None else request.wrap_store(store),
         root=root,
         url=store.url_of(root),
         allowed=allowed,
-        links=RealPlaces(folder or root, allowed) if located.is_local_folder else None,
+        links=AllowedPaths(folder or root, allowed) if located.is_local_folder else None,
     )
 
 

@@ -52,7 +52,7 @@ class VersionedSource:
 
     @property
     def name(self) -> str:
-        """The table's place, as the user gave it."""
+        """The table's location, as the user gave it."""
         return self._log.name
 
     @property

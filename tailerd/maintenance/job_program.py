@@ -110,7 +110,7 @@ class _Program:
     async def _open(self, request: JobRequest) -> MaintainedTable:
         wanted = request.table
         self._table = await open_maintained(
-            wanted.place,
+            wanted.location,
             stores=Stores(StoreSettings.of_json(request.storage)),
             table_format=wanted.format,
             allowed=wanted.allowed,
@@ -130,7 +130,7 @@ class _Program:
     async def _measure(self, table: MaintainedTable) -> Measurement:
         if table.statistics is None:
             raise BugError(f"Tables of the format {table.format} have no statistics.")
-        statistics = table.statistics(table.place)
+        statistics = table.statistics(table.location)
         now = self._clock.monotonic()
         await statistics.open(now, first=None, next_up=None)
         while await statistics.advance(now):

@@ -125,11 +125,11 @@ class PipelinePositions:
         readers = (
             Reader(
                 name=name,
-                folder=place,
+                folder=location,
                 version=offsets.get(name, nothing).version,
                 table_id=_table_id(offsets.get(name, nothing).offset),
             )
-            for name, place in folders.items()
+            for name, location in folders.items()
         )
         return floor_of(readers, folder, table_id)
 

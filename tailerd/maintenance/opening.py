@@ -14,12 +14,12 @@ from tailerd.formats.maintenance import (
     TableMaintenance,
 )
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import TablePlace, place_at
+from tailerd.formats.placement import TableLocation, table_location
 from tailerd.formats.statistics import Statistics
 from tailerd.maintenance.pins import PinBoard, with_pins
 from tailerd.maintenance.programs import TableJobs, on_engine
 from tailerd.registry import AUTO
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 
@@ -35,7 +35,7 @@ class MaintainedTable:
         jobs: Runs its jobs in a process; None to run them in this one.
     """
 
-    place: TablePlace
+    location: TableLocation
     format: str
     maintainer: Maintainer
     statistics: Statistics | None
@@ -44,7 +44,7 @@ class MaintainedTable:
 
     def pins(self, clock: Clock) -> PinBoard:
         """Return the table's pins."""
-        return PinBoard(self.place.store, self.place.root, clock=clock)
+        return PinBoard(self.location.store, self.location.root, clock=clock)
 
     def maintenance(
         self, policies: MaintenancePolicies, *, clock: Clock, pipelines: AskFloor
@@ -59,11 +59,11 @@ class MaintainedTable:
         """
         wait_for = policies.cleanup.wait_for_pins
         work = self.maintainer.open(
-            self.place,
+            self.location,
             policies,
             clock=clock,
             floor=with_pins(self.pins(clock), wait_for, pipelines),
-            run_on_engine=on_engine(self.place.url, self.format, self.stores),
+            run_on_engine=on_engine(self.location.url, self.format, self.stores),
         )
         return work if self.jobs is None else self.jobs.wrap(work)
 
@@ -73,7 +73,7 @@ OpenMaintained = Callable[[], Awaitable[MaintainedTable]]
 
 
 async def open_maintained(
-    place: str,
+    location: str,
     *,
     stores: Stores,
     table_format: str = AUTO,
@@ -81,31 +81,31 @@ async def open_maintained(
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None,
     ledgers: Iterable[str] = (),
 ) -> MaintainedTable:
-    """Open the table at a place for maintenance.
+    """Open the table at a location for maintenance.
 
     Args:
         stores: How its files are reached.
         table_format: Name of its format; `auto` to detect it.
-        allowed: Places that symbolic links in its log may lead to, for reading.
+        allowed: Locations that symbolic links in its log may lead to, for reading.
         wrap_store: Puts a wrapper, such as one that counts requests, around its store.
-        ledgers: Places of the ledgers of all pipelines.
+        ledgers: Locations of the ledgers of all pipelines.
 
     Raises:
         UnsupportedFeatureError: Its format has no maintenance.
         NotATableError: There is no table.
-        ConfigError: No store serves this place, or the format is unknown.
+        ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
     allowed = tuple(allowed)
-    found = await find_format(place, table_format, allowed, stores=stores)
+    found = await find_format(location, table_format, allowed, stores=stores)
     return MaintainedTable(
-        place=place_at(
-            place,
+        location=table_location(
+            location,
             stores=stores,
             allowed=allowed,
             wrap_store=wrap_store,
-            commits=found.folder(place),
-            ledgers=[LedgerPlace(each, is_read_only=True) for each in ledgers],
+            commits=found.folder(location),
+            ledgers=[LedgerLocation(each, is_read_only=True) for each in ledgers],
         ),
         format=found.name,
         maintainer=require_part(found.maintainer, found.name, "maintenance"),

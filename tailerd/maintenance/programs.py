@@ -60,16 +60,16 @@ class KeptTable:
     """A table whose log is maintained.
 
     Attributes:
-        place: Path or URL, as it is configured.
+        location: Path or URL, as it is configured.
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
         is_measured: Whether its size is measured too.
-        allowed: Places that symbolic links in its log may lead to, for reading.
+        allowed: Locations that symbolic links in its log may lead to, for reading.
         format: Name of its format; `auto` to detect it.
-        ledgers: Places of the ledgers of all pipelines.
+        ledgers: Locations of the ledgers of all pipelines.
     """
 
-    place: str
+    location: str
     folder: str
     policies: MaintenancePolicies
     is_alone: bool
@@ -98,14 +98,14 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run a job of a table's format on an engine.
 
     Attributes:
-        place: Path or URL of the table.
+        location: Path or URL of the table.
         format: Name of the table's format.
         job: The format's request to itself, which passes through unchanged.
         master, conf: Of the engine's session.
         storage: How files are reached, as `StoreSettings.to_json`; may hold secrets.
     """
 
-    place: str
+    location: str
     format: str
     job: bytes
     master: str = "local[*]"
@@ -284,18 +284,18 @@ def _died(why: str) -> TailerdError:
     )
 
 
-def on_engine(place: str, table_format: str, stores: Stores) -> RunOnEngine:
+def on_engine(location: str, table_format: str, stores: Stores) -> RunOnEngine:
     """Return a function that runs requests of one table's format on the engine they name.
 
     Args:
-        place: Path or URL of the table.
+        location: Path or URL of the table.
         table_format: Name of its format.
         stores: How its files are reached; asked for their settings at each request.
     """
 
     async def run(engine: EngineSettings, job: bytes) -> bytes:
         request = EngineRequest(
-            place=place,
+            location=location,
             format=table_format,
             job=job,
             master=engine.master,

@@ -175,7 +175,7 @@ class MaintenanceScheduler:
                     events.TableRemoved(
                         table=name,
                         engine=ALONE,
-                        path=kept.place,
+                        path=kept.location,
                         reason="It is no longer maintained.",
                     )
                 )
@@ -194,7 +194,7 @@ class MaintenanceScheduler:
                 self._wakeups[name] = (kept.folder, self._registry.subscribe(kept.folder, wakeup))
                 if kept.is_alone:
                     self._telemetry.emit(
-                        events.TableAdded(table=name, engine=ALONE, path=kept.place)
+                        events.TableAdded(table=name, engine=ALONE, path=kept.location)
                     )
         altered = [name for name, kept in tables.items() if self._wanted.get(name) != kept]
         self._wanted = dict(tables)
@@ -350,7 +350,7 @@ class MaintenanceScheduler:
 
     async def _open_table(self, kept: KeptTable, jobs: TableJobs) -> MaintainedTable:
         table = await open_maintained(
-            kept.place,
+            kept.location,
             stores=self._stores,
             table_format=kept.format,
             allowed=kept.allowed,

@@ -160,7 +160,7 @@ class TableMaintainer:
         if self._opened is None:
             table = self.table = await self._open_table()
             work = table.maintenance(self.kept.policies, clock=self._clock, pipelines=self._needs)
-            lease = Lease(table.place.store, table.place.root, clock=self._clock)
+            lease = Lease(table.location.store, table.location.root, clock=self._clock)
             self._opened = work, lease
         return self._opened
 
@@ -181,7 +181,7 @@ class TableMaintainer:
         self._telemetry.emit(
             events.LogAssessed(
                 table=self._name,
-                path=self.kept.place,
+                path=self.kept.location,
                 version=assessment.version,
                 is_alone=self.kept.is_alone,
                 due=tuple(each.job for each in due),

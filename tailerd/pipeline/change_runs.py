@@ -25,8 +25,8 @@ class Run:
     Attributes:
         key_pass: Which rows of each batch are wanted.
         limits: For a commit that is read twice: the limits of the first pass, reused by the second,
-            which is cut at the same places. Batches must be the same in both passes, even if less
-            memory is admitted by then; the excess is counted as for any large batch.
+            which is cut at the same locations. Batches must be the same in both passes, even if
+            less memory is admitted by then; the excess is counted as for any large batch.
     """
 
     tasks: list[ChangeTask]

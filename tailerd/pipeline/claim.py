@@ -26,12 +26,12 @@ class HeldOffset:
 
     Attributes:
         offset: Where the pipeline resumes.
-        place: Where the offset is kept, for messages.
+        location: Where the offset is kept, for messages.
         beginning: Where its delivered rows begin; None if Spark keeps the offset.
     """
 
     offset: Offset
-    place: str
+    location: str
     beginning: Beginning | None = None
 
 
@@ -60,7 +60,7 @@ class PipelineClaim:
         """Return the state's record of this pipeline; None for a new one.
 
         Raises:
-            PipelineReboundError: It had another daemon name or sink place.
+            PipelineReboundError: It had another daemon name or sink location.
             OffsetError, StorageError: The state cannot be read.
         """
         known = await self._records.load(self._table)

@@ -27,7 +27,7 @@ from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.identity import OffsetKeeper
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import CommitCheck, OnCorruptCommit, OnGap
-from tailerd.pipeline.remote_rows import Place, RemoteRows
+from tailerd.pipeline.remote_rows import RemoteRows, TaskRunner
 from tailerd.sinks.base import (
     Delivery,
     Fencer,
@@ -91,7 +91,7 @@ class DeliveryParts:
         memory: The table's part of the process's budget; without it, only the table's own limits
             apply.
         on_batch: Called with every batch that this process passes to the sink.
-        place: Where rows are read and written; None for this process. Sinks that cannot write
+        location: Where rows are read and written; None for this process. Sinks that cannot write
             remotely always use this process.
     """
 
@@ -103,7 +103,7 @@ class DeliveryParts:
     corrupt_commits: CorruptCommitLog | None = None
     memory: TableMemory | None = None
     on_batch: Callable[[ChangeBatch], None] | None = None
-    place: Place | None = None
+    runner: TaskRunner | None = None
 
 
 class DeliveryLoop:
@@ -204,7 +204,7 @@ class DeliveryLoop:
                 # Before an offset is saved: it would look like the offset of a delivery.
                 await self._parts.sink.check_first_start()
             offset = await self._source.initial_offset(plan.start)
-            # Before the offset is saved: nothing is bound yet to a place that cannot be written,
+            # Before the offset is saved: nothing is bound yet to a location that cannot be written,
             # so the operator can correct it.
             await self._parts.sink.resume(offset)
             # Saved before the first row is delivered: after a crash before the first
@@ -331,10 +331,10 @@ class DeliveryLoop:
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._parts.clock.monotonic()
         saved = await self._offsets.saved(end, self._source)
-        sink, place = self._parts.sink, self._parts.place
+        sink, runner = self._parts.sink, self._parts.runner
         rows: ChangeStream | RemoteRows | None = None
-        if place is not None and isinstance(sink, WritesRemotely):
-            rows = await self._deliver_at(place, sink, start, end, saved)
+        if runner is not None and isinstance(sink, WritesRemotely):
+            rows = await self._deliver_at(runner, sink, start, end, saved)
         if rows is None:
             rows = await self._deliver_here(start, end, saved)
         self._emit_delivery(rows, start, end, self._parts.clock.monotonic() - began)
@@ -373,9 +373,14 @@ class DeliveryLoop:
         return stream
 
     async def _deliver_at(
-        self, place: Place, sink: WritesRemotely, start: Offset, end: Offset, saved: SavedOffset
+        self,
+        runner: TaskRunner,
+        sink: WritesRemotely,
+        start: Offset,
+        end: Offset,
+        saved: SavedOffset,
     ) -> RemoteRows | None:
-        """Deliver at `place`; None if there are no rows, so nothing to run there."""
+        """Deliver at `location`; None if there are no rows, so nothing to run there."""
         rows = RemoteRows(
             self._source,
             start,
@@ -383,7 +388,7 @@ class DeliveryLoop:
             table=self._plan.table,
             limit=self._plan.batch_limit,
             key=self._key,
-            place=place,
+            runner=runner,
         )
         if not await rows.plan():
             return None

@@ -22,14 +22,14 @@ RETRY_SECONDS = 60.0
 
 
 OpenStatistics = Callable[[str, str], Awaitable[TableStatistics | None]]
-"""Takes a pipeline's name and its table's place; returns None if the format has no statistics."""
+"""Takes a pipeline's name and its table's location; None if the format has no statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reported:
-    """What a pipeline reported of its table: its place, and its first and current offset."""
+    """What a pipeline reported of its table: its location, and its first and current offset."""
 
-    place: str
+    location: str
     first: Offset | None = None
     next_up: Offset | None = None
     times_moved_back: int = 0
@@ -39,7 +39,7 @@ class GrowthKeeper:
     """Measures the tables of all pipelines that were started.
 
     Args:
-        open_statistics: Creates the statistics of the table at a place.
+        open_statistics: Creates the statistics of the table at a location.
         telemetry, clock: As everywhere.
     """
 
@@ -69,9 +69,9 @@ class GrowthKeeper:
             case events.PipelineStarted():
                 with self._lock:
                     known = self._reported.get(event.table)
-                    if known is not None and known.place != event.source:
+                    if known is not None and known.location != event.source:
                         self._gone.add(event.table)
-                    self._reported[event.table] = _Reported(place=event.source)
+                    self._reported[event.table] = _Reported(location=event.source)
             case events.TableRemoved():
                 self._forget(event.table)
             case events.OffsetSaved() | events.OffsetChosen() if event.offset:
@@ -223,7 +223,7 @@ class GrowthKeeper:
             and known.reaches(next_up)
         ):
             return known
-        statistics = await self._open_statistics(table, reported.place)
+        statistics = await self._open_statistics(table, reported.location)
         if statistics is None:
             return None
         await statistics.open(self._clock.monotonic(), first=reported.first, next_up=next_up)

@@ -57,7 +57,7 @@ class Pipeline:
         plan: DeliverySpec,
         parts: DeliveryParts,
         *,
-        source_place: str,
+        source_location: str,
         open_source: OpenSource,
         offsets: OffsetStore,
         retries: RetryPolicy | None = None,
@@ -68,7 +68,7 @@ class Pipeline:
         Args:
             plan: What to do.
             parts: What to do it with; `run` closes the sink and the memory.
-            source_place: The table's place, for telemetry.
+            source_location: The table's location, for telemetry.
             open_source: Opens the table; retried like everything else.
             offsets: Keeps the offset of what was delivered.
             retries: Waits between attempts, and the number of attempts.
@@ -76,7 +76,7 @@ class Pipeline:
         """
         self.error: TailerdError | None = None
         self._plan, self._parts = plan, parts
-        self._source_place = source_place
+        self._source_location = source_location
         self._open_source = open_source
         self._source: ChangeSource | None = None
         self._offsets = OffsetKeeper(
@@ -111,7 +111,7 @@ class Pipeline:
         self._parts.telemetry.emit(
             events.PipelineStarted(
                 table=table,
-                source=self._source_place,
+                source=self._source_location,
                 sink=self._plan.sink,
                 engine=self._plan.engine,
                 guarantee=self._plan.guarantee,

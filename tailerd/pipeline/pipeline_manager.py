@@ -46,7 +46,7 @@ class Member:
         settings: What the configuration says of it; a change of this alters the table.
         engine, path: For telemetry.
         build: Makes a runner.
-        reset: Moves the saved offset to a place such as `snapshot`; None where something else
+        reset: Moves the saved offset to a location such as `snapshot`; None where something else
             keeps it.
         ended: Called when a runner has ended, for whatever reason, unless its successor has been
             built by then.
@@ -195,7 +195,7 @@ class PipelineManager:
         """Move a pipeline's offset and resume there, unless it is paused; return the offset.
 
         Raises:
-            UsageError: Its engine keeps the offset itself, or `to` is not a valid place.
+            UsageError: Its engine keeps the offset itself, or `to` is not a valid location.
             TailerdError: Of the table or the offset store; the pipeline resumes where it was.
         """
         with _Busy(self):

@@ -71,7 +71,7 @@ class RemoteAnswer:
     written: object
 
 
-class Place(Protocol):
+class TaskRunner(Protocol):
     """Where an engine does work."""
 
     async def run(self, work: RemoteWork) -> RemoteAnswer:
@@ -137,11 +137,11 @@ class RemoteRows:
         table: str,
         limit: BatchLimit,
         key: Sequence[str],
-        place: Place,
+        runner: TaskRunner,
     ) -> None:
         self._between = start, end
         self._table, self._limit, self._key = table, limit, tuple(key)
-        self._place = place
+        self._runner = runner
         self.commits = DeliveredCommits()
         self._planner = RunPlanner(source, is_keyed=bool(key), on_group=self.commits.count)
         self._runs: tuple[Run, ...] = ()
@@ -163,7 +163,7 @@ class RemoteRows:
         Raises:
             TailerdError: Of reading or writing, or of the engine.
         """
-        answer = await self._place.run(
+        answer = await self._runner.run(
             RemoteWork(
                 table=self._table,
                 runs=self._runs,

@@ -290,13 +290,13 @@ class TableExplorer:
         values = batch.rows.column(column)
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        places = np.flatnonzero(
+        locations = np.flatnonzero(
             pc.fill_null(pc.equal(values, _scalar(value, values.type, column)), False)
         )
-        if not len(places):
+        if not len(locations):
             return []
         mask = ColumnMask.of(self._mask, batch.rows.schema)
-        texts = shown_texts(batch.take(places[:PAGE_ROWS]), mask)
+        texts = shown_texts(batch.take(locations[:PAGE_ROWS]), mask)
         return [json.loads(text) for text in texts]
 
     def _check_rows(self) -> None:

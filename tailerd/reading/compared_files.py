@@ -64,11 +64,11 @@ class ComparedRows(Protocol):
 
     @property
     def prefix(self) -> str:
-        """Distinguishes the places of its rows from others of the version, as in `RowPlaces`."""
+        """Distinguishes its rows' positions from others of the version, as in `RowPositions`."""
         ...
 
     def numbers(self, side: Side) -> Sequence[int]:
-        """Return the numbers of a side's files, as in `RowPlaces`."""
+        """Return the numbers of a side's files, as in `RowPositions`."""
         ...
 
     def schema(self, columns: Columns = None) -> pa.Schema:
@@ -302,12 +302,12 @@ def _select_rows(
             continue
         if isinstance(positions, int):
             here = _slice_range(wanted, positions, positions + batch.num_rows - 1)
-            places = here - positions
+            row_positions = here - positions
         else:
             here = _slice_range(wanted, positions[0], positions[-1])
-            places = np.searchsorted(positions, here)
+            row_positions = np.searchsorted(positions, here)
         if len(here):
-            yield here, _rows_at(rows, places)
+            yield here, _rows_at(rows, row_positions)
 
 
 def _slice_range(ascending: Rows, first: int, last: int) -> Rows:
@@ -323,10 +323,10 @@ def _select_columns(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     )
 
 
-def _rows_at(rows: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
+def _rows_at(rows: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
     if not rows.num_columns:
-        return rows_of_columns([], rows.schema, len(places))
-    return rows.take(pa.array(places))
+        return rows_of_columns([], rows.schema, len(positions))
+    return rows.take(pa.array(positions))
 
 
 def _size(part: PositionedRows) -> int:
@@ -407,8 +407,8 @@ def unequal_rows(
     if max(counts) > most:
         return None
     partly = [group for group in found.groups if group.columns is not None]
-    for places in _compare_groups(partly, schema, read) if partly else ():
-        unknown.append(places)
+    for positions in _compare_groups(partly, schema, read) if partly else ():
+        unknown.append(positions)
         if sum(map(len, unknown)) > most:
             return None
     common = np.sort(np.concatenate([np.empty(0, np.int64), *unknown]))
@@ -423,11 +423,11 @@ def _compare_groups(
     groups: Sequence[GroupDifference], schema: pa.Schema, read: ReadColumns
 ) -> Iterator[Rows]:
     """Yield the positions of the rows that differ in the columns that may differ."""
-    wanted = {place for group in groups for place in group.columns or ()}
-    names = tuple(name for place, name in enumerate(schema.names) if place in wanted)
+    wanted = {position for group in groups for position in group.columns or ()}
+    names = tuple(name for position, name in enumerate(schema.names) if position in wanted)
     # By bytes: rows that differ are compared again later, variants by value.
     comparer = RowComparer(
-        pa.schema([schema.field(place) for place in sorted(wanted)]),
+        pa.schema([schema.field(position) for position in sorted(wanted)]),
         secrets.randbits(_SEED_BITS),
         VariantEquality.BY_BYTES,
     )
@@ -436,8 +436,8 @@ def _compare_groups(
         rows.add_range(group.start, group.start + group.count)
     selection = RowSelection(rows, is_kept=True)
     for positions, one, other in _in_step(*(read(side, selection, names) for side in Side)):
-        places = np.flatnonzero(~comparer.equal(one, other))
-        yield places + positions if isinstance(positions, int) else positions[places]
+        row_positions = np.flatnonzero(~comparer.equal(one, other))
+        yield row_positions + positions if isinstance(positions, int) else positions[row_positions]
 
 
 def _in_step(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.reading.compared_files import (
     Columns,
     ComparedCommit,
@@ -82,14 +82,14 @@ def compared_changes(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            places=RowPlaces(
+            positions=RowPositions(
                 table_id=task.table_id, files=of_files, rows=positions, prefix=commit.prefix
             ),
         )
 
 
 def _changes(files: ComparedInputs, wanted: Columns) -> Changes:
-    """Yield the rows that differ, with their places (`placed`)."""
+    """Yield the rows that differ, with their positions (`placed`)."""
     left, commit = LeftRows(), files.commit
     for group in commit.groups:
         for side, number, positions in _different(files, group):
@@ -178,9 +178,9 @@ def _pair_files(
         return known
     if len(removed) == len(added) == 1:
         return [(removed[0], added[0])]
-    places = FileGroup(tuple(range(len(removed))), tuple(range(len(added))))
+    positions = FileGroup(tuple(range(len(removed))), tuple(range(len(added))))
     pairs = likely_rewrites(
-        places,
+        positions,
         [files.footer_bounds(Side.REMOVED, number) for number in removed],
         [files.footer_bounds(Side.ADDED, number) for number in added],
     )
@@ -196,7 +196,9 @@ def _emit_unpaired(files: ComparedInputs, left: LeftRows, columns: Columns) -> C
     """Yield all deletes, then all inserts."""
     for side, change_type in ((Side.REMOVED, ChangeType.DELETE), (Side.ADDED, ChangeType.INSERT)):
         parts = left.read(files, side, columns)
-        batches = (add_positions(rows, side, number, places) for number, places, rows in parts)
+        batches = (
+            add_positions(rows, side, number, positions) for number, positions, rows in parts
+        )
         for batch in merge_batches(batches, files.limit):
             yield change_type, batch
 
@@ -222,8 +224,8 @@ class LeftRows:
     ) -> Iterator[tuple[int, Rows | int, pa.RecordBatch]]:
         """Yield the rows of a side in the commit's order: number of the file, positions, rows."""
         for number, positions in sorted(self._left[side].items(), key=lambda item: item[0]):
-            for places, rows in files.read(side, number, positions, columns):
-                yield number, places, rows
+            for row_positions, rows in files.read(side, number, positions, columns):
+                yield number, row_positions, rows
 
 
 class NumberedRows:
@@ -235,13 +237,13 @@ class NumberedRows:
     def __init__(self, files: ComparedInputs, side: Side, left: LeftRows, key: Columns) -> None:
         self._files = files
         self._side = side
-        self._places: list[tuple[int, Positions]] = []
+        self._positions: list[tuple[int, Positions]] = []
         parts = left.read(files, side, key)
         for number, those in groupby(parts, key=lambda part: part[0]):
-            found = [_positions(places, rows.num_rows) for _, places, rows in those]
+            found = [_positions(row_positions, rows.num_rows) for _, row_positions, rows in those]
             ascending = np.concatenate([each.to_numpy() for each in found])
-            self._places.append((number, Positions.of(ascending)))
-        counts = [len(positions) for _, positions in self._places]
+            self._positions.append((number, Positions.of(ascending)))
+        counts = [len(positions) for _, positions in self._positions]
         self._starts = np.cumsum([0, *counts])
 
     def __len__(self) -> int:
@@ -253,18 +255,18 @@ class NumberedRows:
         return self._files.limit.max_bytes
 
     def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, or the flagged ones, with their places (`placed`), in order."""
-        for place, (number, positions) in enumerate(self._places):
+        """Yield all rows, or the flagged ones, with their positions (`placed`), in order."""
+        for position, (number, positions) in enumerate(self._positions):
             wanted = positions
             if is_wanted is not None:
-                is_here = is_wanted[self._starts[place] : self._starts[place + 1]]
+                is_here = is_wanted[self._starts[position] : self._starts[position + 1]]
                 wanted = Positions.of(positions.to_numpy()[is_here])
             if len(wanted):
                 for at, rows in self._files.read(self._side, number, wanted, columns):
                     yield add_positions(rows, self._side, number, at)
 
     def rows(self, columns: Columns, numbers: Rows, max_bytes: int) -> pa.RecordBatch | None:
-        """Return the rows with these numbers and their places, in that order; at least one.
+        """Return the rows with these numbers and their positions, in that order; at least one.
 
         None if several rows take more than `max_bytes`.
         """
@@ -272,8 +274,8 @@ class NumberedRows:
         found: list[pa.RecordBatch] = []
         size = 0
         bounds = np.searchsorted(ascending, self._starts)
-        for place, (number, positions) in enumerate(self._places):
-            here = ascending[bounds[place] : bounds[place + 1]] - self._starts[place]
+        for position, (number, positions) in enumerate(self._positions):
+            here = ascending[bounds[position] : bounds[position + 1]] - self._starts[position]
             if len(here):
                 wanted = Positions.of(positions.to_numpy()[here])
                 for at, rows in self._files.read(self._side, number, wanted, columns):
@@ -284,8 +286,10 @@ class NumberedRows:
         return pa.concat_batches(found).take(pa.array(np.searchsorted(ascending, numbers)))
 
 
-def _positions(places: Rows | int, count: int) -> Positions:
-    return Positions.of(np.arange(places, places + count) if isinstance(places, int) else places)
+def _positions(positions: Rows | int, count: int) -> Positions:
+    return Positions.of(
+        np.arange(positions, positions + count) if isinstance(positions, int) else positions
+    )
 
 
 def paired_changes(
@@ -333,7 +337,7 @@ def _emit_pairs(
 def _updated_rows(
     deleted: NumberedRows, columns: Columns, rows: pa.RecordBatch, wanted: Rows, updated: Rows
 ) -> Changes:
-    """Yield rows with the old images of those at the places `updated`, whose numbers are `wanted`.
+    """Yield rows with the old images of those at `updated`, whose numbers are `wanted`.
 
     Old images may be far larger than new ones. So as many are read at a time as fit a batch.
     """
@@ -356,11 +360,11 @@ def _updated_rows(
 def _with_updates(
     before: pa.RecordBatch, rows: pa.RecordBatch, updated: Rows
 ) -> tuple[pa.Array, pa.RecordBatch]:
-    """Return rows with each old image right before the row at its place in `updated`."""
+    """Return rows with each old image right before the row at its position in `updated`."""
     count = before.num_rows
     order = ordered_changes(count, rows.num_rows, Pairs(np.arange(count), updated))
-    places = order.rows + np.where(order.sides == Side.ADDED, count, 0)
-    return order.change_types, pa.concat_batches([before, rows]).take(pa.array(places))
+    positions = order.rows + np.where(order.sides == Side.ADDED, count, 0)
+    return order.change_types, pa.concat_batches([before, rows]).take(pa.array(positions))
 
 
 def _pairs(
@@ -393,13 +397,13 @@ def _hashes(
     at = 0
     for batch in batches:
         hashes = hasher.hash(batch.remove_column(batch.num_columns - 1))
-        places = np.arange(len(hashes))
+        positions = np.arange(len(hashes))
         if bits:
-            places = np.flatnonzero(hashes.first >> np.uint64(64 - bits) == np.uint64(part))
-        taken = hashes.take(places)
+            positions = np.flatnonzero(hashes.first >> np.uint64(64 - bits) == np.uint64(part))
+        taken = hashes.take(positions)
         first.append(taken.first)
         second.append(taken.second)
-        numbers.append(places + at)
+        numbers.append(positions + at)
         at += len(hashes)
     found = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
     return RowHashes(np.concatenate(first), np.concatenate(second)), found
@@ -413,7 +417,7 @@ _ROW_BITS = 40
 def add_positions(
     rows: pa.RecordBatch, side: Side, number: int, positions: Rows | int
 ) -> pa.RecordBatch:
-    """Return rows with an additional column of their places.
+    """Return rows with an additional column of their positions.
 
     Args:
         number: Of their file on its side.
@@ -421,9 +425,9 @@ def add_positions(
     """
     if isinstance(positions, int):
         positions = np.arange(positions, positions + rows.num_rows)
-    places = positions | (2 * number + side) << _ROW_BITS
+    row_positions = positions | (2 * number + side) << _ROW_BITS
     return pa.RecordBatch.from_arrays(
-        [*rows.columns, pa.array(places, pa.int64())], schema=rows.schema.append(_PLACE)
+        [*rows.columns, pa.array(row_positions, pa.int64())], schema=rows.schema.append(_PLACE)
     )
 
 
@@ -433,15 +437,15 @@ def split_positions(
     """Return rows without that column, the numbers of their files, and their positions in them.
 
     Args:
-        numbers: For each side the numbers of its files, as in `RowPlaces`.
+        numbers: For each side the numbers of its files, as in `RowPositions`.
     """
     *columns, last = rows.columns
-    places = last.to_numpy()
-    of_side, sides = np.divmod(places >> _ROW_BITS, 2)
-    files = np.empty(len(places), np.int64)
+    positions = last.to_numpy()
+    of_side, sides = np.divmod(positions >> _ROW_BITS, 2)
+    files = np.empty(len(positions), np.int64)
     for side, known in numbers.items():
         is_there = sides == side
         files[is_there] = np.array(known, np.int64)[of_side[is_there]]
     schema = rows.schema.remove(rows.num_columns - 1)
     without = rows_of_columns(columns, schema, rows.num_rows)
-    return without, files, places & ((1 << _ROW_BITS) - 1)
+    return without, files, positions & ((1 << _ROW_BITS) - 1)

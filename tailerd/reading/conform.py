@@ -38,7 +38,9 @@ class FileFields:
     def __init__(self, fields: Iterable[pa.Field], names: Collection[str] = ()) -> None:
         self._fields = tuple(fields)
         self._names = names
-        self._by_name = _places((field.name, place) for place, field in enumerate(self._fields))
+        self._by_name = _positions(
+            (field.name, position) for position, field in enumerate(self._fields)
+        )
 
     @cached_property
     def _by_folded_name(self) -> Mapping[str, list[str]]:
@@ -58,7 +60,7 @@ class FileFields:
     @cached_property
     def _by_id(self) -> Mapping[bytes, int]:
         ids = enumerate((field.metadata or {}).get(FIELD_ID) for field in self._fields)
-        return _places((number, place) for place, number in ids if number is not None)
+        return _positions((number, position) for position, number in ids if number is not None)
 
     @property
     def have_ids(self) -> bool:
@@ -66,7 +68,7 @@ class FileFields:
         return bool(self._by_id)
 
     def find(self, scan: FieldScan) -> int | None:
-        """Return the place of the column of `scan`; None if the file lacks it.
+        """Return the position of the column of `scan`; None if the file lacks it.
 
         Engines differ in the case of column names, and Delta's names are case-insensitive. So a
         column is also found by a name that differs only in case, unless that is the exact name of
@@ -108,11 +110,11 @@ class FileFields:
 _SEVERAL = -1
 
 
-def _places(keyed: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
-    """Return places by key; `_SEVERAL` if a key has more than one."""
+def _positions(keyed: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    """Return positions by key; `_SEVERAL` if a key has more than one."""
     found: dict[_Key, int] = {}
-    for key, place in keyed:
-        found[key] = _SEVERAL if key in found else place
+    for key, position in keyed:
+        found[key] = _SEVERAL if key in found else position
     return found
 
 
@@ -152,14 +154,14 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
         array = assemble_variant(array)
     fields = [array.type.field(index) for index in range(array.type.num_fields)]
     columns = array.flatten()
-    places = FileFields(fields, [child.name for child in scan.children])
+    positions = FileFields(fields, [child.name for child in scan.children])
     parts = []
     for child in scan.children:
-        place = places.find(child)
+        position = positions.find(child)
         parts.append(
             pa.nulls(len(array), child.target.type)
-            if place is None
-            else conform(columns[place], child)
+            if position is None
+            else conform(columns[position], child)
         )
     targets = [target.field(index) for index in range(target.num_fields)]
     if not targets:
@@ -311,7 +313,7 @@ def fold_name(name: str) -> str:
 def _lower_word(match: re.Match[str]) -> str:
     """Return a word with its capital sigmas in lower case: final after a letter and before none."""
     word = match[0]
-    cased = [place for place, letter in enumerate(word) if letter.lower() != letter.upper()]
+    cased = [position for position, letter in enumerate(word) if letter.lower() != letter.upper()]
     last = cased[-1]
     is_final = len(cased) > 1 and word[last] == _SIGMA
     lower = word.replace(_SIGMA, "\N{GREEK SMALL LETTER SIGMA}")

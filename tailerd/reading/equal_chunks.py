@@ -38,7 +38,7 @@ class GroupDifference:
 
     Attributes:
         start, count: The first position, and the number of rows.
-        columns: Places of the columns of the scan that may differ; None: any may.
+        columns: Positions of the columns of the scan that may differ; None: any may.
     """
 
     start: int
@@ -105,10 +105,11 @@ class _File:
         opened = open_parquet(source, memory_bytes, scan.url, arrow_extensions_enabled=False)
         schema = opened.file.schema_arrow
         fields = FileFields(schema, scan.table_names)
-        places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
+        positions = [None if f.constant is not None else fields.find(f) for f in scan.fields]
         firsts = list(accumulate((num_leaves(field.type) for field in schema), initial=0))
         leaves = [
-            () if place is None else range(firsts[place], firsts[place + 1]) for place in places
+            () if position is None else range(firsts[position], firsts[position + 1])
+            for position in positions
         ]
         return cls(source, opened, schema, leaves)
 
@@ -180,7 +181,9 @@ def _unequal_columns(one: _File, other: _File, group: int) -> tuple[int, ...] | 
     equal = {leaf for leaf in like if _are_equal(one, other, group, leaf)}
     if sum(sizes[leaf] for leaf in equal) < least:
         return None
-    return tuple(place for place, leaves in enumerate(one.leaves) if not equal.issuperset(leaves))
+    return tuple(
+        position for position, leaves in enumerate(one.leaves) if not equal.issuperset(leaves)
+    )
 
 
 def _are_equal(one: _File, other: _File, group: int, leaf: int) -> bool:

@@ -108,10 +108,10 @@ class _Stretch:
 
     def positions(self) -> _Positions:
         """Return the positions; only the first if all rows are selected."""
-        places = (
+        positions = (
             None if self.selection is None else self.selection.positions(self.start, self.count)
         )
-        return self.start if places is None else places
+        return self.start if positions is None else positions
 
 
 def _parts(
@@ -190,14 +190,14 @@ class _Shape:
         self._schema = scan.schema
         fields = FileFields(file_schema, scan.table_names)
         _require_ids(scan, fields)
-        places = [None if f.constant is not None else fields.find(f) for f in scan.fields]
-        change = _change_place(scan, fields)
-        wanted = {place for place in (*places, change) if place is not None}
+        positions = [None if f.constant is not None else fields.find(f) for f in scan.fields]
+        change = _change_index(scan, fields)
+        wanted = {position for position in (*positions, change) if position is not None}
         if not wanted and file_schema.names:
             # At least one column must be read to count the rows.
             wanted = {_smallest(file_schema)}
-        at = {place: number for number, place in enumerate(sorted(wanted))}
-        self._at = [None if place is None else at[place] for place in places]
+        at = {position: number for number, position in enumerate(sorted(wanted))}
+        self._at = [None if position is None else at[position] for position in positions]
         self._change_at = None if change is None else at[change]
         self.columns = _leaves_of(file_schema, wanted)
         self.leaves = [leaf for column in self.columns for leaf in column]
@@ -263,27 +263,27 @@ def _require_ids(scan: FileScan, fields: FileFields) -> None:
         )
 
 
-def _change_place(scan: FileScan, fields: FileFields) -> int | None:
+def _change_index(scan: FileScan, fields: FileFields) -> int | None:
     if not scan.change_column:
         return None
     return fields.find(FieldScan(target=pa.field("", pa.string()), name=scan.change_column))
 
 
 def _smallest(schema: pa.Schema) -> int:
-    flat = (place for place, field in enumerate(schema) if not pa.types.is_nested(field.type))
+    flat = (position for position, field in enumerate(schema) if not pa.types.is_nested(field.type))
     return next(flat, 0)
 
 
-def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[range]:
+def _leaves_of(schema: pa.Schema, positions: Collection[int]) -> list[range]:
     """Return the leaf columns of each given top-level column, in the order of the file.
 
     Counted, not looked up by path: names may repeat, and contain dots.
     """
     leaves: list[range] = []
     first = 0
-    for place, field in enumerate(schema):
+    for position, field in enumerate(schema):
         until = first + num_leaves(field.type)
-        if place in places:
+        if position in positions:
             leaves.append(range(first, until))
         first = until
     return leaves
@@ -292,7 +292,7 @@ def _leaves_of(schema: pa.Schema, places: Collection[int]) -> list[range]:
 def num_leaves(kind: pa.DataType) -> int:
     """Return the number of leaf columns of a column of this type."""
     if pa.types.is_nested(kind):
-        return sum(num_leaves(kind.field(place).type) for place in range(kind.num_fields))
+        return sum(num_leaves(kind.field(position).type) for position in range(kind.num_fields))
     return 1
 
 
@@ -330,14 +330,14 @@ class _RowGroups:
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield batches with all selected rows, each with the position of its first row."""
         wanted = _wanted_groups(self._groups, self._scan.share, selection)
-        for place, (group, first_row) in enumerate(wanted):
+        for position, (group, first_row) in enumerate(wanted):
             size = _batch_rows(self._groups[group], self._limit)
             pieces = None if selection is None else self._few(group, first_row, size, selection)
             if pieces is not None:
                 yield from ((batch, first_row + at) for batch, at in pieces)
                 continue
             if isinstance(self._source, RemoteFile):
-                ahead = [each for each, _ in wanted[place + 1 : place + 2]]
+                ahead = [each for each, _ in wanted[position + 1 : position + 2]]
                 most_bytes = self._limit.max_bytes
                 self._source.expect(
                     ranges_ahead(self._groups, self._leaves, group, ahead, most_bytes)
@@ -358,8 +358,12 @@ class _RowGroups:
         few = selection.count(first_row, first_row + count) * SPARSE <= count
         if not few or isinstance(self._source, RemoteFile):
             return None
-        places = selection.positions(first_row, count)
-        return None if places is None else self._pieces.rows(group, places - first_row, most_rows)
+        positions = selection.positions(first_row, count)
+        return (
+            None
+            if positions is None
+            else self._pieces.rows(group, positions - first_row, most_rows)
+        )
 
 
 def _wanted_groups(

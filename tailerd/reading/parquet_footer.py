@@ -1,6 +1,6 @@
 """Reads and writes footers of Parquet files, to move row groups without decoding them.
 
-A row group is described only by the footer; moving it to another place or file changes only
+A row group is described only by the footer; moving it to another position or file changes only
 offsets. Unknown fields are preserved.
 
 Parquet format: parquet.thrift, Thrift compact protocol
@@ -253,11 +253,11 @@ def without_group_marks(body: bytes) -> bytes | None:
         inner, elements = reader.list()
         if reader.at > MAX_SCHEMA_BYTES:
             raise IndexError(f"its schema is longer than {MAX_SCHEMA_BYTES} bytes")
-        marked = [place for element in elements for place in _wrong_marks(element)]
+        marked = [position for element in elements for position in _wrong_marks(element)]
         if not marked:
             return None
-        for element, place in marked:
-            del element[place]
+        for element, position in marked:
+            del element[position]
         out = bytearray(body[:start])
         _write_value(out, _LIST, (inner, elements))
     except UNREADABLE as error:
@@ -300,7 +300,9 @@ class Chunk:
         meta: Fields = fields[_META][1]
         if _FILE_PATH in fields or _CRYPTO in fields:
             raise ValueError("a column in another file, or encrypted")
-        pages = [meta[place][1] for place in (_DATA_PAGE, _DICTIONARY_PAGE) if place in meta]
+        pages = [
+            meta[position][1] for position in (_DATA_PAGE, _DICTIONARY_PAGE) if position in meta
+        ]
         statistics: Fields = meta[_STATISTICS][1] if _STATISTICS in meta else {}
         return cls(
             start=min(page for page in pages if page > 0),
@@ -311,24 +313,24 @@ class Chunk:
         )
 
     def moved_to(self, start: int) -> Fields:
-        """Return the description of the same pages at another place, without indexes."""
+        """Return the description of the same pages at another position, without indexes."""
         meta = dict(self.fields[_META][1])
-        for place in (_DATA_PAGE, _DICTIONARY_PAGE):
-            if place in meta and meta[place][1] > 0:
-                meta[place] = (_I64, meta[place][1] - self.start + start)
-        for place in (_INDEX_PAGE, _BLOOM_OFFSET, _BLOOM_LENGTH):
-            meta.pop(place, None)
+        for position in (_DATA_PAGE, _DICTIONARY_PAGE):
+            if position in meta and meta[position][1] > 0:
+                meta[position] = (_I64, meta[position][1] - self.start + start)
+        for position in (_INDEX_PAGE, _BLOOM_OFFSET, _BLOOM_LENGTH):
+            meta.pop(position, None)
         return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
 
     def of_pages(self, start: int, dictionary_bytes: int, size_bytes: int, values: int) -> Fields:
         """Return the description of some of the pages, after the dictionary if there is one."""
         about: Fields = self.fields[_META][1]
-        meta = {place: about[place] for place in (_KIND, _ENCODINGS, _PATH, _CODEC)}
+        meta = {position: about[position] for position in (_KIND, _ENCODINGS, _PATH, _CODEC)}
         sizes = {_NUM_VALUES: values, _UNCOMPRESSED: size_bytes, _COMPRESSED: size_bytes}
         sizes[_DATA_PAGE] = start + dictionary_bytes
         if dictionary_bytes:
             sizes[_DICTIONARY_PAGE] = start
-        meta |= {place: (_I64, value) for place, value in sizes.items()}
+        meta |= {position: (_I64, value) for position, value in sizes.items()}
         return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
 
     @property
@@ -415,7 +417,7 @@ def _leaves_below(
     children = element[_CHILDREN][1] if _CHILDREN in element else 0
     if not children:
         kind = (_TYPE, _LENGTH, _CONVERTED, _SCALE, _PRECISION, _LOGICAL)
-        yield path, (shape, tuple(str(element.get(place)) for place in kind))
+        yield path, (shape, tuple(str(element.get(position)) for position in kind))
     for _ in range(children):
         yield from _leaves_below(elements, f"{path}.", shape)
 

@@ -100,10 +100,10 @@ class RowPieces:
     def rows(
         self, group: int, wanted: Rows, most_rows: int
     ) -> Iterator[tuple[pa.RecordBatch, int]] | None:
-        """Return batches that include the wanted rows, each with the place of its first row.
+        """Return batches that include the wanted rows, each with the position of its first row.
 
         Args:
-            wanted: Places in the row group, ascending; at least one.
+            wanted: Positions in the row group, ascending; at least one.
             most_rows: Of a batch.
 
         Returns:
@@ -142,13 +142,13 @@ class RowPieces:
         for piece in pieces:
             parts = []
             for span in sorted(set(piece.spans)):
-                places = [place for place, each in enumerate(piece.spans) if each == span]
-                of_span = [self._columns[place] for place in places]
+                positions = [position for position, each in enumerate(piece.spans) if each == span]
+                of_span = [self._columns[position] for position in positions]
                 chosen = {leaf: leaves[leaf] for column in of_span for leaf in column}
                 body = self._body(footer, group, chosen, span)
                 batches = self._batches(pa.BufferReader(body)).rows(0, of_span, most_rows)
                 first, end = piece.rows[0] - span[0], piece.rows[1] - span[0]
-                parts.append((places, _within(batches, first, end)))
+                parts.append((positions, _within(batches, first, end)))
             at = piece.rows[0]
             for batch in _side_by_side(parts):
                 yield batch, at
@@ -203,10 +203,10 @@ def _pieces(wanted: Rows, edges: Sequence[Rows]) -> Iterator[Piece]:
     at = 0
     while at < len(wanted):
         row = wanted[at]
-        places = [int(np.searchsorted(each, row, "right")) for each in edges]
+        positions = [int(np.searchsorted(each, row, "right")) for each in edges]
         spans = tuple(
-            (int(each[place - 1]), int(each[place]))
-            for each, place in zip(edges, places, strict=True)
+            (int(each[position - 1]), int(each[position]))
+            for each, position in zip(edges, positions, strict=True)
         )
         stop = int(np.searchsorted(wanted, min(end for _, end in spans)))
         yield Piece((int(row), int(wanted[stop - 1]) + 1), spans)
@@ -228,7 +228,7 @@ def _within(batches: Iterator[pa.RecordBatch], first: int, end: int) -> Iterator
 def _side_by_side(
     parts: Sequence[tuple[Sequence[int], Iterator[pa.RecordBatch]]],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of all columns, combined from batches of some columns and their places."""
+    """Yield batches of all columns, combined from batches of some columns and their positions."""
     waiting: list[pa.RecordBatch | None] = [None] * len(parts)
     while True:
         for number, (_, batches) in enumerate(parts):
@@ -239,13 +239,13 @@ def _side_by_side(
             return
         count = min(batch.num_rows for batch in here)
         columns = {
-            place: (field, column)
-            for (places, _), batch in zip(parts, here, strict=True)
-            for place, field, column in zip(
-                places, batch.schema, batch.slice(0, count).columns, strict=True
+            position: (field, column)
+            for (positions, _), batch in zip(parts, here, strict=True)
+            for position, field, column in zip(
+                positions, batch.schema, batch.slice(0, count).columns, strict=True
             )
         }
-        ordered = [columns[place] for place in sorted(columns)]
+        ordered = [columns[position] for position in sorted(columns)]
         yield pa.RecordBatch.from_arrays(
             [column for _, column in ordered], schema=pa.schema([field for field, _ in ordered])
         )

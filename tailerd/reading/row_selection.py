@@ -57,11 +57,11 @@ class RowSelection:
         if not self._is_kept and not self._positions.range_cardinality(start, end):
             return None
         here = self._positions & BitMap64(range(start, end))
-        places = np.asarray(here.to_array(), np.uint64).astype(np.int64)
+        positions = np.asarray(here.to_array(), np.uint64).astype(np.int64)
         if self._is_kept:
-            return places
+            return positions
         mask = np.ones(count, np.bool_)
-        mask[places - start] = False
+        mask[positions - start] = False
         return np.flatnonzero(mask) + start
 
     def apply(self, rows: Rows, start: int) -> Rows:
@@ -69,11 +69,11 @@ class RowSelection:
         if not self._is_kept and not self._positions.range_cardinality(start, start + len(rows)):
             return rows
         here = self._positions & BitMap64(range(start, start + len(rows)))
-        places = (np.asarray(here.to_array(), np.uint64) - np.uint64(start)).astype(np.int64)
+        positions = (np.asarray(here.to_array(), np.uint64) - np.uint64(start)).astype(np.int64)
         if self._is_kept:
-            return rows.take(pa.array(places))
+            return rows.take(pa.array(positions))
         mask = np.ones(len(rows), np.bool_)
-        mask[places] = False
+        mask[positions] = False
         return rows.filter(pa.array(mask))
 
 

@@ -202,7 +202,7 @@ def _objects(typed: pa.StructArray, rest: pa.Array, metadata: pa.Array, depth: i
 
 @lru_cache(maxsize=256)
 def _ids(metadata: bytes) -> Mapping[bytes, int]:
-    """Return the places of the names in a dictionary."""
+    """Return the positions of the names in a dictionary."""
     if metadata[0] & 0x0F != 1:
         raise ValueError(f"metadata version {metadata[0] & 0x0F}")
     width = (metadata[0] >> 6) + 1
@@ -210,10 +210,10 @@ def _ids(metadata: bytes) -> Mapping[bytes, int]:
     start = 1 + width
     texts = start + (count + 1) * width
     _require(metadata, texts)
-    ends = [_number(metadata, start + place * width, width) for place in range(count + 1)]
+    ends = [_number(metadata, start + position * width, width) for position in range(count + 1)]
     _require(metadata, texts + ends[-1])
     spans = enumerate(pairwise(ends))
-    return {metadata[texts + begin : texts + end]: place for place, (begin, end) in spans}
+    return {metadata[texts + begin : texts + end]: position for position, (begin, end) in spans}
 
 
 def _fields(value: bytes, ids: Mapping[bytes, int]) -> Iterable[tuple[bytes, bytes]]:
@@ -235,9 +235,9 @@ def _fields(value: bytes, ids: Mapping[bytes, int]) -> Iterable[tuple[bytes, byt
     # Fields are ordered by name, their values are not: each ends where another begins.
     edges = sorted({*offsets, len(value) - start})
     ends = dict(pairwise(edges))
-    for place in range(count):
-        name = names[_number(value, at + place * id_width, id_width)]
-        begin = offsets[place]
+    for position in range(count):
+        name = names[_number(value, at + position * id_width, id_width)]
+        begin = offsets[position]
         _require(value, start + begin + 1)
         yield name, value[start + begin : start + ends[begin]]
 
@@ -262,13 +262,13 @@ def _array(items: list[bytes]) -> bytes:
 
 def _object(fields: list[tuple[bytes, bytes]], ids: Mapping[bytes, int]) -> bytes:
     items = [item for _, item in fields]
-    places = [ids[name] for name, _ in fields]
+    positions = [ids[name] for name, _ in fields]
     offsets, width = _offsets(items)
-    id_width = _width(max(places, default=0))
+    id_width = _width(max(positions, default=0))
     is_large = len(items) > 255
     header = _OBJECT | (width - 1 | (id_width - 1) << 2 | is_large << 4) << 2
     count = len(items).to_bytes(4 if is_large else 1, "little")
-    numbers = b"".join(place.to_bytes(id_width, "little") for place in places)
+    numbers = b"".join(position.to_bytes(id_width, "little") for position in positions)
     return b"".join([bytes([header]), count, numbers, offsets, *items])
 
 

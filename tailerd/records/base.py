@@ -107,7 +107,7 @@ class FormatOptions:
         key: Columns that identify a row, in the order in which they are written; empty for records
             without keys.
         routed_by: Columns that choose a record's topic or partition. An update that changes one is
-            a delete in the old place and a create in the new one, not one record. Columns that the
+            a delete in the old index and a create in the new one, not one record. Columns that the
             table does not have are ignored.
         decimals: `string` keeps every digit in any reader; `number` is the bare number.
         tombstones: A record without value follows each delete, if there is a key.

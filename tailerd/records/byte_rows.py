@@ -164,19 +164,19 @@ def gather_bytes(pieces: Sequence[Piece], count: int) -> pa.Buffer:
     views = np.frombuffer(memory, dtype=_VIEW).reshape(count, len(merged))
     words = np.frombuffer(memory, dtype=np.uint64).reshape(count, len(merged), 2)
     buffers: list[pa.Buffer] = []
-    for place, piece in enumerate(merged):
+    for index, piece in enumerate(merged):
         match piece:
             case ShortBytes():
-                words[:, place, 0] = piece.sizes.view(np.uint64) | (piece.low << _HALF)
+                words[:, index, 0] = piece.sizes.view(np.uint64) | (piece.low << _HALF)
                 rest = piece.low >> _HALF
-                words[:, place, 1] = rest if piece.high is None else rest | (piece.high << _HALF)
+                words[:, index, 1] = rest if piece.high is None else rest | (piece.high << _HALF)
             case ConstantBytes():
                 prefix = int.from_bytes(piece.raw[:4], "little")
-                words[:, place, 0] = len(piece.raw) | prefix << 32
-                words[:, place, 1] = len(buffers)
+                words[:, index, 0] = len(piece.raw) | prefix << 32
+                words[:, index, 1] = len(buffers)
                 buffers.append(pa.py_buffer(piece.raw))
             case ByteColumn():
-                views[:, place] = _shift_buffers(piece, len(buffers))
+                views[:, index] = _shift_buffers(piece, len(buffers))
                 buffers += piece.buffers
     column = pa.Array.from_buffers(pa.binary_view(), count * len(merged), [None, memory, *buffers])
     # 64-bit offsets: the total size of all rows may exceed 32 bits.

@@ -48,15 +48,15 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
     if is_plain:
         return texts
     hits = (data < _FIRST_PRINTABLE) | (data == _QUOTE) | (data == _BACKSLASH)
-    places = np.flatnonzero(hits)
+    indexes = np.flatnonzero(hits)
     is_hit_row = np.zeros(len(texts), dtype=bool)
-    is_hit_row[np.searchsorted(offsets, places, side="right") - 1] = True
+    is_hit_row[np.searchsorted(offsets, indexes, side="right") - 1] = True
     mask = pa.array(is_hit_row)
     if texts.null_count:
         # Bytes of a null row are not a value.
         mask = pc.and_(mask, texts.is_valid())
     escaped = texts.filter(mask)
-    found = set(np.unique(data[places]).tolist())
+    found = set(np.unique(data[indexes]).tolist())
     for byte in sorted(found, key=lambda value: value != _BACKSLASH):
         character = chr(byte)
         escaped = pc.replace_substring(escaped, character, quote_utf8(character.encode())[1:-1])

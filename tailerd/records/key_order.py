@@ -4,7 +4,7 @@ In a batch, pure deletes come first (`update_pairs`). A commit may have several 
 of several batches: an update that moves a row to another partition has its new image in one file
 and its old image in another, in any order. So a commit of several batches is read in two passes:
 the first yields the pure deletes of each batch, the second all other rows. The last record of a key
-then matches the table. Without a key, images are paired by their places in a batch, so every old
+then matches the table. Without a key, images are paired by their indexes in a batch, so every old
 image still comes before its new one.
 
 Each row is in one part. Which one depends on its batch, so both passes must have the same batches:

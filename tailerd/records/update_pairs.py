@@ -99,7 +99,7 @@ def pair_rows(batch: ChangeBatch, key: Sequence[str] = ()) -> RowChanges:
     if key:
         first, second = _paired_by_key(batch, key, before_images, after_images)
     else:
-        first, second = _paired_by_place(before_images, after_images)
+        first, second = _pair_in_order(before_images, after_images)
     before_of = nothing.copy()
     before_of[second] = first
     is_before[first] = False
@@ -155,7 +155,7 @@ def _kinds(changes: pa.Array) -> npt.NDArray[np.int8]:
     return of_rows
 
 
-def _paired_by_place(before: Rows, after: Rows) -> tuple[Rows, Rows]:
+def _pair_in_order(before: Rows, after: Rows) -> tuple[Rows, Rows]:
     if len(before) == len(after):
         # Case B
         if bool((after == before + 1).all()):
@@ -200,9 +200,9 @@ def _number_rows(codes: Rows, rows: Rows) -> Rows:
     ascending = of_rows[order]
     is_start = np.concatenate(([True], ascending[1:] != ascending[:-1]))
     starts = np.flatnonzero(is_start)
-    places = np.arange(len(rows)) - starts[np.cumsum(is_start) - 1]
+    indexes = np.arange(len(rows)) - starts[np.cumsum(is_start) - 1]
     numbered = np.empty(len(rows), dtype=np.int64)
-    numbered[order] = ascending * len(codes) + places
+    numbered[order] = ascending * len(codes) + indexes
     return numbered
 
 
@@ -234,12 +234,12 @@ def key_columns(rows: pa.RecordBatch, key: Sequence[str]) -> tuple[list[pa.Array
     Raises:
         ConfigError: A key column is not among the table's columns.
     """
-    places = [rows.schema.get_field_index(name) for name in key]
-    for name, place in zip(key, places, strict=True):
-        if place < 0:
+    indexes = [rows.schema.get_field_index(name) for name in key]
+    for name, index in zip(key, indexes, strict=True):
+        if index < 0:
             raise ConfigError(
                 f"The key column {name!r} is not among the table's columns"
                 f" ({', '.join(rows.schema.names)}).",
                 remedy="Correct `key`, or the column that chooses topic or partition.",
             )
-    return [rows.column(place) for place in places], [rows.schema.field(at) for at in places]
+    return [rows.column(index) for index in indexes], [rows.schema.field(at) for at in indexes]

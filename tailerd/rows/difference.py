@@ -50,7 +50,7 @@ class Leftover:
 _STORED_SHARE = 0.72
 """Share of the memory for hashes; the rest is for matching them, range by range."""
 _STORED_BYTES = 18
-"""Memory per stored row: its hashes, and its place among those pushed with it."""
+"""Memory per stored row: its hashes, and its position among those pushed with it."""
 _MATCHING_BYTES = 56
 """Memory per row while it is matched."""
 _LEAST_MATCHED_ROWS = 1 << 16
@@ -153,10 +153,10 @@ class RowDifference:
                     self._balance.add(chunk.hashes, is_removed=side is Side.REMOVED)
         self._range = self._range.first_half
         for side in (Side.REMOVED, Side.ADDED):
-            # In place, chunk by chunk: two copies of all chunks would exceed the memory.
+            # In position, chunk by chunk: two copies of all chunks would exceed the memory.
             chunks = self._chunks[side]
-            for place, chunk in enumerate(chunks):
-                chunks[place] = chunk.within(self._range)
+            for position, chunk in enumerate(chunks):
+                chunks[position] = chunk.within(self._range)
             self._chunks[side][:] = [chunk for chunk in chunks if len(chunk)]
         self._stored_bytes = sum(chunk.nbytes for side in self._chunks for chunk in side)
 
@@ -194,7 +194,7 @@ class _HashRange:
             yield _HashRange(self.bits + more, (self.index << more) + part)
 
     def select(self, first: U64) -> Rows | None:
-        """Return the places of the hashes within this range; None: all of them."""
+        """Return the positions of the hashes within this range; None: all of them."""
         if not self.bits:
             return None
         return np.flatnonzero(first >> np.uint64(64 - self.bits) == np.uint64(self.index))
@@ -203,19 +203,19 @@ class _HashRange:
 class _Chunk:
     """Rows of one push, or those within a range of hashes."""
 
-    __slots__ = ("_places", "_positions", "hashes", "is_left", "number")
+    __slots__ = ("_left_positions", "_positions", "hashes", "is_left", "number")
 
     def __init__(
         self,
         number: int,
         hashes: RowHashes,
         positions: Rows | int,
-        places: npt.NDArray[np.unsignedinteger] | None = None,
+        row_positions: npt.NDArray[np.unsignedinteger] | None = None,
     ) -> None:
         self.number = number
         self.hashes = hashes
         self._positions = positions
-        self._places = places
+        self._left_positions = row_positions
         """Of the rows among those pushed, in the smallest integer type; None: all rows."""
         self.is_left: Bools | None = None
         """Which rows are left over; None while all are."""
@@ -226,39 +226,43 @@ class _Chunk:
     @property
     def nbytes(self) -> int:
         positions = 0 if isinstance(self._positions, int) else self._positions.nbytes
-        return 16 * len(self) + positions + (0 if self._places is None else self._places.nbytes)
+        return (
+            16 * len(self)
+            + positions
+            + (0 if self._left_positions is None else self._left_positions.nbytes)
+        )
 
     def within(self, hashes: _HashRange) -> _Chunk:
-        places = hashes.select(self.hashes.first)
-        return self if places is None else self.among(places)
+        positions = hashes.select(self.hashes.first)
+        return self if positions is None else self.among(positions)
 
-    def among(self, places: Rows) -> _Chunk:
-        if len(places) == len(self):
+    def among(self, positions: Rows) -> _Chunk:
+        if len(positions) == len(self):
             return self
-        taken = self.hashes.take(places)
+        taken = self.hashes.take(positions)
         if not isinstance(self._positions, int):
-            return _Chunk(self.number, taken, self._positions[places])
-        if self._places is None:
-            among = places.astype(np.min_scalar_type(max(len(self) - 1, 0)))
+            return _Chunk(self.number, taken, self._positions[positions])
+        if self._left_positions is None:
+            among = positions.astype(np.min_scalar_type(max(len(self) - 1, 0)))
         else:
-            among = self._places[places]
+            among = self._left_positions[positions]
         return _Chunk(self.number, taken, self._positions, among)
 
-    def cancel(self, places: Rows) -> None:
+    def cancel(self, positions: Rows) -> None:
         """Note that these rows have an equal one on the other side."""
         if self.is_left is None:
             self.is_left = np.ones(len(self), np.bool_)
-        self.is_left[places] = False
+        self.is_left[positions] = False
 
     def take_left_rows(self) -> Rows:
         """Return the positions of the rows left over."""
         is_left = np.ones(len(self), np.bool_) if self.is_left is None else self.is_left
-        places = np.flatnonzero(is_left)
+        positions = np.flatnonzero(is_left)
         if not isinstance(self._positions, int):
-            return self._positions[places]
-        if self._places is not None:
-            places = self._places[places].astype(np.int64)
-        return places + self._positions
+            return self._positions[positions]
+        if self._left_positions is not None:
+            positions = self._left_positions[positions].astype(np.int64)
+        return positions + self._positions
 
 
 def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:
@@ -278,26 +282,26 @@ def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None
     chunks = [*removed, *added]
     selected = [part.select(chunk.hashes.first) for chunk in chunks]
     counts = [
-        len(chunk) if places is None else len(places)
-        for chunk, places in zip(chunks, selected, strict=True)
+        len(chunk) if positions is None else len(positions)
+        for chunk, positions in zip(chunks, selected, strict=True)
     ]
     num_removed = sum(counts[: len(removed)])
     if num_removed in (0, sum(counts)):
         return
     hashes = np.empty((sum(counts), 2), np.uint64)
     start = 0
-    for chunk, places, count in zip(chunks, selected, counts, strict=True):
-        found = chunk.hashes if places is None else chunk.hashes.take(places)
+    for chunk, positions, count in zip(chunks, selected, counts, strict=True):
+        found = chunk.hashes if positions is None else chunk.hashes.take(positions)
         hashes[start : start + count, 0] = found.first
         hashes[start : start + count, 1] = found.second
         start += count
     is_left = find_unmatched(hashes, num_removed)
     del hashes
     start = 0
-    for chunk, places, count in zip(chunks, selected, counts, strict=True):
+    for chunk, positions, count in zip(chunks, selected, counts, strict=True):
         cancelled = np.flatnonzero(~is_left[start : start + count])
         start += count
-        chunk.cancel(cancelled if places is None else places[cancelled])
+        chunk.cancel(cancelled if positions is None else positions[cancelled])
 
 
 def find_unmatched(hashes: U64, num_removed: int) -> Bools:
@@ -316,8 +320,8 @@ def find_unmatched(hashes: U64, num_removed: int) -> Bools:
     is_next_like = np.append(is_like[1:], False)
     is_second = is_like & ~is_next_like
     is_second[1:] &= ~is_like[:-1]
-    places = np.flatnonzero(is_second)
-    one, other = order[places - 1], order[places]
+    positions = np.flatnonzero(is_second)
+    one, other = order[positions - 1], order[positions]
     # Rows with the same prefix are in the order of their numbers: removed ones first.
     is_equal = _are_equal(hashes, one, other)
     is_equal &= one < num_removed
@@ -328,8 +332,8 @@ def find_unmatched(hashes: U64, num_removed: int) -> Bools:
     is_left[other] = False
     # The others: three or more rows with the same prefix.
     is_many = is_like | is_next_like
-    is_many[places] = False
-    is_many[places - 1] = False
+    is_many[positions] = False
+    is_many[positions - 1] = False
     if is_many.any():
         rows, is_same = resolve_runs(order[is_many], is_like[is_many], hashes[:, 0], hashes[:, 1])
         _match_runs(rows, is_same, num_removed, is_left)
@@ -402,13 +406,13 @@ class HashBalance:
 
     def add(self, hashes: RowHashes, *, is_removed: bool) -> None:
         """Add rows of a side to the sums."""
-        places = self._places(hashes)
+        positions = self._left_positions(hashes)
         one = scramble_numbers(hashes.first + _OFFSET)
         other = scramble_numbers(hashes.second ^ one)
         change = np.add if is_removed else np.subtract
         for sums, shares in zip(self._sums, (one, other), strict=True):
-            change.at(sums, places, shares)
-        np.add.at(self._rows, places, _ONE)
+            change.at(sums, positions, shares)
+        np.add.at(self._rows, positions, _ONE)
 
     def close(self, bits: int, index: int) -> int:
         """Note that all rows were added, and that those whose first bits are `index` are done.
@@ -424,12 +428,12 @@ class HashBalance:
 
     def may_differ(self, hashes: RowHashes) -> Bools | None:
         """Return for each row whether it may lack an equal row; None before `close`."""
-        return None if self._is_open is None else self._is_open[self._places(hashes)]
+        return None if self._is_open is None else self._is_open[self._left_positions(hashes)]
 
-    def _places(self, hashes: RowHashes) -> Rows:
+    def _left_positions(self, hashes: RowHashes) -> Rows:
         # Signed, because NumPy converts unsigned indices to signed ones first.
-        places: Rows = (hashes.first >> np.uint64(64 - self._bits)).view(np.int64)
-        return places
+        positions: Rows = (hashes.first >> np.uint64(64 - self._bits)).view(np.int64)
+        return positions
 
 
 def prefix_order(first: U64) -> tuple[Rows, Bools]:

@@ -1,4 +1,4 @@
-"""Compares columns place by place, with the equality that `hashing` defines.
+"""Compares columns position by position, with the equality that `hashing` defines.
 
 Flat columns are compared directly; lists, maps and variants by their hashes, unless their bytes are
 the same.
@@ -35,7 +35,7 @@ class RowComparer:
         self._variants = variants
 
     def equal(self, one: pa.RecordBatch, other: pa.RecordBatch) -> Bools:
-        """Return which rows are equal to those at the same places; shape (n,).
+        """Return which rows are equal to those at the same positions; shape (n,).
 
         Raises:
             BugError: They differ in the number of rows, or do not have the columns of the schema.

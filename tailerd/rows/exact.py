@@ -210,16 +210,17 @@ def difference_of_batches(
 
     inputs = Inputs(schema=schema, removed=[0], added=[0], aligned=[(0, 0)], read=read)
     left = exact_difference(inputs, seed=seed, max_bytes=1 << 62)
-    places = {each.side: each.positions.to_numpy() for each in left}
+    row_positions = {each.side: each.positions.to_numpy() for each in left}
     nothing = np.empty(0, np.int64)
     deleted, inserted = (
-        sides[side].take(pa.array(places.get(side, nothing))) for side in (Side.REMOVED, Side.ADDED)
+        sides[side].take(pa.array(row_positions.get(side, nothing)))
+        for side in (Side.REMOVED, Side.ADDED)
     )
     return deleted, inserted
 
 
 # Writers that rewrite a file keep the order of its rows: most rows of the two are equal at the
-# same places, or at places shifted by deleted or inserted rows. They are compared in place,
+# same positions, or at positions shifted by deleted or inserted rows. They are compared in place,
 # several times faster than by their hashes. Rows that do not cancel here are passed on, to be
 # compared with all others. Any equal pair may cancel, so trying is harmless; it stops early if the
 # files have no common order.
@@ -413,18 +414,22 @@ class _WaitingRows:
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def drop(self, count: int, different: Rows) -> Iterator[Unaligned]:
-        """Drop the first rows; yield those at the places `different`, which ascend."""
+        """Drop the first rows; yield those at the positions `different`, which ascend."""
         start = 0
         while start < count:
             positions, rows = self._take(count - start)
             end = start + rows.num_rows
             first, last = np.searchsorted(different, (start, end))
-            places = different[first:last] - start
-            if len(places) == rows.num_rows:
+            row_positions = different[first:last] - start
+            if len(row_positions) == rows.num_rows:
                 yield Unaligned(self._side, positions, rows)
-            elif len(places):
-                at = positions + places if isinstance(positions, int) else positions[places]
-                yield Unaligned(self._side, at, rows.take(pa.array(places)))
+            elif len(row_positions):
+                at = (
+                    positions + row_positions
+                    if isinstance(positions, int)
+                    else positions[row_positions]
+                )
+                yield Unaligned(self._side, at, rows.take(pa.array(row_positions)))
             start = end
 
     def skip(self, count: int) -> Iterator[Unaligned]:

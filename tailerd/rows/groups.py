@@ -70,7 +70,7 @@ class FileGroup:
     """Files that share no rows with other files; either side may be empty.
 
     Attributes:
-        removed, added: Places in the sequences of files, ascending.
+        removed, added: Positions in the sequences of files, ascending.
     """
 
     removed: tuple[int, ...]
@@ -114,12 +114,12 @@ def group_files(removed: Sequence[FileBounds], added: Sequence[FileBounds]) -> l
     """
     by_partition: dict[tuple[Hashable, ...], list[_Member]] = defaultdict(list)
     for side, files in ((Side.REMOVED, removed), (Side.ADDED, added)):
-        for place, file in enumerate(files):
+        for position, file in enumerate(files):
             key = tuple(_partition_value(value) for value in file.partition)
-            by_partition[key].append(_Member(side, place, file))
+            by_partition[key].append(_Member(side, position, file))
     columns = sorted({name for file in (*removed, *added) for name in file.columns})
     found = [
-        FileGroup(_places(group, Side.REMOVED), _places(group, Side.ADDED))
+        FileGroup(_positions(group, Side.REMOVED), _positions(group, Side.ADDED))
         for members in by_partition.values()
         for group in _refine_group(members, columns)
     ]
@@ -137,15 +137,15 @@ def likely_rewrites(
     if len(group.removed) == len(group.added) == 1:
         return [(group.removed[0], group.added[0])]
     having: dict[Hashable, list[int]] = defaultdict(list)
-    for place in group.removed:
-        for bound in _bounds(removed[place]):
-            having[bound].append(place)
+    for position in group.removed:
+        for bound in _bounds(removed[position]):
+            having[bound].append(position)
     votes: Counter[tuple[int, int]] = Counter()
-    for place in group.added:
-        for bound in _bounds(added[place]):
-            places = having.get(bound, ())
-            if len(places) <= _COMMON_BOUNDS:
-                votes.update((each, place) for each in places)
+    for position in group.added:
+        for bound in _bounds(added[position]):
+            positions = having.get(bound, ())
+            if len(positions) <= _COMMON_BOUNDS:
+                votes.update((each, position) for each in positions)
     pairs: list[tuple[int, int]] = []
     taken: tuple[set[int], set[int]] = (set(), set())
     for (one, other), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0])):
@@ -169,15 +169,15 @@ def _partition_value(value: Hashable) -> Hashable:
 @dataclass(frozen=True, slots=True)
 class _Member:
     side: Side
-    place: int
+    position: int
     file: FileBounds
 
 
 _Group = list[_Member]
 
 
-def _places(group: _Group, side: Side) -> tuple[int, ...]:
-    return tuple(sorted(member.place for member in group if member.side is side))
+def _positions(group: _Group, side: Side) -> tuple[int, ...]:
+    return tuple(sorted(member.position for member in group if member.side is side))
 
 
 def _refine_group(members: _Group, columns: Sequence[str]) -> Iterator[_Group]:

@@ -95,7 +95,7 @@ class Texts:
     Attributes:
         data: The bytes, shape (b,).
         starts, lengths: Where each string starts, ascending, and its length; 0 for a null.
-        words: The eight bytes at each place of `data`, as numbers; shape (max(b - 7, 0),).
+        words: The eight bytes at each position of `data`, as numbers; shape (max(b - 7, 0),).
     """
 
     data: npt.NDArray[np.uint8]
@@ -145,9 +145,11 @@ class Texts:
         if width > _NARROW_WORDS or not is_even or end > len(self.data):
             return False
         for number in range(width):
-            place = start + max(min(8 * number, length - 8), 0)
+            position = start + max(min(8 * number, length - 8), 0)
             found: U64 = np.array(
-                np.ndarray((count,), "<u8", buffer=self.data.data, offset=place, strides=(length,))
+                np.ndarray(
+                    (count,), "<u8", buffer=self.data.data, offset=position, strides=(length,)
+                )
             )
             if length < 8:
                 found <<= np.uint64(64 - 8 * length)
@@ -179,7 +181,7 @@ class Texts:
         skipped = 8 * _NARROW_WORDS
         rows = np.flatnonzero(lengths > skipped)
         counts = (lengths[rows] - skipped + 7) // 8
-        numbers = places_within(counts)
+        numbers = count_within_runs(counts)
         begins = np.repeat(starts[rows] + skipped, counts) + 8 * numbers
         np.minimum(begins, np.repeat(starts[rows] + lengths[rows] - 8, counts), out=begins)
         words = self.words[begins]
@@ -189,8 +191,8 @@ class Texts:
         sums.second[rows] += sums_of_runs(words * numbers_of(numbers, factors.seed_second), counts)
 
 
-def places_within(counts: Rows) -> Rows:
-    """Return 0, 1, 2, … for each run of `counts` places; shape (sum of counts,)."""
+def count_within_runs(counts: Rows) -> Rows:
+    """Return 0, 1, 2, … for each run of `counts` positions; shape (sum of counts,)."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) - np.repeat(ends - counts, counts)
@@ -205,9 +207,9 @@ def sums_of_runs(values: U64, counts: Rows) -> U64:
     return found
 
 
-def numbers_of(places: Rows, seed: np.uint64) -> U64:
-    """Return a secret odd number for each place."""
-    return scramble_numbers(places.view(np.uint64) + seed) | np.uint64(1)
+def numbers_of(positions: Rows, seed: np.uint64) -> U64:
+    """Return a secret odd number for each position."""
+    return scramble_numbers(positions.view(np.uint64) + seed) | np.uint64(1)
 
 
 def scramble_numbers(values: U64) -> U64:

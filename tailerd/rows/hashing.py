@@ -37,8 +37,8 @@ from tailerd.rows.hash_kernels import (
     add_lengths,
     add_nulls,
     add_values,
+    count_within_runs,
     numbers_of,
-    places_within,
     scramble_numbers,
     sums_of_runs,
 )
@@ -281,15 +281,15 @@ class _Column:
             yield from self.parts(array.dictionary_decode())
             return
         sums = self.sums(array.dictionary)
-        places = array.indices.to_numpy(zero_copy_only=False)
-        taken = Sums(sums.first[places], sums.second[places])
+        positions = array.indices.to_numpy(zero_copy_only=False)
+        taken = Sums(sums.first[positions], sums.second[positions])
         yield _SumsPart(taken, np.zeros(len(array), np.int64), self._factors)
 
     def _list(self, array: pa.ListArray) -> Iterator[_Part]:
         lengths, offsets = _ranges(array)
         [child] = self._children
         elements = child.sums(_of_ranges(array.values, array, offsets, lengths))
-        places = places_within(lengths)
+        positions = count_within_runs(lengths)
         factors = self._factors
         for values, seed in (
             (elements.first, factors.seed_first),
@@ -297,7 +297,7 @@ class _Column:
         ):
             values *= factors.scramble
             values.byteswap(inplace=True)
-            values *= numbers_of(places, seed)
+            values *= numbers_of(positions, seed)
         yield from self._sum_elements(array, elements, lengths)
 
     def _map(self, array: pa.MapArray) -> Iterator[_Part]:
@@ -428,8 +428,8 @@ def _of_ranges(values: pa.Array, array: pa.Array, offsets: Rows, lengths: Rows) 
     start, end = int(offsets[0]), int(offsets[-1])
     if int(lengths.sum()) == end - start:
         return values.slice(start, end - start)
-    places = np.repeat(offsets[:-1], lengths) + places_within(lengths)
-    return values.take(pa.array(places))
+    positions = np.repeat(offsets[:-1], lengths) + count_within_runs(lengths)
+    return values.take(pa.array(positions))
 
 
 # Equal, according to the encoding's equivalence classes: exact numbers of any width and scale (1,

@@ -69,7 +69,8 @@ def _sums(values: Bools, starts: Rows) -> Rows:
 
 
 # A key that is deleted and inserted again in one commit must not end as deleted, so every delete
-# comes before every insert. The two images of an update are adjacent, at the place of the new one.
+# comes before every insert. The two images of an update are adjacent, at the position of the new
+# one.
 
 _TYPES = (
     ChangeType.DELETE,
@@ -113,16 +114,16 @@ def ordered_changes(deleted: int, inserted: int, pairs: Pairs | None = None) -> 
         alone[pairs.deleted] = False
     deletes = np.flatnonzero(alone)
     is_updated = before >= 0
-    # Each inserted row's place; the old image of an update is right before it.
-    places = len(deletes) + np.arange(inserted) + np.cumsum(is_updated)
+    # Each inserted row's position; the old image of an update is right before it.
+    positions = len(deletes) + np.arange(inserted) + np.cumsum(is_updated)
     count = len(deletes) + inserted + int(is_updated.sum())
     sides = np.full(count, Side.ADDED, np.int8)
     rows = np.empty(count, np.int64)
     kinds = np.full(count, _INSERT, np.int8)
     sides[: len(deletes)], rows[: len(deletes)] = Side.REMOVED, deletes
     kinds[: len(deletes)] = _DELETE
-    rows[places] = np.arange(inserted)
-    updated = places[is_updated]
+    rows[positions] = np.arange(inserted)
+    updated = positions[is_updated]
     kinds[updated] = _POSTIMAGE
     sides[updated - 1], rows[updated - 1] = Side.REMOVED, before[is_updated]
     kinds[updated - 1] = _PREIMAGE

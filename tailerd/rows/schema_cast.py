@@ -51,9 +51,9 @@ class SchemaCast:
         try:
             columns = [
                 pa.nulls(rows.num_rows, field.type)
-                if place is None
-                else convert(rows.column(place))
-                for field, (place, convert) in zip(self.schema, self._columns, strict=True)
+                if position is None
+                else convert(rows.column(position))
+                for field, (position, convert) in zip(self.schema, self._columns, strict=True)
             ]
         except pa.ArrowInvalid:
             return None
@@ -80,13 +80,16 @@ def schema_cast(old: pa.Schema, new: pa.Schema, match: MatchColumns) -> SchemaCa
 def _columns(
     old: list[pa.Field], new: list[pa.Field], match: MatchColumns
 ) -> Iterable[tuple[int | None, _Convert]]:
-    names = {field.name: place for place, field in enumerate(old)}
-    ids = {_field_id(field): place for place, field in enumerate(old)}
+    names = {field.name: position for position, field in enumerate(old)}
+    ids = {_field_id(field): position for position, field in enumerate(old)}
     for field in new:
         number = _field_id(field)
         by_id = match is MatchColumns.BY_FIELD_ID and number is not None
-        place = ids.get(number) if by_id else names.get(field.name)
-        yield place, _keep_array if place is None else _conversion(old[place], field, match)
+        position = ids.get(number) if by_id else names.get(field.name)
+        yield (
+            position,
+            _keep_array if position is None else _conversion(old[position], field, match),
+        )
 
 
 def _field_id(field: pa.Field) -> bytes | None:
@@ -142,8 +145,8 @@ def _struct(source: pa.StructType, target: pa.StructType, match: MatchColumns) -
             return pa.array([{}] * len(array), target, mask=nulls_of(array))
         values = array.flatten()
         parts = [
-            pa.nulls(len(array), field.type) if place is None else each(values[place])
-            for field, (place, each) in zip(target, columns, strict=True)
+            pa.nulls(len(array), field.type) if position is None else each(values[position])
+            for field, (position, each) in zip(target, columns, strict=True)
         ]
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=_mask(array))
 

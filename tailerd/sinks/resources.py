@@ -52,5 +52,5 @@ def pipeline_identity(
         table=table,
         sink=config.kind,
         cluster=cluster,
-        place=config.identity_place(),
+        location=config.identity_location(),
     )

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from tailerd.formats.detect import table_format
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.maintenance.programs import EngineRequest, answer_with
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.session import local_session
@@ -62,8 +62,8 @@ async def _run(request: EngineRequest) -> bytes:
     )
     try:
         executor = SparkTaskExecutor(spark)
-        place = place_at(request.place, stores=stores)
-        return await maintainer.run_request(place, request.job, executor)
+        location = table_location(request.location, stores=stores)
+        return await maintainer.run_request(location, request.job, executor)
     finally:
         await asyncio.to_thread(spark.stop)
 

@@ -77,7 +77,7 @@ class ReadOptions:
     """The parsed options of `spark.read` or `spark.readStream`.
 
     Attributes:
-        path: The table's place.
+        path: The table's location.
         start, end: A version, `latest` (start only) or a timestamp, as text; empty when not given.
             The end is inclusive.
         changes: How the rows of a commit are found.
@@ -89,7 +89,7 @@ class ReadOptions:
         snapshot: Whether the rows of the starting version come first; None if not given.
         limit: How much one micro-batch may admit; batch reads have no limit.
         poll_seconds: Longest time between two polls of the log without a notification; None for
-            the default of the place.
+            the default of the location.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
         storage: How files are reached; executors have only what is sent with a task.
@@ -308,7 +308,7 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
 
 
 def _allowed_paths(text: str) -> tuple[str, ...]:
-    """Read comma-separated places, or a JSON list of them; no place begins with `[`."""
+    """Read comma-separated locations, or a JSON list of them; no location begins with `[`."""
     if not text.startswith("["):
         return tuple(path for path in text.split(",") if path)
     try:

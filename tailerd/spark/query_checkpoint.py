@@ -80,7 +80,7 @@ def make_private(checkpoint: Path) -> None:
 
 
 def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
-    """Add to an error about a saved offset the place of the offset and how to discard it."""
+    """Add to an error about a saved offset the location of the offset and how to discard it."""
     is_named = bool(error.path) and Path(error.path).is_relative_to(folder)
     if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error

@@ -14,7 +14,7 @@ from tailerd.errors import BugError, TailerdError
 from tailerd.formats.base import Backlog, ChangeSource, OpenRequest
 from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders
@@ -29,7 +29,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
         stores: By default with the options' settings.
 
     Raises:
-        ConfigError: No supported store serves this place.
+        ConfigError: No supported store serves this location.
         TableError, StorageError: The table cannot be opened.
     """
     return await open_table(
@@ -41,7 +41,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
             identity=options.identity,
             on_warning=warn,
             options={"partition_timezone": options.partition_timezone or None},
-            ledger=LedgerPlace(options.ledger) if options.ledger else None,
+            ledger=LedgerLocation(options.ledger) if options.ledger else None,
         ),
         options.table_format,
     )

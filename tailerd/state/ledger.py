@@ -181,20 +181,20 @@ def _unpack_state(content: bytes, path: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerPlace:
+class LedgerLocation:
     """Where a ledger is: a folder or a URL, and whether it is opened read-only."""
 
-    place: str
+    location: str
     is_read_only: bool = False
 
 
-def open_ledger(wanted: LedgerPlace | None, stores: Stores) -> Ledger:
-    """Return the ledger at a place; without a place, one in memory.
+def open_ledger(wanted: LedgerLocation | None, stores: Stores) -> Ledger:
+    """Return the ledger at a location; without a location, one in memory.
 
     Raises:
-        ConfigError: No store serves the place.
+        ConfigError: No store serves the location.
     """
     if wanted is None:
         return Ledger(MemoryStore(), "/ledger", is_durable=False)
-    store, folder = stores.locate(wanted.place)
+    store, folder = stores.locate(wanted.location)
     return Ledger(store, folder, is_read_only=wanted.is_read_only)

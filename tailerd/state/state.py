@@ -34,7 +34,7 @@ class Offsets:
     def _parse(self, pipeline: str, text: bytes, location: str) -> SavedOffset:
         restore = self._files.restore_remedy(pipeline)
         fix = f"Reset it with `tailerd offsets reset {pipeline} --to ...`, or {restore}."
-        return SavedOffset.from_json(text, place=f"The offset file {location}", fix=fix)
+        return SavedOffset.from_json(text, location=f"The offset file {location}", fix=fix)
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
         """Save an offset durably.

@@ -18,22 +18,22 @@ class FolderIdentity:
 
     Attributes:
         path: An absolute path of this machine, or bucket and key.
-        place: Device and inode; None if the folder cannot be accessed, and in buckets.
+        location: Device and inode; None if the folder cannot be accessed, and in buckets.
     """
 
     path: str
-    place: tuple[int, int] | None
+    location: tuple[int, int] | None
 
     @classmethod
     def of(cls, path: str) -> FolderIdentity:
         """Return the identity of a folder; blocking."""
         if not path.startswith("/"):
-            return cls(path=path, place=None)
+            return cls(path=path, location=None)
         try:
             status = os.stat(path)  # noqa: PTH116 - called for thousands of folders in a row
         except OSError:
-            return cls(path=os.path.realpath(path), place=None)
-        return cls(path=path, place=(status.st_dev, status.st_ino))
+            return cls(path=os.path.realpath(path), location=None)
+        return cls(path=path, location=(status.st_dev, status.st_ino))
 
     def is_same(self, other: FolderIdentity) -> bool | None:
         """Return whether two folders are the same; None if that cannot be determined. Blocking.
@@ -46,11 +46,11 @@ class FolderIdentity:
         if not (self.path.startswith("/") and other.path.startswith("/")):
             # Buckets have no links.
             return False
-        if self.place is None or other.place is None:
+        if self.location is None or other.location is None:
             return None
-        if self.place == other.place:
+        if self.location == other.location:
             return True
-        is_one_device = self.place[0] == other.place[0]
+        is_one_device = self.location[0] == other.location[0]
         return False if is_one_device and is_fast_local(self.path) else None
 
 

@@ -23,19 +23,19 @@ _WAY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """For a folder that is only traversed or deleted in: that needs no permission to read it."""
 
 
-class RealPlaces:
+class AllowedPaths:
     """The real folders that a table's files may be in, after resolving links. Thread-safe.
 
     Args:
         root: The table's folder.
-        allowed: Further locations, as `allowed_places` returns them; remote ones are ignored.
+        allowed: Further locations, as `allowed_locations` returns them; remote ones are ignored.
     """
 
     def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:
         self.root = root
         self._named = (root, *(each for each in allowed if each.startswith("/") or not each))
         self._looked_at = float("-inf")
-        self._places: tuple[str, ...] = ()
+        self._locations: tuple[str, ...] = ()
         self._inside: set[str] = set()
 
     def check(self, paths: Iterable[str]) -> None:
@@ -48,7 +48,9 @@ class RealPlaces:
         """
         now = time.monotonic()
         if now - self._looked_at > _LOOK_SECONDS:
-            self._places = tuple(os.path.realpath(each or "/").rstrip("/") for each in self._named)
+            self._locations = tuple(
+                os.path.realpath(each or "/").rstrip("/") for each in self._named
+            )
             self._inside, self._looked_at = set(), now
         inside = self._inside
         for path in paths:
@@ -66,7 +68,7 @@ class RealPlaces:
                 self._require(path, os.path.realpath(path))
 
     def _require(self, path: str, real: str) -> None:
-        if any(real.startswith(f"{place}/") for place in self._places):
+        if any(real.startswith(f"{location}/") for location in self._locations):
             return
         raise PathOutsideTableError(
             f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"

@@ -23,7 +23,7 @@ from tailerd.storage import posix_files as files
 from tailerd.storage.base import FileMeta, FolderMark, NeedsNoSettings, NoSettings, ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.folder_identity import is_fast_local
-from tailerd.storage.links import RealPlaces, open_parent
+from tailerd.storage.links import AllowedPaths, open_parent
 from tailerd.storage.output import Output
 
 T = TypeVar("T")
@@ -38,8 +38,8 @@ class LocalStore:
     Paths are absolute and literal: nothing is decoded. Symbolic links are followed.
 
     Args:
-        places: Those of one table: below its root, reads follow links only to these locations, and
-            writes and deletions follow none.
+        locations: Those of one table: below its root, reads follow links only to these locations,
+            and writes and deletions follow none.
         is_private: Whether files that `put` writes, and their folders, are for this user alone.
 
     Attributes:
@@ -51,18 +51,18 @@ class LocalStore:
     is_remote: bool = False
     is_local_folder: bool = True
 
-    def __init__(self, places: RealPlaces | None = None, *, is_private: bool = False) -> None:
+    def __init__(self, locations: AllowedPaths | None = None, *, is_private: bool = False) -> None:
         """Start with an empty cache of folders."""
         self._is_private = is_private
         self.finished = FinishedFiles()
-        self.places = places
-        self._root = None if places is None else places.root
+        self.locations = locations
+        self._root = None if locations is None else locations.root
         self._is_fast_local: dict[str, bool] = {}
 
-    def within(self, places: RealPlaces) -> Self:
+    def within(self, locations: AllowedPaths) -> Self:
         """Return a store of this kind for one table."""
         store = copy(self)
-        store.places, store._root = places, places.root
+        store.locations, store._root = locations, locations.root
         return store
 
     def url_of(self, path: str) -> str:
@@ -118,8 +118,8 @@ class LocalStore:
         return await _in_thread(check_call, path)
 
     def _check(self, *paths: str) -> None:
-        if self.places is not None:
-            self.places.check(paths)
+        if self.locations is not None:
+            self.locations.check(paths)
 
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
@@ -202,7 +202,7 @@ class LocalStore:
         return known
 
 
-class LocalPlaces(NeedsNoSettings):
+class LocalStoreProvider(NeedsNoSettings):
     """Serves paths and `file:` URLs; a `storage.base.StoreProvider`."""
 
     name: ClassVar[str] = "file"

@@ -99,7 +99,7 @@ class MemoryStore:
         return FileMeta(path, len(body), *self._files[path][1:])
 
 
-class MemoryPlaces(NeedsNoSettings):
+class MemoryStoreProvider(NeedsNoSettings):
     """Serves `memory://NAME/path`; a `storage.base.StoreProvider`. First use creates a name."""
 
     name: ClassVar[str] = "memory"

@@ -16,9 +16,9 @@ import msgspec
 from tailerd import registry
 from tailerd.errors import BugError, ConfigError
 from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput, StoreProvider
-from tailerd.storage.links import RealPlaces
-from tailerd.storage.local import LocalPlaces, LocalStore, absolute
-from tailerd.storage.memory import MemoryPlaces, MemoryStore
+from tailerd.storage.links import AllowedPaths
+from tailerd.storage.local import LocalStore, LocalStoreProvider, absolute
+from tailerd.storage.memory import MemoryStore, MemoryStoreProvider
 from tailerd.storage.shared_reads import SharedReads
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Stores:
     @property
     def local(self) -> LocalStore:
         """The store of this machine's file system."""
-        return cast(LocalPlaces, self._of("file")).store
+        return cast(LocalStoreProvider, self._of("file")).store
 
     def memory(self, name: str) -> MemoryStore:
         """Return the store of `memory://NAME`, created on first use."""
@@ -139,7 +139,7 @@ class Stores:
 
     def add(self, store: MemoryStore) -> None:
         """Register an in-memory store by its name; replaces one of the same name."""
-        cast(MemoryPlaces, self._of("memory")).add(store)
+        cast(MemoryStoreProvider, self._of("memory")).add(store)
 
     def locate(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a location and the absolute path in it, without a trailing slash.
@@ -164,7 +164,7 @@ class Stores:
         """Return what `locate` returns, for a table: links that leave its folder are not followed.
 
         Args:
-            allowed: Locations to which links may lead, for reading; as `allowed_places` returns
+            allowed: Locations to which links may lead, for reading; as `allowed_locations` returns
                 them.
 
         Raises:
@@ -219,8 +219,8 @@ def normal_url(url: str) -> str:
 def within_table(store: ObjectStore, root: str, allowed: Iterable[str] = ()) -> ObjectStore:
     """Return the local store restricted to one table; any other store unchanged."""
     # Not for subclasses: a copy would duplicate their state.
-    if type(store) is LocalStore and store.places is None:
-        return store.within(RealPlaces(root, allowed))
+    if type(store) is LocalStore and store.locations is None:
+        return store.within(AllowedPaths(root, allowed))
     return store
 
 

@@ -128,8 +128,8 @@ class _Points:
         """Return points as [time, ...values], the open interval included."""
         width = _WIDTH
         found = [
-            [at, *map(_known, self.values[place * width : (place + 1) * width])]
-            for place, at in enumerate(self.times)
+            [at, *map(_known, self.values[index * width : (index + 1) * width])]
+            for index, at in enumerate(self.times)
             if at >= since
         ]
         if self.open is not None and self.open.seconds and self.open.start >= since:
@@ -215,10 +215,10 @@ def _bin(seconds: float) -> int:
 def _quantile(bins: Counter[int], share: float) -> float:
     """Return the quantile `share` of durations; NaN if there are none."""
     rest = math.ceil(sum(bins.values()) * share)
-    for place in sorted(bins):
-        rest -= bins[place]
+    for index in sorted(bins):
+        rest -= bins[index]
         if rest <= 0:
-            return float(2 ** (place / _BINS_PER_DOUBLING))
+            return float(2 ** (index / _BINS_PER_DOUBLING))
     return math.nan
 
 

@@ -217,9 +217,9 @@ class InotifyWatcher:
                 self._finished.note(path)
             self._pending[folder] = None
 
-    def _report(self, place: str, error: int) -> None:
+    def _report(self, location: str, error: int) -> None:
         if self._on_unavailable is not None:
-            self._on_unavailable(place[:200], _REASONS.get(error) or os.strerror(error))
+            self._on_unavailable(location[:200], _REASONS.get(error) or os.strerror(error))
             self._on_unavailable = None
 
 

@@ -148,10 +148,10 @@ class LocalWatcher:
         return found
 
     def _is_commit(self, change: watchfiles.Change, path: str) -> bool:
-        place = Path(path)
-        folder = self._by_real_path.get(str(place.parent), "")
+        location = Path(path)
+        folder = self._by_real_path.get(str(location.parent), "")
         version_of = self._names.get(folder, numbered_name)
-        return change is not watchfiles.Change.deleted and version_of(place.name) is not None
+        return change is not watchfiles.Change.deleted and version_of(location.name) is not None
 
     def _report(self, error: Exception) -> None:
         if self._on_unavailable is not None:

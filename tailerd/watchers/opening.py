@@ -125,13 +125,13 @@ class _Reports:
         )
 
     def missing(self, folder: str) -> None:
-        place = _bucket(folder)
-        if place in self._missing:
+        location = _bucket(folder)
+        if location in self._missing:
             return
-        self._missing.add(place)
+        self._missing.add(location)
         self._telemetry.emit(
             events.NotificationsMissed(
-                path=place,
+                path=location,
                 error_code="notifications_missing",
                 attempt=1,
                 error=f"Commits came to s3://{folder} and were found by polling; {self._queue} has"

@@ -66,9 +66,9 @@ class FloorWatcher:
         wide = round(self._pace.wide_seconds / TICK_SECONDS)
         for tick in itertools.count():
             await self._clock.sleep(TICK_SECONDS)
-            for place, folder in enumerate(self._folders):
+            for index, folder in enumerate(self._folders):
                 # Each folder has its own tick; the ticks are spread evenly over the interval.
-                is_wide = (tick + place * wide // len(self._folders)) % wide == 0
-                is_close = (tick + place) % close == 0
+                is_wide = (tick + index * wide // len(self._folders)) % wide == 0
+                is_close = (tick + index) % close == 0
                 if (is_wide or is_close) and (is_wide if self._is_covered(folder) else is_close):
                     yield StorageEvent(folder)

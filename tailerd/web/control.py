@@ -116,7 +116,7 @@ class ControlRoutes:
     async def reset(self, request: web.Request) -> web.Response:
         """Move a pipeline's offset; answered when the new one is saved."""
         name = request.match_info["name"]
-        to = _place(await _body(request))
+        to = _location(await _body(request))
         if not self._control.can_reset(name):
             return refusal(
                 409,
@@ -142,7 +142,7 @@ async def _body(request: web.Request) -> dict[str, object]:
     return body
 
 
-def _place(body: dict[str, object]) -> str:
+def _location(body: dict[str, object]) -> str:
     to = body["to"]
     if isinstance(to, float) or to is None:
         raise UsageError("`to` is not a valid place.", remedy='Send {"to": "snapshot"}.')

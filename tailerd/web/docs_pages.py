@@ -80,9 +80,9 @@ def _html(text: str) -> str:
     """Return Markdown as HTML: tags in it are text, headings can be linked to."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(text)
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.type == "heading_open":
-            token.attrSet("id", _slug(tokens[place + 1].content))
+            token.attrSet("id", _slug(tokens[index + 1].content))
         elif token.type == "fence":
             # A region that scrolls can be reached with the keyboard.
             token.attrSet("tabindex", "0")

@@ -160,13 +160,13 @@ def test_panels_have_their_own_place_and_number() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
     for panel in panels:
-        place = panel["gridPos"]
+        location = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(location["x"], location["x"] + location["w"])
+            for y in range(location["y"], location["y"] + location["h"])
         }
-        assert place["x"] + place["w"] <= 24
+        assert location["x"] + location["w"] <= 24
         assert not cells & taken
         taken |= cells
 

@@ -56,9 +56,9 @@ HINT = re.compile(r"\b[Hh]int(?:s|ed)?\b")
 TEXTS = ("tailerd/docs", "config", "helm", "README.md")
 
 
-def tracked(*places: str) -> list[str]:
+def tracked(*locations: str) -> list[str]:
     listed = subprocess.run(
-        ["git", "ls-files", *places], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", *locations], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return listed.stdout.split()
 

@@ -55,8 +55,8 @@ _MakeRows = Callable[[np.random.Generator, int, int], pa.Table]
 
 
 def _home() -> Path:
-    place = os.environ.get("TAILERD_BENCHMARKS")
-    return Path(place) if place else Path(tempfile.gettempdir()) / "tailerd-benchmarks"
+    location = os.environ.get("TAILERD_BENCHMARKS")
+    return Path(location) if location else Path(tempfile.gettempdir()) / "tailerd-benchmarks"
 
 
 def _cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -155,7 +155,7 @@ def path_of(number: int) -> str:
 
 
 def _mix(number: int) -> int:
-    """Spread a number over 64 bits, each number to another place."""
+    """Spread a number over 64 bits, each number to another location."""
     number = (number + 0x9E3779B97F4A7C15) * 0xBF58476D1CE4E5B9 % 2**64
     return (number ^ number >> 29) * 0x94D049BB133111EB % 2**64
 
@@ -342,8 +342,8 @@ def _make_update_feed(folder: Path, commits: int, rows: int) -> None:
         previous = table.data_file(before, partition={})
         table.commit(previous)
         amounts = pa.array(random.random(half))
-        place = before.schema.get_field_index("amount")
-        changed = before.slice(0, half).set_column(place, "amount", amounts)
+        location = before.schema.get_field_index("amount")
+        changed = before.slice(0, half).set_column(location, "amount", amounts)
         kinds = np.repeat(["update_preimage", "update_postimage"], half)
         images = pa.concat_tables([before.slice(0, half), changed])
         cdc = table.cdc_file(images.append_column("_change_type", pa.array(kinds)), partition={})

@@ -27,8 +27,8 @@ def rewritten_files(files: int, rows: int) -> Path:
     In `shuffled` are its rows, in any order and in other files; in `tracked` as there, with columns
     `ID_COLUMN` and `VERSION_COLUMN` as Delta's row tracking has them.
     """
-    place = os.environ.get("TAILERD_BENCHMARKS")
-    home = Path(place) if place else Path(tempfile.gettempdir()) / "tailerd-benchmarks"
+    location = os.environ.get("TAILERD_BENCHMARKS")
+    home = Path(location) if location else Path(tempfile.gettempdir()) / "tailerd-benchmarks"
     folder = home / f"rewritten-{files}-{rows}-{RECIPE}"
     if folder.exists():
         return folder

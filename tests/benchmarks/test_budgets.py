@@ -128,7 +128,7 @@ async def test_a_catch_up_in_steps_gets_each_commit_once(tmp_path: Path) -> None
         await source.commit(end)
         start, steps = end, steps + 1
     assert (steps, tasks) == (3, 30)
-    # All of them were read to learn the first one's place; what follows is the head's absence.
+    # All of them were read to learn the first one's location; what follows is the head's absence.
     assert used(store) == {"get": 2}
 
 

@@ -19,7 +19,7 @@ from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.records.base import FormatOptions, Records
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions
@@ -62,7 +62,7 @@ def change_rows(count: int) -> ChangeBatch:
         version=Version(7),
         timestamp_us=NOW_US,
         change_source=ChangeSourceKind.CDC,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 

@@ -50,7 +50,7 @@ def test_one_partition_of_ten_thousand_costs_a_hundredth_of_the_dataset(
     assert total == PARTITIONS * ROWS
 
     async def ours() -> float:
-        follower = await Follower.open(writer.place, "latest", ledger=tmp_path / "ledger")
+        follower = await Follower.open(writer.location, "latest", ledger=tmp_path / "ledger")
         seconds = []
         for _ in range(TIMES):
             [gone, *_] = writer.partitions
@@ -81,7 +81,7 @@ def test_a_commit_reaches_its_file_soon(tmp_path: Path, report: Report) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit([{"id": 0, "name": "n"}])
     out = tmp_path / "out"
-    config = write_config(tmp_path, orders=file_table(writer.place, out))
+    config = write_config(tmp_path, orders=file_table(writer.location, out))
     seconds: list[float] = []
     with daemon(config):
         eventually(lambda: len(delivered(out)) == 1, 120)

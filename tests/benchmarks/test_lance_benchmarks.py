@@ -31,16 +31,16 @@ COMMITS, SOON_SECONDS = 30, 0.05
 
 
 def test_a_commit_of_ten_thousand_fragments_costs_little(tmp_path: Path, report: Report) -> None:
-    place = str(tmp_path / "t")
+    location = str(tmp_path / "t")
     some = pa.table({"id": range(10), "name": ["n"] * 10})
-    one = LanceFragment.create(place, some)
+    one = LanceFragment.create(location, some)
     operation = lance.LanceOperation.Overwrite(some.schema, [one] * FRAGMENTS)
-    dataset = lance.LanceDataset.commit(place, operation)
-    writer = LanceWriter(place)
+    dataset = lance.LanceDataset.commit(location, operation)
+    writer = LanceWriter(location)
     assert len(writer.dataset.get_fragments()) == FRAGMENTS
 
     async def ours() -> float:
-        source = await opened(place)
+        source = await opened(location)
         at = await source.initial_offset("latest")
         seconds = []
         for number in range(TIMES):

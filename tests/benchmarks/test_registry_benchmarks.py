@@ -20,7 +20,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.records.base import FormatOptions, Records
 from tailerd.records.formats.avro import avro_envelopes, avro_rows
 from tailerd.records.formats.cloudevents import EventContext, events
@@ -84,7 +84,7 @@ def _change_batch(start: int, count: int) -> ChangeBatch:
         version=Version(7),
         timestamp_us=NOW_US,
         change_source=ChangeSourceKind.CDC,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 

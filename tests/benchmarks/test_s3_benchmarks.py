@@ -247,10 +247,10 @@ def use_environment(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> 
         monkeypatch.setenv(name, value)
 
 
-def row_of(work: str, place: str) -> Row:
+def row_of(work: str, location: str) -> Row:
     """Read a table's changes with ours and the peer in turns; the CPU is of that alone."""
     ours, peer = paired(
-        lambda: run_process(OURS_ROWS, place), lambda: run_process(PEER_ROWS, place), times=3
+        lambda: run_process(OURS_ROWS, location), lambda: run_process(PEER_ROWS, location), times=3
     )
     assert ours.result["rows"] == peer.result["rows"]
     rows, one, other = ours.result["rows"], ours.result["seconds"], peer.result["seconds"]

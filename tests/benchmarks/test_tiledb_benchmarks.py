@@ -96,17 +96,17 @@ def test_steps_cost_less_than_both_whole_states(tmp_path: Path, report: Report) 
 
 
 def test_a_commit_reaches_its_file_soon(tmp_path: Path, report: Report) -> None:
-    place, out = tmp_path / "array", tmp_path / "out"
-    arrays.create_named(place)
-    arrays.write_named(place, None, [0])
-    config = write_config(tmp_path, orders=file_table(place, out))
+    location, out = tmp_path / "array", tmp_path / "out"
+    arrays.create_named(location)
+    arrays.write_named(location, None, [0])
+    config = write_config(tmp_path, orders=file_table(location, out))
     found: list[float] = []
     with daemon(config):
         eventually(lambda: len(delivered(out)) == 1, 120)
         for number in range(1, COMMITS + 1):
             # It is at rest by then.
             time.sleep(0.2)
-            arrays.write_named(place, None, [number])
+            arrays.write_named(location, None, [number])
             began = time.perf_counter()
             while len(delivered(out)) <= number:
                 assert time.perf_counter() - began < 60, "the rows did not come"

@@ -28,9 +28,9 @@ class Ended:
 
 def every_command(command: Commands, table: Path, folder: Path) -> Iterator[Ended]:
     """Run each on a table; what they write lies in `folder`, anew for each call."""
-    place = folder / f"run{len(list(folder.glob('run*')))}"
-    place.mkdir()
-    config = write_config(place, orders=file_table(table, place / "out"))
+    location = folder / f"run{len(list(folder.glob('run*')))}"
+    location.mkdir()
+    config = write_config(location, orders=file_table(table, location / "out"))
     is_refused = False
     for arguments in (
         *(("tail", table, "--once", "--from", "snapshot", "--format", name) for name in _FORMATS),

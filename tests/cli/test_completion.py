@@ -57,7 +57,7 @@ def test_each_shell_completes_names_of_tables(
     path = tmp_path / "t.yaml"
     path.write_text("tables: {orders: {}, offers: {}, payments: {}}\n")
     monkeypatch.setenv("COMP_WORDS", f"tailerd pause --config {path} o")
-    # Fish gives the word itself, the others its place.
+    # Fish gives the word itself, the others its location.
     monkeypatch.setenv("COMP_CWORD", "o" if shell == "fish" else "4")
     kind = get_completion_class(shell)
     assert kind is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tailerd.checks.daemon_places import daemon_findings
+from tailerd.checks.daemon_folders import daemon_findings
 from tailerd.checks.finding import Outcome
 from tailerd.checks.machine import inotify_findings, worker_python_finding
 from tailerd.config import load_config
@@ -120,10 +120,10 @@ def test_a_folder_that_cannot_be_made_is_found(
     lake: Path, tmp_path: Path, command: Commands, field: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    place = str(tmp_path / "file/below")
-    fields: dict[str, object] = {"state": place}
+    location = str(tmp_path / "file/below")
+    fields: dict[str, object] = {"state": location}
     if field == "sink":
-        fields = {"sink": {"kind": "file", "path": place}}
+        fields = {"sink": {"kind": "file", "path": location}}
     config = configuration(tmp_path, lake, **fields)
     assert command("validate", config).status != 0
     found = problems(command("doctor", config, "--json"))

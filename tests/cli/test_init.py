@@ -62,8 +62,8 @@ def test_a_table_itself_is_a_place(lake: Path, command: Commands) -> None:
 def test_tables_of_one_name_get_names_that_tell_them_apart(
     tmp_path: Path, command: Commands
 ) -> None:
-    for place in ("eu/orders", "us/orders", "us/a b!"):
-        TableBuilder(tmp_path / place).create()
+    for location in ("eu/orders", "us/orders", "us/a b!"):
+        TableBuilder(tmp_path / location).create()
     (tmp_path / "eu/orders/deep").mkdir()
     TableBuilder(tmp_path / "eu/orders/deep/orders").create()
     made = yaml.safe_load(command("init", tmp_path, "--sink", "file").output)
@@ -71,11 +71,11 @@ def test_tables_of_one_name_get_names_that_tell_them_apart(
 
 
 def test_paths_with_a_meaning_in_yaml_are_quoted(tmp_path: Path, command: Commands) -> None:
-    place = tmp_path / "a: #b" / 'it\'s "new"'
-    TableBuilder(place).create()
+    location = tmp_path / "a: #b" / 'it\'s "new"'
+    TableBuilder(location).create()
     made = yaml.safe_load(command("init", tmp_path, "--sink", "file").output)
     [table] = made["tables"].values()
-    assert table["path"] == str(place)
+    assert table["path"] == str(location)
 
 
 def test_an_existing_file_is_not_overwritten(lake: Path, tmp_path: Path, command: Commands) -> None:
@@ -109,10 +109,12 @@ def test_wrong_usage_names_the_option(
     assert ran.output == ""
 
 
-@pytest.mark.parametrize(("place", "words"), [("nowhere", "no folder"), ("", "No table was found")])
+@pytest.mark.parametrize(
+    ("location", "words"), [("nowhere", "no folder"), ("", "No table was found")]
+)
 def test_a_place_without_tables_is_an_error(
-    tmp_path: Path, command: Commands, place: str, words: str
+    tmp_path: Path, command: Commands, location: str, words: str
 ) -> None:
-    ran = command("init", tmp_path / place, "--sink", "file")
+    ran = command("init", tmp_path / location, "--sink", "file")
     assert ran.status == 3
     assert words in ran.errors

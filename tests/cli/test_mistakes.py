@@ -60,8 +60,8 @@ def refused(text: str, **environment: str) -> list[str]:
 def test_mistakes_of_every_layer_are_told_at_once_in_the_order_of_the_file() -> None:
     head, *lines = [line.strip() for line in refused(MANY)]
     assert head == f"t.yaml has {len(lines)} mistakes:"
-    places = [line.partition(": ")[0] for line in lines]
-    assert places == [
+    locations = [line.partition(": ")[0] for line in lines]
+    assert locations == [
         *("t.yaml:1:1", "t.yaml:3:3", "t.yaml:7:5", "t.yaml:8:12", "t.yaml:12:5", "t.yaml:12:5"),
         *("t.yaml:14:7", "t.yaml:16:5", "t.yaml:18:3", "t.yaml:19:5"),
     ]
@@ -185,7 +185,7 @@ def test_what_came_from_a_reference_is_not_shown(tmp_path: Path) -> None:
     assert "on_gap" in line
 
 
-# ---------------------------------------------------------------- places of fields
+# ---------------------------------------------------------------- locations of fields
 
 
 @given(

@@ -1,4 +1,4 @@
-"""A place that is obviously no table: what is said, and what was probably meant."""
+"""A location that is obviously no table: what is said, and what was probably meant."""
 
 from __future__ import annotations
 

@@ -257,10 +257,10 @@ def test_a_table_on_a_real_terminal(lake: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ |= {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-        place = str(lake / "orders")
+        location = str(lake / "orders")
         os.execv(
             sys.executable,
-            [sys.executable, "-m", "tailerd", "tail", place, "-i", "--from", "snapshot"],
+            [sys.executable, "-m", "tailerd", "tail", location, "-i", "--from", "snapshot"],
         )
     seen, end = b"", time.monotonic() + WAIT_SECONDS
     while b"2 rows" not in seen and time.monotonic() < end:

@@ -95,8 +95,8 @@ def test_a_start_that_is_none_is_wrong_usage(tmp_path: Path, command: Commands, 
 
 def test_a_place_may_be_a_path_or_a_url(tmp_path: Path, command: Commands) -> None:
     orders(tmp_path / "a b")
-    for place in (tmp_path / "a b", f"{tmp_path}/a b/", f"file://{tmp_path}/a%20b"):
-        assert told(place, command, "--from", 3, "--once") == [3]
+    for location in (tmp_path / "a b", f"{tmp_path}/a b/", f"file://{tmp_path}/a%20b"):
+        assert told(location, command, "--from", 3, "--once") == [3]
 
 
 def test_columns_come_in_the_order_asked_for(tmp_path: Path, command: Commands) -> None:

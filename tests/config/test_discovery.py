@@ -105,9 +105,9 @@ async def test_another_pattern_gives_names_anew(tmp_path: Path) -> None:
 
 def test_a_pattern_and_a_table_may_be_urls_with_escapes(tmp_path: Path) -> None:
     lake(tmp_path / "my lake", "orders", "50%25")
-    place = f"file://{tmp_path}/my%20lake"
-    own = {"path": f"{place}/orders", "sink": {"kind": "console"}}
-    discovery = discover_tables(config_of(f"{place}/*", tables={"mine": own}))
+    location = f"file://{tmp_path}/my%20lake"
+    own = {"path": f"{location}/orders", "sink": {"kind": "console"}}
+    discovery = discover_tables(config_of(f"{location}/*", tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine", "50-25"]
     assert discovery.config.tables["50-25"].path == f"{tmp_path}/my lake/50%25"
 
@@ -178,7 +178,7 @@ def test_a_table_of_the_file_in_a_bucket_is_not_found_again() -> None:
 
 def test_stores_of_other_distributions_are_no_bucket_and_not_each_other(tmp_path: Path) -> None:
     """Their tables may have the same host and path."""
-    stores = dict.fromkeys(("east", "west"), "tailerd.storage.s3.places:S3Places")
+    stores = dict.fromkeys(("east", "west"), "tailerd.storage.s3.provider:S3StoreProvider")
     with installed(tmp_path, STORES_GROUP, stores):
         own = {"path": "east://lake/orders", "sink": {"kind": "console"}}
         config = config_of("west://lake/*", tables={"mine": own})

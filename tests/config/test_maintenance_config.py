@@ -21,7 +21,7 @@ from tailerd.formats.delta.maintenance.policies import (
 )
 from tailerd.formats.detect import table_format
 from tailerd.formats.maintenance import DailyPause, EngineSettings, MaintenancePolicies
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.maintenance.settings import policies_of
 from tailerd.registry import FORMATS
 from tailerd.storage.local import LocalStore
@@ -265,7 +265,7 @@ def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:
 def test_what_a_format_is_given_has_the_fields_of_its_section(tmp_path: Path, name: str) -> None:
     maintainer = table_format(name).maintainer
     assert maintainer is not None
-    place, wanted = TablePlace(store=LocalStore(), root=str(tmp_path), url=""), '{"bogus": 1}'
+    location, wanted = TableLocation(store=LocalStore(), root=str(tmp_path), url=""), '{"bogus": 1}'
     with pytest.raises(ConfigError) as caught:
-        maintainer.open(place, MaintenancePolicies(jobs=wanted), clock=SystemClock())
+        maintainer.open(location, MaintenancePolicies(jobs=wanted), clock=SystemClock())
     assert told(name) in str(caught.value)

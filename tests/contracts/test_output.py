@@ -22,8 +22,8 @@ from tests.s3.servers import S3Server
 
 @pytest.fixture
 def path(tmp_path: Path, server: S3Server | None) -> str:
-    place = tmp_path if server is None else server.new_bucket()
-    return f"{place}/folder/deeper/file"
+    location = tmp_path if server is None else server.new_bucket()
+    return f"{location}/folder/deeper/file"
 
 
 @pytest.fixture(params=[1, 9_000_000], ids=["small", "in-parts"])

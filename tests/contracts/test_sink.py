@@ -20,7 +20,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import OffsetError, SinkError
 from tailerd.records.json import JsonEncoder
@@ -45,8 +45,8 @@ class Subject:
         forgets: Whether `resume` takes back what no saved offset covers.
         is_atomic: Whether readers never see rows of a write that did not end well.
         pipeline: Under which it keeps the offset, if it does.
-        successor: Makes the sink of another process for the same place, which shuts out this one;
-            None where a sink cannot.
+        successor: Makes the sink of another process for the same location, which shuts out this
+            one; None where a sink cannot.
     """
 
     sink: Sink
@@ -158,7 +158,7 @@ def batch(version: int, ids: Sequence[int], change: ChangeType = ChangeType.INSE
         version=Version(version),
         timestamp_us=1_700_000_000_000_000,
         change_source=ChangeSourceKind.FILES,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 

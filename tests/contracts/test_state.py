@@ -35,7 +35,7 @@ Get = Callable[[State], Awaitable[int | None]]
 
 
 def record(number: int) -> PipelineRecord:
-    identity = PipelineIdentity(daemon=str(number), table="orders", sink="file", place="/out")
+    identity = PipelineIdentity(daemon=str(number), table="orders", sink="file", location="/out")
     return PipelineRecord(identity=identity)
 
 

@@ -18,8 +18,8 @@ from tailerd.daemon.tables import open_source
 from tailerd.formats.delta.protocol.data_file import data_file
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import PipelineManager
-from tailerd.spark.place import SparkPlace
 from tailerd.spark.supervisor import SparkPipeline
+from tailerd.spark.task_runner import SparkTaskRunner
 from tailerd.state.locked_files import LockedFiles
 from tailerd.state.state import State
 from tailerd.storage.stores import Stores
@@ -89,11 +89,11 @@ async def test_tables_on_spark_share_a_place_and_only_streams_are_queries(tmp_pa
         )
         built = {name: member.build() for name, member in assembly.members(config).items()}
         pipelines = [built[name] for name in files]
-        places = [each._parts.place for each in pipelines if isinstance(each, Pipeline)]
-        assert len(places) == 3
-        assert isinstance(places[0], SparkPlace)
-        assert places[1] is places[0]
-        assert places[2] is None
+        locations = [each._parts.runner for each in pipelines if isinstance(each, Pipeline)]
+        assert len(locations) == 3
+        assert isinstance(locations[0], SparkTaskRunner)
+        assert locations[1] is locations[0]
+        assert locations[2] is None
         assert isinstance(built["s"], SparkPipeline)
         await assembly.close()
 

@@ -128,8 +128,8 @@ def test_what_the_pod_mounts_is_there_and_state_is_on_it(values: Path) -> None:
     volumes = [volume["name"] for volume in pod["volumes"]] + claims
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert sorted(mounts) == sorted(volumes), "each volume once, each mounted"
-    place = config_of(text)["state"]
-    assert place.startswith((mounts["state"] + "/", "s3://"))
+    location = config_of(text)["state"]
+    assert location.startswith((mounts["state"] + "/", "s3://"))
     assert mounts["config"] + "/tailerd.yaml" in container["args"]
 
 

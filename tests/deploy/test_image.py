@@ -225,11 +225,11 @@ def copy(file: Path, target: Path) -> None:
         shutil.copy(file, target)
 
 
-def run(place: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(location: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        place.entry(*arguments),
-        cwd=place.root / "var/lib/tailerd",
-        env=place.environment(),
+        location.entry(*arguments),
+        cwd=location.root / "var/lib/tailerd",
+        env=location.environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -17,7 +17,7 @@ from tailerd.changefeed.change_task import (
 )
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.errors import MissingDataFileError, MissingVersionError, TableRecreatedError
 from tailerd.formats.base import Backlog, SchemaStep, TableIdentity
 
@@ -164,7 +164,7 @@ class FakeSource(ConsecutiveVersions):
                     version=task.version,
                     timestamp_us=task.timestamp_us,
                     change_source=task.change_source,
-                    places=RowPlaces(table_id=task.table_id, files=task.position, rows=first),
+                    positions=RowPositions(table_id=task.table_id, files=task.position, rows=first),
                 )
         finally:
             self.open_reads -= 1

@@ -36,7 +36,7 @@ from tailerd.plugins import (
     Offset,
     OpenRequest,
     OptionalParts,
-    RowPlaces,
+    RowPositions,
     StepPlan,
     Stores,
     TableIdentity,
@@ -75,13 +75,13 @@ class MemoryTable:
         commits = {line["version"]: [tuple(each) for each in line["changes"]] for line in lines}
         return cls(head["table_id"], commits, head["first"])
 
-    def save(self, place: Path) -> None:
-        (place / FOLDER).mkdir(parents=True, exist_ok=True)
+    def save(self, position: Path) -> None:
+        (position / FOLDER).mkdir(parents=True, exist_ok=True)
         lines: list[object] = [{"table_id": self.table_id, "first": self.first}]
         lines += [{"version": v, "changes": changes} for v, changes in self.commits.items()]
-        draft = place / "draft"
+        draft = position / "draft"
         draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        draft.replace(place / FOLDER / FILE)
+        draft.replace(position / FOLDER / FILE)
 
     def commit(self, *changes: Change) -> Version:
         version = self.head + STEP
@@ -135,7 +135,7 @@ class MemoryReader:
                 version=task.version,
                 timestamp_us=task.timestamp_us,
                 change_source=task.change_source,
-                places=RowPlaces(
+                positions=RowPositions(
                     table_id=task.table_id, files=task.position, rows=_first(task) + first
                 ),
             )
@@ -155,8 +155,8 @@ class MemoryReader:
         if task.size_bytes <= target_bytes:
             return [task]
         return [
-            replace(task, payload=Share((each,), place), size_bytes=100)
-            for place, each in enumerate(_changes(task))
+            replace(task, payload=Share((each,), position), size_bytes=100)
+            for position, each in enumerate(_changes(task))
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
@@ -212,8 +212,8 @@ class MemoryStep(StepPlan):
 class MemoryLog(TableLog):
     """The versions of one table; every poll reads the file again."""
 
-    def __init__(self, place: str, request: OpenRequest, store: ObjectStore, root: str) -> None:
-        self.name = place
+    def __init__(self, position: str, request: OpenRequest, store: ObjectStore, root: str) -> None:
+        self.name = position
         self._task_rows = int(str(request.options.get("task_rows", TASK_ROWS)))
         self._store, self._path = store, f"{root}/{FOLDER}/{FILE}"
         self._table = MemoryTable("", {})
@@ -333,17 +333,17 @@ class MemoryFormat(OptionalParts):
     async def detect(self, store: ObjectStore, root: str) -> bool:
         return [each async for each in store.list_from(f"{root}/{FOLDER}")] != []
 
-    def folder(self, place: str) -> str:
-        return f"{path_of(place)}/{FOLDER}"
+    def folder(self, position: str) -> str:
+        return f"{path_of(position)}/{FOLDER}"
 
-    def is_at(self, place: str) -> bool:
-        return Path(self.folder(place)).is_dir()
+    def is_at(self, position: str) -> bool:
+        return Path(self.folder(position)).is_dir()
 
-    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
-        store, root = request.stores.locate(place)
+    async def open(self, position: str, request: OpenRequest) -> ChangeSource:
+        store, root = request.stores.locate(position)
         if not await self.detect(store, root):
-            raise NotATableError(f"{place} holds no table of the tests.")
+            raise NotATableError(f"{position} holds no table of the tests.")
         wrapped = request.wrap_store(store) if request.wrap_store else store
-        log = MemoryLog(place, request, wrapped, root)
+        log = MemoryLog(position, request, wrapped, root)
         await log.refresh()
         return open_log(log, self.reader, request)

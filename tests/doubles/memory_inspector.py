@@ -9,7 +9,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tests.doubles.memory_format import FILE, FOLDER, SCHEMA, MemoryTable
 
 _GONE = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
@@ -18,11 +18,11 @@ _GONE = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 class MemoryInspection:
     """Looks at one table; every look reads the file again."""
 
-    def __init__(self, place: TablePlace) -> None:
-        self._place = place
+    def __init__(self, location: TableLocation) -> None:
+        self._location = location
 
     async def _table(self, version: Version | None) -> tuple[MemoryTable, Version]:
-        body = await self._place.store.get(f"{self._place.root}/{FOLDER}/{FILE}")
+        body = await self._location.store.get(f"{self._location.root}/{FOLDER}/{FILE}")
         table = MemoryTable.load(body.decode())
         wanted = Version(table.head) if version is None else version
         if wanted not in table.commits:
@@ -59,7 +59,9 @@ class MemoryInspection:
         self, version: Version | None = None
     ) -> AsyncIterator[Sequence[FileDescription]]:
         _, wanted = await self._table(version)
-        size = (await self._place.store.head(f"{self._place.root}/{FOLDER}/{FILE}")).size_bytes
+        size = (
+            await self._location.store.head(f"{self._location.root}/{FOLDER}/{FILE}")
+        ).size_bytes
         rows = (await self.describe(wanted)).num_rows
         yield [
             FileDescription(

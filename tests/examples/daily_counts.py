@@ -14,10 +14,10 @@ QUERY = """
 """
 
 
-def daily_counts(place: str) -> list[tuple[object, ...]]:
+def daily_counts(location: str) -> list[tuple[object, ...]]:
     """Return (day, change, rows), ordered."""
     with duckdb.connect() as connection:
-        changes = tailerd.changes(place, since=0).to_duckdb(connection)
+        changes = tailerd.changes(location, since=0).to_duckdb(connection)
         return list(changes.query("changes", QUERY).fetchall())
 
 

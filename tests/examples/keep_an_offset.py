@@ -15,10 +15,10 @@ import tailerd
 
 
 async def follow(
-    place: str, offset: str | None, keep: Callable[[str], object], idle_seconds: float | None
+    location: str, offset: str | None, keep: Callable[[str], object], idle_seconds: float | None
 ) -> int:
     """Print changes and keep the offset; return the number of rows."""
-    batches = aiter(tailerd.follow(place, since="snapshot", offset=offset))
+    batches = aiter(tailerd.follow(location, since="snapshot", offset=offset))
     rows = 0
     while True:
         try:

@@ -9,9 +9,9 @@ import pandas as pd
 import tailerd
 
 
-def report(place: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def report(location: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of the newest version, and the bytes after each commit."""
-    table = tailerd.table(place)
+    table = tailerd.table(location)
     growth = table.growth(limit=100).to_pandas()
     growth["total_bytes"] = growth["bytes"].cumsum()
     return table.snapshot().to_pandas(), growth

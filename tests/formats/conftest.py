@@ -17,7 +17,7 @@ from tailerd.errors import NotATableError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.registry import FORMATS_GROUP
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.formats.tiledb import arrays
@@ -32,9 +32,9 @@ MEMORY = "tests.doubles.memory_format:MemoryFormat"
 class Table(Protocol):
     """A table of `id` and `name` that a test writes."""
 
-    place: Path
+    location: Path
     format: str
-    ledger: LedgerPlace | None
+    ledger: LedgerLocation | None
     """What it is opened with, for its history to be known."""
 
     def append(self, ids: Sequence[int]) -> Version:
@@ -58,28 +58,28 @@ class WrittenMemory:
     """A table of the tests' own format."""
 
     format = "memory"
-    ledger: LedgerPlace | None = None
+    ledger: LedgerLocation | None = None
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, location: Path) -> None:
+        self.location = location
         self._table = MemoryTable("one", {})
         self._appended: dict[Version, Sequence[int]] = {}
 
     def append(self, ids: Sequence[int]) -> Version:
         version = self._table.commit(*((ChangeType.INSERT.value, n, f"n{n}") for n in ids))
         self._appended[version] = ids
-        self._table.save(self.place)
+        self._table.save(self.location)
         return version
 
     def remove(self, version: Version) -> Version:
         ids = self._appended[version]
         done = self._table.commit(*((ChangeType.DELETE.value, n, f"n{n}") for n in ids))
-        self._table.save(self.place)
+        self._table.save(self.location)
         return done
 
     def drop_before(self, version: Version) -> None:
         self._table.first = version
-        self._table.save(self.place)
+        self._table.save(self.location)
 
     def replace(self) -> None:
         self._table = MemoryTable("two", {})
@@ -90,11 +90,11 @@ class WrittenDelta:
     """A Delta table."""
 
     format = "delta"
-    ledger: LedgerPlace | None = None
+    ledger: LedgerLocation | None = None
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._builder = TableBuilder(place)
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self._builder = TableBuilder(location)
 
     def append(self, ids: Sequence[int]) -> Version:
         commit = self._builder.append([{"id": n, "name": f"n{n}"} for n in ids])
@@ -113,10 +113,10 @@ class WrittenDelta:
             self._builder.commit_path(old).unlink()
 
     def replace(self) -> None:
-        for path in self.place.rglob("*.*"):
+        for path in self.location.rglob("*.*"):
             if path.is_file():
                 path.unlink()
-        self._builder = TableBuilder(self.place, table_id="another")
+        self._builder = TableBuilder(self.location, table_id="another")
         self.append([1])
 
 
@@ -125,11 +125,11 @@ class WrittenKartothek:
 
     format = "kartothek"
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._ledger = place.parent / "ledger"
-        self.ledger: LedgerPlace | None = LedgerPlace(str(self._ledger))
-        self._writer = DatasetWriter(place.parent, place.name)
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self._ledger = location.parent / "ledger"
+        self.ledger: LedgerLocation | None = LedgerLocation(str(self._ledger))
+        self._writer = DatasetWriter(location.parent, location.name)
         self._appended: dict[Version, list[str]] = {}
 
     def append(self, ids: Sequence[int]) -> Version:
@@ -141,7 +141,7 @@ class WrittenKartothek:
     def _observed(self) -> Version:
         async def look() -> Version:
             request = OpenRequest(ledger=self.ledger)
-            source = await open_table(str(self.place), request, self.format)
+            source = await open_table(str(self.location), request, self.format)
             return source.version_before((await source.initial_offset("latest")).version)
 
         # Tests of coroutines have a loop of their own.
@@ -168,11 +168,11 @@ class WrittenLance:
     """A Lance table."""
 
     format = "lance"
-    ledger: LedgerPlace | None = None
+    ledger: LedgerLocation | None = None
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._writer = LanceWriter(place)
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self._writer = LanceWriter(location)
         self._appended: dict[Version, Sequence[int]] = {}
 
     def append(self, ids: Sequence[int]) -> Version:
@@ -188,8 +188,8 @@ class WrittenLance:
         self._writer.clean_up_before(version)
 
     def replace(self) -> None:
-        shutil.rmtree(self.place)
-        self._writer = LanceWriter(self.place)
+        shutil.rmtree(self.location)
+        self._writer = LanceWriter(self.location)
         self.append([1])
 
 
@@ -198,9 +198,9 @@ class WrittenTileDB:
 
     format = "tiledb"
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.ledger: LedgerPlace | None = LedgerPlace(str(place.parent / "ledger"))
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self.ledger: LedgerLocation | None = LedgerLocation(str(location.parent / "ledger"))
         self._time = 0
         self._appended: dict[Version, Sequence[int]] = {}
 
@@ -210,23 +210,23 @@ class WrittenTileDB:
 
     def append(self, ids: Sequence[int]) -> Version:
         if not self._time:
-            arrays.create_named(self.place)
+            arrays.create_named(self.location)
         version = self._next()
-        arrays.write_named(self.place, int(version), list(ids))
+        arrays.write_named(self.location, int(version), list(ids))
         self._appended[version] = ids
         return version
 
     def remove(self, version: Version) -> Version:
         done = self._next()
         condition = " or ".join(f"id == {number}" for number in self._appended[version])
-        arrays.delete(self.place, int(done), condition)
+        arrays.delete(self.location, int(done), condition)
         return done
 
     def drop_before(self, version: Version) -> None:
-        arrays.forget_times(self.place, int(version) - 1001, int(version))
+        arrays.forget_times(self.location, int(version) - 1001, int(version))
 
     def replace(self) -> None:
-        shutil.rmtree(self.place)
+        shutil.rmtree(self.location)
         self._time = 0
         self.append([1])
 

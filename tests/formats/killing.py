@@ -33,7 +33,7 @@ class ChangingTable(abc.ABC):
     """A table whose rows are known.
 
     Attributes:
-        place: Where it is.
+        location: Where it is.
         start: What a pipeline begins with.
         pause_seconds: Between two commits.
         rows: By column `id`.
@@ -42,8 +42,8 @@ class ChangingTable(abc.ABC):
     start = "1"
     pause_seconds = 0.03
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, location: str) -> None:
+        self.location = location
         self.rows: dict[int, Row] = {}
         self.chance = random.Random(7)
 
@@ -109,8 +109,8 @@ class Kills:
         start = {"from": table.start}
         config = write_config(
             tmp_path,
-            files=file_table(Path(table.place), tmp_path / "out", **start),
-            kafka={"path": table.place, "sink": sink, **start},
+            files=file_table(Path(table.location), tmp_path / "out", **start),
+            kafka={"path": table.location, "sink": sink, **start},
         )
 
         def is_done() -> bool:

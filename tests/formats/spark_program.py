@@ -29,18 +29,18 @@ def shown(rows: Iterable[Row], *columns: str) -> list[list[object]]:
     return sorted([row[name] for name in names] for row in rows)
 
 
-def frame(spark: SparkSession, place: Path, **options: object) -> DataFrame:
+def frame(spark: SparkSession, location: Path, **options: object) -> DataFrame:
     given = {name: str(value) for name, value in options.items()}
-    return spark.read.format("tailerd").options(**given).load(str(place))
+    return spark.read.format("tailerd").options(**given).load(str(location))
 
 
-def streamed(spark: SparkSession, place: Path, out: Path, **options: object) -> list[Row]:
+def streamed(spark: SparkSession, location: Path, out: Path, **options: object) -> list[Row]:
     """Stream what there is into files, and on from there the next time; return all rows."""
     given = {name: str(value) for name, value in options.items()}
     query = (
         spark.readStream.format("tailerd")
         .options(**given)
-        .load(str(place))
+        .load(str(location))
         .writeStream.format("parquet")
         .option("path", str(out))
         .option("checkpointLocation", f"{out}-checkpoint")
@@ -55,11 +55,13 @@ def rows(*ids: int) -> list[dict[str, Any]]:
     return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
-def memory(spark: SparkSession, place: Path, folder: Path) -> Found:
+def memory(spark: SparkSession, location: Path, folder: Path) -> Found:
     """Read a table of the tests' own format."""
-    every = frame(spark, place, startingVersion=10)
-    past = frame(spark, place, snapshot="true", endingVersion=20)
-    stream = streamed(spark, place, folder / "streamed", startingVersion=10, maxFilesPerTrigger=2)
+    every = frame(spark, location, startingVersion=10)
+    past = frame(spark, location, snapshot="true", endingVersion=20)
+    stream = streamed(
+        spark, location, folder / "streamed", startingVersion=10, maxFilesPerTrigger=2
+    )
     return {
         "batch": shown(every.collect()),
         "filtered": shown(every.filter("id = 7 and _commit_version < 25").collect()),
@@ -74,19 +76,19 @@ def kartothek(spark: SparkSession, folder: Path) -> Found:
 
     writer, ledger = DatasetWriter(folder / "store"), folder / "ledger"
     [first] = writer.commit(rows(1, 2))
-    table = frame(spark, writer.place, snapshot="true")
+    table = frame(spark, writer.location, snapshot="true")
     found = {
         "snapshot": shown(table.collect()),
         "filtered": shown(table.filter("id = 2").collect()),
     }
-    streamed(spark, writer.place, folder / "streamed", ledger=ledger)
+    streamed(spark, writer.location, folder / "streamed", ledger=ledger)
     writer.commit(rows(2, 3), without=lambda label: label == first)
     writer.commit(rows(4))
-    stream = streamed(spark, writer.place, folder / "streamed", ledger=ledger)
-    batch = frame(spark, writer.place, ledger=ledger, startingVersion=2)
+    stream = streamed(spark, writer.location, folder / "streamed", ledger=ledger)
+    batch = frame(spark, writer.location, ledger=ledger, startingVersion=2)
     found |= {"stream": shown(stream), "batch": shown(batch.collect())}
     try:
-        frame(spark, writer.place, startingVersion=0).collect()
+        frame(spark, writer.location, startingVersion=0).collect()
     except PySparkException as error:
         return {**found, "refused": str(error)}
     return found
@@ -96,15 +98,15 @@ def lance(spark: SparkSession, folder: Path) -> Found:
     """Write a table, and read it."""
     from tests.tables.lance_writer import LanceWriter
 
-    place = folder / "table"
-    writer = LanceWriter(place, stable_ids=True)
+    location = folder / "table"
+    writer = LanceWriter(location, stable_ids=True)
     writer.append(rows(1, 2, 3))
-    first = streamed(spark, place, folder / "streamed", startingVersion=1)
+    first = streamed(spark, location, folder / "streamed", startingVersion=1)
     writer.dataset.update({"name": "'x'"}, where="id = 2")
     writer.delete("id = 1")
-    second = streamed(spark, place, folder / "streamed", startingVersion=1)
-    table = frame(spark, place, snapshot="true")
-    batch = frame(spark, place, startingVersion=2)
+    second = streamed(spark, location, folder / "streamed", startingVersion=1)
+    table = frame(spark, location, snapshot="true")
+    batch = frame(spark, location, startingVersion=2)
     return {
         "first": shown(first, "name"),
         "second": shown(second, "name"),

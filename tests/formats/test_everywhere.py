@@ -19,17 +19,17 @@ VERSIONS = (10, 20, 30)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def location(tmp_path: Path) -> Path:
     return three_versions(tmp_path / "table")
 
 
-def three_versions(place: Path) -> Path:
+def three_versions(location: Path) -> Path:
     """Write a table: five rows, two more, and the first five gone."""
-    table = WrittenMemory(place)
+    table = WrittenMemory(location)
     first = table.append(range(5))
     table.append([7, 8])
     table.remove(first)
-    return table.place
+    return table.location
 
 
 FROM_BEGINNING = Counter(
@@ -43,20 +43,20 @@ FROM_BEGINNING = Counter(
 
 @pytest.mark.full
 @pytest.mark.parametrize("table_format", ["auto", "memory"])
-def test_tail_prints_its_changes(place: Path, table_format: str) -> None:
+def test_tail_prints_its_changes(location: Path, table_format: str) -> None:
     done = run_to_end(
-        *("tail", place, "--from", "10", "--to", "30", "--format", "jsonl"),
+        *("tail", location, "--from", "10", "--to", "30", "--format", "jsonl"),
         *("--table-format", table_format),
     )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert changes(rows) == FROM_BEGINNING
-    once = run_to_end("tail", place, "--from", "20", "--once", "--columns", "id")
+    once = run_to_end("tail", location, "--from", "20", "--once", "--columns", "id")
     assert once.returncode == 0, once.stderr
 
 
-def test_tail_names_what_is_known_where_a_format_is_not(place: Path) -> None:
-    done = run_to_end("tail", place, "--once", "--table-format", "memroy")
+def test_tail_names_what_is_known_where_a_format_is_not(location: Path) -> None:
+    done = run_to_end("tail", location, "--once", "--table-format", "memroy")
     assert done.returncode != 0
     assert "`memory`" in done.stderr
 
@@ -65,15 +65,15 @@ def test_tail_names_what_is_known_where_a_format_is_not(place: Path) -> None:
     "options", [{}, {"format": "memory", "format_options": {"task_rows": "1"}}]
 )
 def test_the_arrow_engine_delivers_it_goes_on_and_verifies(
-    place: Path, tmp_path: Path, options: dict[str, object]
+    location: Path, tmp_path: Path, options: dict[str, object]
 ) -> None:
-    table = file_table(place, tmp_path / "out", **{"from": "10"}, **options)
+    table = file_table(location, tmp_path / "out", **{"from": "10"}, **options)
     config = write_config(tmp_path, orders=table)
     for more in ([], [9]):
         if more:
-            written = MemoryTable.load((place / "_memory/table.jsonl").read_text())
+            written = MemoryTable.load((location / "_memory/table.jsonl").read_text())
             written.commit(*(("insert", number, f"n{number}") for number in more))
-            written.save(place)
+            written.save(location)
         done = run_to_end("run", "--config", config, "--once")
         assert done.returncode == 0, done.stderr
     found = changes(delivered(tmp_path / "out"))
@@ -87,15 +87,15 @@ def test_the_arrow_engine_delivers_it_goes_on_and_verifies(
 
 
 @pytest.mark.full
-def test_a_gap_is_crossed_as_the_policy_says(place: Path, tmp_path: Path) -> None:
-    table = file_table(place, tmp_path / "out", **{"from": "10", "on_gap": "snapshot"})
+def test_a_gap_is_crossed_as_the_policy_says(location: Path, tmp_path: Path) -> None:
+    table = file_table(location, tmp_path / "out", **{"from": "10", "on_gap": "snapshot"})
     config = write_config(tmp_path, orders=table)
     assert run_to_end("run", "--config", config, "--once").returncode == 0
-    written = MemoryTable.load((place / "_memory/table.jsonl").read_text())
+    written = MemoryTable.load((location / "_memory/table.jsonl").read_text())
     for number in (20, 21):
         written.commit(("insert", number, "x"))
     written.first = written.head
-    written.save(place)
+    written.save(location)
     done = run_to_end("run", "--config", config, "--once")
     assert done.returncode == 0, done.stderr
     found = changes(delivered(tmp_path / "out"))

@@ -16,7 +16,7 @@ from tailerd.formats.detect import find_format, open_table, table_format
 from tailerd.formats.inspection import TableInspection
 from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.parts import make_demo_table, require_part
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.storage.stores import Stores
 from tests.cli.commands import Commands
 from tests.doubles.sim_clock import SimClock
@@ -24,18 +24,18 @@ from tests.formats.conftest import Table, WrittenDelta, WrittenMemory
 
 
 async def inspected(table: Table) -> TableInspection:
-    place, stores = str(table.place), Stores()
-    found = await find_format(place, stores=stores)
+    location, stores = str(table.location), Stores()
+    found = await find_format(location, stores=stores)
     inspector = require_part(found.inspector, found.name, "inspection")
     return inspector(
-        place_at(place, stores=stores, commits=found.folder(place), ledger=table.ledger)
+        table_location(location, stores=stores, commits=found.folder(location), ledger=table.ledger)
     )
 
 
 async def test_a_version_is_described_as_the_source_reads_it(table: Table) -> None:
     first = table.append([1, 2, 3])
     head = table.append([4])
-    source = await open_table(str(table.place), OpenRequest(ledger=table.ledger))
+    source = await open_table(str(table.location), OpenRequest(ledger=table.ledger))
     inspection = await inspected(table)
     newest = await inspection.describe()
     assert (newest.table_id, newest.version, newest.num_rows) == (source.table_id, head, 4)
@@ -75,8 +75,8 @@ async def test_figures_follow_the_commits_that_come(tmp_path: Path) -> None:
     table.append([1, 2])
     first = table.append([3])
     source = await open_table(str(tmp_path), OpenRequest())
-    place = place_at(str(tmp_path), stores=Stores())
-    statistics = require_part(table_format("delta").statistics, "delta", "statistics")(place)
+    location = table_location(str(tmp_path), stores=Stores())
+    statistics = require_part(table_format("delta").statistics, "delta", "statistics")(location)
     begin = await source.offset_at(first)
     await statistics.open(0.0, first=begin, next_up=begin)
     head = table.append([4])
@@ -101,8 +101,8 @@ async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
     for n in range(12):
         table.append([n])
     maintainer = require_part(table_format("delta").maintainer, "delta", "maintenance")
-    place = place_at(str(tmp_path), stores=Stores())
-    work = maintainer.open(place, MaintenancePolicies(), clock=SimClock())
+    location = table_location(str(tmp_path), stores=Stores())
+    work = maintainer.open(location, MaintenancePolicies(), clock=SimClock())
     assessment = await work.assessment()
     due = [each for each in assessment.decisions if each.is_due]
     assert due
@@ -138,11 +138,11 @@ def test_a_part_that_a_format_lacks_is_an_error_that_names_it(tmp_path: Path) ->
 def test_commands_show_a_table_of_any_format(table: Table, command: Commands) -> None:
     table.append([1, 2])
     head = table.append([3])
-    options = [] if table.ledger is None else ["--ledger", table.ledger.place]
-    [found] = command("inspect", table.place, "--json", *options).rows
+    options = [] if table.ledger is None else ["--ledger", table.ledger.location]
+    [found] = command("inspect", table.location, "--json", *options).rows
     assert (found["version"], found["num_rows"]) == (head, 3)
-    assert "column name" in command("inspect", table.place).output
-    [commit] = command("history", table.place, "--json", "--limit", "1", *options).rows
+    assert "column name" in command("inspect", table.location).output
+    [commit] = command("history", table.location, "--json", "--limit", "1", *options).rows
     assert commit["version"] == head
 
 

@@ -32,7 +32,7 @@ class Tables:
     """A table of each format; ids 1 and 2, and later others.
 
     Attributes:
-        places: Of each.
+        locations: Of each.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,12 +47,12 @@ class Tables:
         arrays.write_named(self._array, 1000, [1, 2])
         self._memory = WrittenMemory(folder / "memory")
         self._appended = self._memory.append([1, 2])
-        self.places = {
+        self.positions = {
             "delta": self._delta.folder,
             "lance": folder / "lance",
-            "kartothek": self._dataset.place,
+            "kartothek": self._dataset.location,
             "tiledb": self._array,
-            "memory": self._memory.place,
+            "memory": self._memory.location,
         }
 
     def change(self) -> None:
@@ -86,7 +86,7 @@ def test_tables_of_every_format_are_delivered_and_gone_on_with(tmp_path: Path) -
     config = write_config(
         tmp_path,
         **{
-            name: file_table(tables.places[name], tmp_path / "out" / name, engine="spark")
+            name: file_table(tables.positions[name], tmp_path / "out" / name, engine="spark")
             for name in EXPECTED
         },
     )

@@ -30,16 +30,16 @@ class Damaged(MemoryLog):
 
 
 async def opened(
-    place: Path, commits: Sequence[int], log: type[MemoryLog] = MemoryLog
+    location: Path, commits: Sequence[int], log: type[MemoryLog] = MemoryLog
 ) -> VersionedSource:
     """Return the source of a table with commits of so many rows, two of them in a task."""
     table, number = MemoryTable("one", {}), 0
     for rows in commits:
         table.commit(*((ChangeType.INSERT.value, number + n, "x") for n in range(rows)))
         number += rows
-    table.save(place)
-    store, root = Stores().locate(str(place))
-    found = log(str(place), OpenRequest(), store, root)
+    table.save(location)
+    store, root = Stores().locate(str(location))
+    found = log(str(location), OpenRequest(), store, root)
     await found.refresh()
     return VersionedSource(found, MemoryReader(), OpenRequest())
 

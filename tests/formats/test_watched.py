@@ -24,8 +24,8 @@ WATCHERS: dict[str, Make] = {
 @pytest.mark.parametrize("make", WATCHERS.values(), ids=WATCHERS)
 async def test_a_commit_is_hinted_whatever_its_name(table: Table, make: Make) -> None:
     table.append([1])
-    found = presumed_format(str(table.place))
-    folder = found.folder(str(table.place))
+    found = presumed_format(str(table.location))
+    folder = found.folder(str(table.location))
     watcher = make([folder], {folder: found.names.version_of})
     async with aclosing(watcher.events()) as events, asyncio.timeout(20):
         assert (await anext(events)).folder == folder, "it is watched now"

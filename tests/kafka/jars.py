@@ -78,8 +78,8 @@ def java() -> str:
 
 
 def _home() -> Path:
-    if place := os.environ.get("TAILERD_KAFKA"):
-        return Path(place)
+    if location := os.environ.get("TAILERD_KAFKA"):
+        return Path(location)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / f"tailerd/kafka-{VERSION}"
 
@@ -144,6 +144,6 @@ def _pyspark_jars() -> Path:
 
 if __name__ == "__main__":
     started = time.monotonic()
-    place = kafka_jars()
-    count = len(list(place.glob("*.jar")))
-    print(f"{count} jars in {place}, after {time.monotonic() - started:.1f} s")
+    location = kafka_jars()
+    count = len(list(location.glob("*.jar")))
+    print(f"{count} jars in {location}, after {time.monotonic() - started:.1f} s")

@@ -50,9 +50,9 @@ def registry_jars() -> Path:
         KafkaUnavailableError: There is no Java 17, or the archive cannot be fetched.
     """
     java()
-    place = os.environ.get("TAILERD_REGISTRY")
+    location = os.environ.get("TAILERD_REGISTRY")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    home = Path(place) if place else Path(cache) / f"tailerd/apicurio-registry-{VERSION}"
+    home = Path(location) if location else Path(cache) / f"tailerd/apicurio-registry-{VERSION}"
     if (home / RUNNER).exists():
         return home
     home.parent.mkdir(parents=True, exist_ok=True)

@@ -189,9 +189,9 @@ def test_a_pipeline_that_reads_through_a_link_keeps_what_it_needs(tmp_path: Path
 
 def test_a_bind_mount_is_the_folder_that_it_shows() -> None:
     # Making one takes privileges: device and inode are all that is seen of it.
-    orders = FolderIdentity(path="/lake/orders", place=(8, 17))
-    assert orders.is_same(FolderIdentity(path="/mnt/orders", place=(8, 17)))
-    assert orders.is_same(FolderIdentity(path="/mnt/orders", place=(9, 17))) is None
+    orders = FolderIdentity(path="/lake/orders", location=(8, 17))
+    assert orders.is_same(FolderIdentity(path="/mnt/orders", location=(8, 17)))
+    assert orders.is_same(FolderIdentity(path="/mnt/orders", location=(9, 17))) is None
     bucket = FolderIdentity.of("lake/orders")
     assert bucket.is_same(FolderIdentity.of("lake/orders2")) is False
 

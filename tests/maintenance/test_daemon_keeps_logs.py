@@ -324,10 +324,10 @@ def test_the_end_waits_for_a_job_or_gives_it_up_without_a_trace(
 @pytest.mark.full
 def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) -> None:
     """Appends, deletes, checkpoints of its own; every version has the rows its writer gave it."""
-    place = tmp_path / "orders"
-    deltalake.write_deltalake(place, pa.table({"id": pa.array([0], pa.int64())}))
+    location = tmp_path / "orders"
+    deltalake.write_deltalake(location, pa.table({"id": pa.array([0], pa.int64())}))
     keep = kept(
-        place,
+        location,
         checkpoint=often(3),
         checksum=True,
         log_compaction={"every_commits": 2},
@@ -344,7 +344,7 @@ def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) 
         while not is_over.is_set():
             try:
                 with replacing:
-                    found = deltalake.DeltaTable(place)
+                    found = deltalake.DeltaTable(location)
                 rows = found.to_pyarrow_table().num_rows
             except Exception as error:  # noqa: BLE001 - whatever a reader meets is wrong
                 wrong.append(repr(error))
@@ -368,12 +368,12 @@ def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) 
 
         while time.monotonic() < deadline or not is_done():
             number += 1
-            table = deltalake.DeltaTable(place)
+            table = deltalake.DeltaTable(location)
             if number % 7 == 0 and len(ids) > 3:
                 gone = min(ids)
                 table.delete(f"id = {gone}")
                 ids.discard(gone)
-                expected[deltalake.DeltaTable(place).version()] = len(ids)
+                expected[deltalake.DeltaTable(location).version()] = len(ids)
             else:
                 row = pa.table({"id": pa.array([number], pa.int64())})
                 deltalake.write_deltalake(
@@ -383,7 +383,7 @@ def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) 
                 expected[table.version()] = len(ids)
             if number % 11 == 0:
                 with replacing:
-                    deltalake.DeltaTable(place).create_checkpoint()
+                    deltalake.DeltaTable(location).create_checkpoint()
         is_over.set()
         reader.join(20)
         assert min(jobs_done(config)[job] for job in ("checkpoint", "checksum")) >= 2
@@ -391,9 +391,9 @@ def test_deltalake_writes_and_reads_in_a_loop_beside_the_daemon(tmp_path: Path) 
         assert process.wait(20) == 0
     assert wrong == []
     assert not lines_of(config, "Maintenance job failed, retrying")
-    table = deltalake.DeltaTable(place)
+    table = deltalake.DeltaTable(location)
     assert sorted(table.to_pyarrow_table().column("id").to_pylist()) == sorted(ids)
-    shown = run_to_end("tail", place, "--from", "snapshot", "--once", "--format", "jsonl")
+    shown = run_to_end("tail", location, "--from", "snapshot", "--once", "--format", "jsonl")
     assert sorted(json.loads(line)["id"] for line in shown.stdout.splitlines()) == sorted(ids)
     for version, rows in expected.items():
-        assert deltalake.DeltaTable(place, version=version).to_pyarrow_table().num_rows == rows
+        assert deltalake.DeltaTable(location, version=version).to_pyarrow_table().num_rows == rows

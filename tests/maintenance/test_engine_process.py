@@ -24,7 +24,7 @@ request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
 settings = StoreSettings.of_json(request.storage)
 [(name, s3)] = settings.by_name
 seen = {
-    "place": request.place,
+    "location": request.location,
     "key": s3.default.secret_access_key,
     "is_shown": "hush" in repr([sys.argv, dict(os.environ), request, settings]),
 }
@@ -48,10 +48,12 @@ async def test_a_program_gets_the_settings_of_now_and_shows_them_to_nobody(
     run = on_engine("s3://lake/orders", "delta", stores)
     stores.reconfigure(settings("hush"))
     seen = json.loads(await run(EngineSettings(kind="tests"), b""))
-    assert seen == {"place": "s3://lake/orders", "key": "hush", "is_shown": False}
+    assert seen == {"location": "s3://lake/orders", "key": "hush", "is_shown": False}
 
 
 def test_a_request_shows_no_secret() -> None:
-    request = EngineRequest(place="x", format="delta", job=b"", storage=settings("hush").to_json())
+    request = EngineRequest(
+        location="x", format="delta", job=b"", storage=settings("hush").to_json()
+    )
     assert "hush" in msgspec.json.encode(request).decode()
     assert "hush" not in repr(request)

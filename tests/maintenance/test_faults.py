@@ -123,11 +123,11 @@ class Checked:
             self._seen.add(found)
 
 
-def count_requests(job: Job, whole: TableBuilder, place: Path) -> int:
-    shutil.copytree(whole.folder, place)
+def count_requests(job: Job, whole: TableBuilder, location: Path) -> int:
+    shutil.copytree(whole.folder, location)
     store = FaultyStore(LocalStore())
-    asyncio.run(bounded(job(store, str(place))))
-    shutil.rmtree(place)
+    asyncio.run(bounded(job(store, str(location))))
+    shutil.rmtree(location)
     return len(store.log)
 
 
@@ -143,19 +143,19 @@ def test_whichever_io_fails_readers_see_the_truth(
     # In the middle are hundreds of pieces of one Parquet file, which are all alike.
     step = 1 if pytestconfig.getoption("--kills") else 11
     for number in [n for n in range(1, last + 1) if n <= 40 or n > last - 20 or not n % step]:
-        place = tmp_path / str(number)
-        shutil.copytree(whole.folder, place)
-        table = TableBuilder(place)
+        location = tmp_path / str(number)
+        shutil.copytree(whole.folder, location)
+        table = TableBuilder(location)
         store = FaultyStore(LocalStore())
         store.fail_nth(number)
         with pytest.raises(StorageError, match="the test told it to"):
-            asyncio.run(bounded(job(store, str(place))))
+            asyncio.run(bounded(job(store, str(location))))
         checked.assert_right(table)
-        assert not list(place.rglob(".tailerd-tmp-*"))
+        assert not list(location.rglob(".tailerd-tmp-*"))
         # What failed once is done by the next try.
-        asyncio.run(bounded(job(LocalStore(), str(place))))
+        asyncio.run(bounded(job(LocalStore(), str(location))))
         checked.assert_right(table)
-        shutil.rmtree(place)
+        shutil.rmtree(location)
 
 
 async def bounded(job: Awaitable[None]) -> None:

@@ -42,10 +42,10 @@ async def readable_logs(
 ) -> AsyncIterator[tuple[dict[str, Any], Path]]:
     """Yield each entry whose log can be read, with a copy of that log."""
     for number, entry in enumerate(manifest):
-        place = given / "tables" / entry["table"]
-        if not (place / "_delta_log").is_dir():
+        location = given / "tables" / entry["table"]
+        if not (location / "_delta_log").is_dir():
             continue
-        table = copied_log(place, folder / str(number))
+        table = copied_log(location, folder / str(number))
         try:
             await reader_of(table).open_listed()
         except TableError:
@@ -92,7 +92,7 @@ async def check(table: Path) -> None:
     snapshot, _ = await reader.open_listed()
     version = snapshot.version
     if version in (await reader.list_log()).checkpoints:
-        # Another one takes its place, where the rest of the log tells the version too.
+        # Another one takes its location, where the rest of the log tells the version too.
         for path in [*log.glob(f"{version:020}.checkpoint*"), log / "_last_checkpoint"]:
             path.unlink(missing_ok=True)
         try:

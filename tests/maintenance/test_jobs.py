@@ -190,7 +190,7 @@ async def test_commits_that_say_nothing_are_not_read_at_every_turn(tmp_path: Pat
     [due] = [each for each in (await work.assessment()).decisions if each.is_due]
     assert (due.start_version, due.end_version) == (4, 6)
     assert (await do_all(work))["log_compaction"].outcome == "written"
-    # Another table of this place.
+    # Another table of this location.
     (tmp_path / "gone").mkdir()
     table.log.rename(tmp_path / "gone" / "_delta_log")
     other = TableBuilder(tmp_path, table_id="00000000-0000-4000-8000-000000000007")

@@ -210,9 +210,9 @@ def test_a_table_that_is_only_maintained_has_no_offset(tmp_path: Path, command: 
         assert "orders has no sink" in refused.errors
 
 
-@pytest.mark.parametrize("place", ["nowhere", ""])
-def test_a_place_without_a_table_is_named(tmp_path: Path, command: Commands, place: str) -> None:
-    refused = command("maintain", tmp_path / place if place else "")
+@pytest.mark.parametrize("location", ["nowhere", ""])
+def test_a_place_without_a_table_is_named(tmp_path: Path, command: Commands, location: str) -> None:
+    refused = command("maintain", tmp_path / location if location else "")
     assert refused.status in (2, 3)
     assert refused.errors.startswith("error[")
 

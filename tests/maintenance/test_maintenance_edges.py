@@ -147,14 +147,14 @@ async def test_a_pin_whose_name_is_no_text_counts_and_blocks_no_other_job(
 class SleepyStore(LocalStore):
     """The machine sleeps for three days when a certain folder is listed or file is read."""
 
-    def __init__(self, clock: SimClock, place: str) -> None:
+    def __init__(self, clock: SimClock, location: str) -> None:
         super().__init__()
         self._clock = clock
-        self._place = place
+        self._location = location
 
     def _sleep(self, path: str) -> None:
-        if path.endswith(self._place):
-            self._place = "nothing more"
+        if path.endswith(self._location):
+            self._location = "nothing more"
             self._clock.jump_wall(3 * DAY)
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
@@ -169,8 +169,10 @@ class SleepyStore(LocalStore):
         return body
 
 
-@pytest.mark.parametrize("place", ["/_delta_log", "/_sidecars"])
-async def test_a_sidecar_that_is_young_when_it_is_listed_stays(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("location", ["/_delta_log", "/_sidecars"])
+async def test_a_sidecar_that_is_young_when_it_is_listed_stays(
+    tmp_path: Path, location: str
+) -> None:
     table = daily(tmp_path)
     table.checkpoint(7)
     sidecar = table.log / "_sidecars" / OLD_SIDECAR
@@ -178,7 +180,7 @@ async def test_a_sidecar_that_is_young_when_it_is_listed_stays(tmp_path: Path, p
     sidecar.write_bytes(b"")
     clock = SimClock(TODAY)
     os.utime(sidecar, ((TODAY - HOUR) / 1000, (TODAY - HOUR) / 1000))
-    cleanup = LogCleanup(LogReader(SleepyStore(clock, place), str(tmp_path)), clock=clock)
+    cleanup = LogCleanup(LogReader(SleepyStore(clock, location), str(tmp_path)), clock=clock)
     assert await cleanup.unnamed_sidecars() == ()
     assert len(await cleanup.unnamed_sidecars()) == 1
 

@@ -70,34 +70,36 @@ def rows_by_deltalake(folder: Path, version: int | None = None) -> list[int]:
 def test_deltalake_writes_deletes_and_checkpoints_beside_all_jobs(
     tmp_path: Path, seconds: float
 ) -> None:
-    place = tmp_path / "table"
+    location = tmp_path / "table"
     ids, versions = {0}, {0: [0]}
-    deltalake.write_deltalake(place, pa.table({"id": pa.array([0], pa.int64())}))
+    deltalake.write_deltalake(location, pa.table({"id": pa.array([0], pa.int64())}))
     # Two that clean up are one too many: deltalake's own ends in an error where ours was faster.
     hooks = deltalake.PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
     def write(number: int) -> None:
-        table = deltalake.DeltaTable(place)
+        table = deltalake.DeltaTable(location)
         if number % 5 == 0:
             gone = min(ids)
             table.delete(f"id = {gone}", post_commithook_properties=hooks)
             ids.discard(gone)
         else:
             rows = pa.table({"id": pa.array([number], pa.int64())})
-            deltalake.write_deltalake(place, rows, mode="append", post_commithook_properties=hooks)
+            deltalake.write_deltalake(
+                location, rows, mode="append", post_commithook_properties=hooks
+            )
             ids.add(number)
-        fresh = deltalake.DeltaTable(place)
+        fresh = deltalake.DeltaTable(location)
         versions[fresh.version()] = sorted(ids)
         if number % 9 == 0:
             fresh.create_checkpoint()
         if number % 4 == 0:
-            assert rows_by_deltalake(place) == sorted(ids)
+            assert rows_by_deltalake(location) == sorted(ids)
 
-    maintenance = Maintenance(LocalLog(place), tmp_path / "aside")
+    maintenance = Maintenance(LocalLog(location), tmp_path / "aside")
     race(maintenance, seconds, write)
     assert maintenance.head == max(versions)
     for version in range(maintenance.head - KEPT_VERSIONS, maintenance.head + 1):
-        assert rows_by_deltalake(place, version) == versions[version]
+        assert rows_by_deltalake(location, version) == versions[version]
     asyncio.run(maintenance.assert_whole())
 
 
@@ -106,8 +108,8 @@ def test_deltalake_writes_deletes_and_checkpoints_beside_all_jobs(
 def test_delta_spark_writes_deletes_and_checkpoints_beside_all_jobs(
     delta_spark: DeltaSpark, tmp_path: Path, seconds: float
 ) -> None:
-    place = tmp_path / "table"
-    name = f"delta.`{place}`"
+    location = tmp_path / "table"
+    name = f"delta.`{location}`"
 
     def sql(text: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = delta_spark.ask("sql", text=text)
@@ -132,13 +134,13 @@ def test_delta_spark_writes_deletes_and_checkpoints_beside_all_jobs(
             sql(f"INSERT INTO {name} VALUES ({100 + number}, 'new')")
             ids.add(100 + number)
         if number % 7 == 0:
-            delta_spark.ask("checkpoint", path=str(place))
+            delta_spark.ask("checkpoint", path=str(location))
         if number % 4 == 0:
-            assert sorted(row["id"] for row in delta_spark.rows(place)) == sorted(ids)
+            assert sorted(row["id"] for row in delta_spark.rows(location)) == sorted(ids)
 
-    maintenance = Maintenance(LocalLog(place), tmp_path / "aside")
+    maintenance = Maintenance(LocalLog(location), tmp_path / "aside")
     race(maintenance, seconds, write)
-    assert sorted(row["id"] for row in delta_spark.rows(place)) == sorted(ids)
-    seen = delta_spark.ask("snapshot", path=str(place))
+    assert sorted(row["id"] for row in delta_spark.rows(location)) == sorted(ids)
+    seen = delta_spark.ask("snapshot", path=str(location))
     assert (seen["version"], seen["is_valid"]) == (maintenance.head, True)
     asyncio.run(maintenance.assert_whole())

@@ -75,7 +75,7 @@ class Kept:
         self.scheduler.set_tables(
             {
                 name: KeptTable(
-                    place=str(table.folder),
+                    location=str(table.folder),
                     folder=str(table.log),
                     policies=wanted(policies),
                     is_alone=True,
@@ -199,7 +199,7 @@ async def test_a_measurement_that_is_killed_is_tried_again(
     monkeypatch.setattr(scheduler, "_MEASURE_RETRY", Backoff(first_seconds=1.0, max_seconds=1.0))
     table, keeper = big_table(tmp_path / "big"), Kept()
     big = KeptTable(
-        place=str(table.folder),
+        location=str(table.folder),
         folder=str(table.log),
         policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
         is_alone=True,
@@ -234,7 +234,7 @@ async def test_a_cleanup_in_a_process_asks_what_pipelines_need(tmp_path: Path) -
     cleanup = CleanupPolicy(is_enabled=True, every_seconds=1)
     folder = str(table.log)
     kept_table = KeptTable(
-        place=str(table.folder),
+        location=str(table.folder),
         folder=folder,
         policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=None), cleanup=cleanup)),
         is_alone=False,
@@ -357,14 +357,14 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
 ) -> None:
     monkeypatch.setattr(scheduler, "MEASURE_SHARE", 1)
     table, keeper = table_of(tmp_path, 4), Kept()
-    place = KeptTable(
-        place=str(tmp_path),
+    location = KeptTable(
+        location=str(tmp_path),
         folder=str(table.log),
         policies=wanted(OFTEN),
         is_alone=True,
         is_measured=True,
     )
-    keeper.scheduler.set_tables({"orders": place}, {})
+    keeper.scheduler.set_tables({"orders": location}, {})
     async with keeper.running():
         await keeper.until(lambda: keeper.of(events.TableMeasured))
         first = keeper.of(events.TableMeasured)[0]
@@ -377,7 +377,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
         last = keeper.of(events.TableMeasured)[-1]
         assert (last.files, last.rows, last.commits_since_checkpoint) == (5, 6, 1)
         assert last.bytes > first.bytes
-        # Another table of this place, with as many versions.
+        # Another table of this location, with as many versions.
         table.folder.rename(tmp_path.with_name("gone"))
         other = TableBuilder(tmp_path, table_id="00000000-0000-4000-8000-000000000007")
         other.create()
@@ -412,7 +412,7 @@ async def test_a_table_that_is_let_go_in_its_turn_ends_nothing_else(
     monkeypatch.setattr(keeper.scheduler, "_telemetry", Telemetry([let_go]))
     first = living_table(tmp_path / "first")
     table = KeptTable(
-        place=str(first.folder),
+        location=str(first.folder),
         folder=str(first.log),
         policies=wanted(OFTEN),
         is_alone=True,

@@ -310,7 +310,7 @@ def test_the_program_ends_with_its_parent(spark: SparkSession, tmp_path: Path) -
     try:
         assert program.stdin is not None
         job = CheckpointRequest().to_json()
-        request = EngineRequest(place=str(tmp_path), format="delta", job=job)
+        request = EngineRequest(location=str(tmp_path), format="delta", job=job)
         program.stdin.write(msgspec.json.encode(request) + b"\n")
         program.stdin.close()
         assert program.wait(30) == 1

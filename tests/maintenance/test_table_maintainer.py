@@ -49,7 +49,10 @@ class Turns:
         self.store = FaultyStore(LocalStore())
         self.is_wanted = True
         kept = KeptTable(
-            place=str(table.folder), folder=str(table.log), policies=wanted(policies), is_alone=True
+            location=str(table.folder),
+            folder=str(table.log),
+            policies=wanted(policies),
+            is_alone=True,
         )
 
         async def opened() -> MaintainedTable:

@@ -8,7 +8,7 @@ from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
 from tailerd.formats.delta.maintenance.policies import Policies
 from tailerd.formats.delta.stats.table_growth import open_growth
 from tailerd.formats.maintenance import MaintenancePolicies
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.maintenance.opening import MaintainedTable
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
@@ -47,7 +47,7 @@ def wanted(policies: Policies) -> MaintenancePolicies:
 def maintained(store: ObjectStore, root: str) -> MaintainedTable:
     """Return a Delta table in any store, as it is found where it is maintained."""
     return MaintainedTable(
-        place=TablePlace(store=store, root=root, url=root),
+        location=TableLocation(store=store, root=root, url=root),
         format="delta",
         maintainer=DeltaMaintainer(),
         statistics=open_growth,

@@ -64,7 +64,7 @@ class Run:
                 clock=self.clock,
                 corrupt_commits=self.corrupt_commits,
             ),
-            source_place="fake",
+            source_location="fake",
             open_source=self.open,
             offsets=self.offsets,
             retries=RetryPolicy(max_attempts=self.max_attempts, jitter=random.Random(1)),

@@ -15,8 +15,8 @@ from tests.pipeline.runs import Run
 async def test_a_delivery_that_fails_while_the_pipeline_is_cancelled_does_not_hide_that() -> None:
     running: list[asyncio.Task[None]] = []
 
-    def fails(place: str) -> None:
-        if place == "in write":
+    def fails(location: str) -> None:
+        if location == "in write":
             running[0].cancel()
             raise SinkError("It failed at the same moment.")
 

@@ -34,11 +34,11 @@ class Kept:
             clock=self.clock,
         )
 
-    async def open(self, table: str, place: str) -> TableGrowth:
+    async def open(self, table: str, location: str) -> TableGrowth:
         assert table == "orders"
         self.opened += 1
         self.while_opening()
-        return TableGrowth(LogReader(*Stores().locate(place), with_rows=True))
+        return TableGrowth(LogReader(*Stores().locate(location), with_rows=True))
 
     def hear(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)
@@ -53,9 +53,11 @@ class Kept:
             task.cancel()
             await asyncio.wait([task])
 
-    def start(self, place: Path | str) -> None:
+    def start(self, location: Path | str) -> None:
         self.keeper.handle(
-            events.PipelineStarted(table="orders", source=str(place), sink="file", engine="arrow")
+            events.PipelineStarted(
+                table="orders", source=str(location), sink="file", engine="arrow"
+            )
         )
 
     def remove(self) -> None:

@@ -177,8 +177,8 @@ async def test_a_stream_that_is_cancelled_while_it_is_given_up_frees_all_its_mem
     budget = MemoryBudget(8 * MIB)
     blocked, may_read, reads = threading.Event(), threading.Event(), iter(range(1000))
 
-    def block_later_reads(place: str) -> None:
-        if place == "read" and next(reads) >= 20:
+    def block_later_reads(location: str) -> None:
+        if location == "read" and next(reads) >= 20:
             blocked.set()
             may_read.wait(10)
 

@@ -65,7 +65,7 @@ class RecordingSink:
 class DeltaRun(Run):
     """A pipeline over a real table, whose every step is one commit unless it is a difference."""
 
-    place: Path = Path()
+    location: Path = Path()
     net_above: int | None = None
     spool: Spool | None = None
     recorded: RecordingSink = field(default_factory=RecordingSink)
@@ -76,7 +76,7 @@ class DeltaRun(Run):
 
     async def open(self) -> ChangeSource:
         return await open_delta(
-            str(self.place),
+            str(self.location),
             OpenRequest(changes=self.changes, net_above=self.net_above),
             spool=self.spool,
         )
@@ -100,7 +100,7 @@ class BusyTable(TableBuilder):
 
 async def test_commits_come_one_by_one_unless_too_many_are_new(tmp_path: Path) -> None:
     table = BusyTable(tmp_path, 10)
-    run = DeltaRun(place=tmp_path, start="2", net_above=3)
+    run = DeltaRun(location=tmp_path, start="2", net_above=3)
     await run.once()
     [(start, end, changes)] = run.recorded.deliveries
     assert (start.version, end.version) == (2, 10)
@@ -115,7 +115,7 @@ async def test_the_same_difference_comes_after_a_failure_though_the_table_went_o
     tmp_path: Path,
 ) -> None:
     table = BusyTable(tmp_path, 6)
-    run = DeltaRun(place=tmp_path, start="2", changes=ChangeMode.NET, max_attempts=1)
+    run = DeltaRun(location=tmp_path, start="2", changes=ChangeMode.NET, max_attempts=1)
     run.recorded.failures = 1
     await run.once()
     table.rename("later")
@@ -129,20 +129,20 @@ async def test_the_same_difference_comes_after_a_failure_though_the_table_went_o
     assert (saved.offset.version, saved.offset.mark) == (7, "")
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("location", ["disk", "bucket"])
 async def test_a_difference_under_way_outlives_the_log_of_its_versions(
-    tmp_path: Path, place: str
+    tmp_path: Path, location: str
 ) -> None:
     table = BusyTable(tmp_path / "table", 6)
     bucket = MemoryStore()
 
     def spool(machine: str) -> Spool:
-        if place == "disk":
+        if location == "disk":
             return Spool(owned_scratch(tmp_path / "state"))
         return Spool(scratch_in(bucket, "/state", tmp_path / machine))
 
     run = DeltaRun(
-        place=table.folder, start="2", changes=ChangeMode.NET, max_attempts=1, spool=spool("a")
+        location=table.folder, start="2", changes=ChangeMode.NET, max_attempts=1, spool=spool("a")
     )
     run.recorded.failures = 1
     await run.once()
@@ -162,7 +162,7 @@ async def test_a_difference_under_way_outlives_the_log_of_its_versions(
 
 async def test_over_a_gap_the_difference_is_exact(tmp_path: Path) -> None:
     table = BusyTable(tmp_path, 4)
-    run = DeltaRun(place=tmp_path, on_gap=OnGap.NET, max_attempts=3)
+    run = DeltaRun(location=tmp_path, on_gap=OnGap.NET, max_attempts=3)
     await run.once()
     table.rename("gone")
     table.rename("kept")
@@ -180,7 +180,7 @@ async def test_over_a_gap_there_is_none_where_what_was_delivered_last_cannot_be_
     tmp_path: Path,
 ) -> None:
     table = BusyTable(tmp_path, 4)
-    run = DeltaRun(place=tmp_path, on_gap=OnGap.NET, max_attempts=2)
+    run = DeltaRun(location=tmp_path, on_gap=OnGap.NET, max_attempts=2)
     await run.once()
     table.rename("gone")
     table.rename("kept")
@@ -198,7 +198,7 @@ async def test_over_a_gap_there_is_none_where_what_was_delivered_last_cannot_be_
 @pytest.mark.attack
 async def test_a_table_that_was_created_again_is_refused_at_every_start(tmp_path: Path) -> None:
     BusyTable(tmp_path, 4)
-    run = DeltaRun(place=tmp_path, on_gap=OnGap.NET, max_attempts=3)
+    run = DeltaRun(location=tmp_path, on_gap=OnGap.NET, max_attempts=3)
     await run.once()
     before = await run.offsets.load("orders")
     shutil.rmtree(tmp_path)
@@ -216,7 +216,7 @@ async def test_a_table_that_was_created_again_is_refused_at_every_start(tmp_path
 async def test_far_behind_a_table_that_was_replaced_tells_its_commits(tmp_path: Path) -> None:
     table = BusyTable(tmp_path, 8)
     table.commit(table.metadata(id="9e5d0e1c-0000-4000-8000-000000000000"))
-    run = DeltaRun(place=tmp_path, start="2", net_above=2)
+    run = DeltaRun(location=tmp_path, start="2", net_above=2)
     await run.once()
     assert sorted(run.recorded.ranges) == [(version, version + 1) for version in range(2, 9)]
 

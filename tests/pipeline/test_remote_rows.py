@@ -21,7 +21,7 @@ from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.pipeline import Pipeline
-from tailerd.pipeline.remote_rows import Place
+from tailerd.pipeline.remote_rows import TaskRunner
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.base import Delivery, RemoteDelivery, RowWriter, Sink
 from tailerd.sinks.file.config import FileSinkConfig
@@ -30,7 +30,7 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.events import CommitsDelivered, DeliveryAcknowledged, Event
 from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.memory_stores import MemoryOffsetStore
-from tests.doubles.pickled_place import PickledPlace
+from tests.doubles.pickled_runner import PickledRunner
 from tests.doubles.sim_clock import SimClock
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.property.key_histories import FIELDS
@@ -45,12 +45,12 @@ class Delivered:
     """One table's pipeline and what it tells.
 
     Attributes:
-        place: Where rows are read; None for the daemon's own process.
+        location: Where rows are read; None for the daemon's own process.
     """
 
     table: Path
     sink: Sink
-    place: Place | None = None
+    runner: TaskRunner | None = None
     max_files: int = 1000
     max_attempts: int = 1
     start: str = "0"
@@ -75,9 +75,9 @@ class Delivered:
                 wakeup=Wakeup(),
                 telemetry=Telemetry([self.events.append]),
                 clock=SimClock(is_automatic=True),
-                place=self.place,
+                runner=self.runner,
             ),
-            source_place=str(self.table),
+            source_location=str(self.table),
             open_source=self._open,
             offsets=self.offsets,
             retries=RetryPolicy(max_attempts=self.max_attempts, jitter=random.Random(1)),
@@ -142,16 +142,16 @@ async def test_files_and_what_is_told_are_those_of_a_run_without_a_place(
     tmp_path: Path, fields: Mapping[str, object], max_files: int, start: str
 ) -> None:
     table = table_with_history(tmp_path / "orders")
-    place = PickledPlace()
+    runner = PickledRunner()
     runs = {
         name: Delivered(
             table.folder,
             file_sink(tmp_path / name, **fields),
-            place=where,
+            runner=where,
             max_files=max_files,
             start=start,
         )
-        for name, where in (("here", None), ("there", place))
+        for name, where in (("here", None), ("there", runner))
     }
     for run in runs.values():
         assert await run.run() is None
@@ -168,7 +168,7 @@ async def test_files_and_what_is_told_are_those_of_a_run_without_a_place(
     told = runs["there"].told()
     assert told == runs["here"].told()
     assert {type(each) for each in told} == {DeliveryAcknowledged, CommitsDelivered}
-    assert len(place.works) >= len([e for e in told if isinstance(e, DeliveryAcknowledged)])
+    assert len(runner.works) >= len([e for e in told if isinstance(e, DeliveryAcknowledged)])
     saved = {name: await run.offsets.load("orders") for name, run in runs.items()}
     assert saved["there"] == saved["here"]
     assert saved["there"] is not None
@@ -182,7 +182,7 @@ async def test_a_table_may_change_its_engine_between_any_two_runs(tmp_path: Path
         for run in (plain, moving):
             assert await run.run() is None
         plain.sink, moving.sink = file_sink(tmp_path / "plain"), file_sink(tmp_path / "moving")
-        moving.place = PickledPlace() if moving.place is None else None
+        moving.runner = PickledRunner() if moving.runner is None else None
         table.append([{"id": 300 + number, "name": "next", "more": None}])
     found = contents(tmp_path / "moving")
     assert len(found) >= 4
@@ -196,8 +196,8 @@ async def test_a_file_that_cannot_be_read_is_the_same_error_after_the_same_rows(
     [add] = table.append([{"id": 50, "name": "x", "more": None}]).adds
     (table.folder / add["add"]["path"]).unlink()
     failures: list[tuple[type, str, object]] = []
-    for name, place in (("here", None), ("there", PickledPlace())):
-        run = Delivered(table.folder, file_sink(tmp_path / name), place=place, max_files=1)
+    for name, runner in (("here", None), ("there", PickledRunner())):
+        run = Delivered(table.folder, file_sink(tmp_path / name), runner=runner, max_files=1)
         error = await run.run()
         assert error is not None
         failures.append((type(error), str(error), error.version))
@@ -214,9 +214,9 @@ def disk_full(batch: ChangeBatch) -> bytes:
 async def test_a_disk_that_is_full_there_is_the_sinks_error_here(tmp_path: Path) -> None:
     table = table_with_history(tmp_path / "orders")
     errors: list[str] = []
-    for place in (None, PickledPlace()):
+    for runner in (None, PickledRunner()):
         config = FileSinkConfig.model_validate({"kind": "file", "path": str(tmp_path / "out")})
-        run = Delivered(table.folder, FileSink(config, encode=disk_full), place=place)
+        run = Delivered(table.folder, FileSink(config, encode=disk_full), runner=runner)
         error = await run.run()
         assert type(error) is SinkError
         errors.append(str(error))
@@ -239,9 +239,9 @@ async def test_an_engine_that_fails_behind_the_writing_delivers_nothing_twice(
             left.append(unpublished(tmp_path / "there"))
             raise failure
 
-    place = PickledPlace(afterwards)
+    runner = PickledRunner(afterwards)
     sink = file_sink(tmp_path / "there")
-    run = Delivered(table.folder, sink, place=place, max_files=2, max_attempts=3)
+    run = Delivered(table.folder, sink, runner=runner, max_files=2, max_attempts=3)
     assert await run.run() is None
     assert [len(each) for each in left] == [1, 1]
     retries = [each for each in run.events if isinstance(each, events.RetryScheduled)]
@@ -305,10 +305,10 @@ async def test_a_commit_of_several_change_files_has_the_order_it_has_here(
     monkeypatch.setattr(change_runs, "RUN_FILES", run_files)
     folder = moved_keys(tmp_path / "orders")
     found: list[list[Change]] = []
-    for key, place in ((("id",), None), (("id",), PickledPlace()), ((), None)):
+    for key, runner in ((("id",), None), (("id",), PickledRunner()), ((), None)):
         sink = ChangesSink(key)
         limit = BatchLimit(max_rows=max_rows)
-        assert await Delivered(folder, sink, place=place, batch_limit=limit).run() is None
+        assert await Delivered(folder, sink, runner=runner, batch_limit=limit).run() is None
         found.append(sink.changes)
     here, there, plain = found
     assert there == here
@@ -322,11 +322,11 @@ async def test_a_commit_of_several_change_files_has_the_order_it_has_here(
 async def test_a_sink_that_cannot_write_there_is_delivered_here(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "orders")
     table.append([{"id": n, "name": "x"} for n in range(7)])
-    sink, place = CollectingSink(), PickledPlace()
-    run = Delivered(table.folder, sink, place=place)
+    sink, runner = CollectingSink(), PickledRunner()
+    run = Delivered(table.folder, sink, runner=runner)
     assert await run.run() is None
     assert sink.ids == list(range(7))
-    assert place.works == []
+    assert runner.works == []
     assert [e.rows for e in run.told() if isinstance(e, DeliveryAcknowledged)] == [{"insert": 7}]
 
 
@@ -368,7 +368,7 @@ async def test_what_a_writer_raises_reaches_the_pipeline_and_no_offset_is_saved(
 ) -> None:
     table = TableBuilder(tmp_path / "orders")
     table.append([{"id": n, "name": "x"} for n in range(7)])
-    run = Delivered(table.folder, WriterSink(writer), place=PickledPlace())
+    run = Delivered(table.folder, WriterSink(writer), runner=PickledRunner())
     error = await run.run()
     assert error is not None
     assert (error.code, said in str(error)) == (code, True)

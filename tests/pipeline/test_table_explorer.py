@@ -11,7 +11,7 @@ from tailerd.errors import ExplorerBusyError, MissingVersionError, TailerdError,
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.pipeline import table_explorer
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
 from tailerd.storage.stores import Stores
@@ -27,9 +27,11 @@ def explorer(table: Path, *, mask: tuple[str, ...] = (), rows: bool = True) -> T
     async def log(_: str) -> OpenedLog:
         found = await find_format(str(table), stores=Stores())
         notes: list[str] = []
-        place = place_at(str(table), stores=Stores(), warn=lambda error: notes.append(str(error)))
+        location = table_location(
+            str(table), stores=Stores(), warn=lambda error: notes.append(str(error))
+        )
         inspector = require_part(found.inspector, found.name, "inspection")
-        return OpenedLog(inspection=inspector(place), notes=notes)
+        return OpenedLog(inspection=inspector(location), notes=notes)
 
     return TableExplorer(open_source=source, open_log=log, mask=mask, is_showing_rows=rows)
 

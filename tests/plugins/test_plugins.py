@@ -15,7 +15,7 @@ import yaml
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.errors import ConfigError
 from tailerd.records.base import FormatOptions, RecordPart, RecordSchema
 from tailerd.registry import sink_kinds, value_format_names
@@ -80,7 +80,7 @@ def batch(**columns: list[object]) -> ChangeBatch:
         version=Version(0),
         timestamp_us=0,
         change_source=ChangeSourceKind.FILES,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 

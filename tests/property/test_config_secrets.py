@@ -69,8 +69,8 @@ def minimal() -> dict[str, Any]:
     return {"engine": "arrow", "tables": {"orders": {"path": "s3://lake/orders", "sink": sink}}}
 
 
-def put(config: dict[str, Any], place: tuple[str, ...], value: object) -> None:
-    *folders, name = place
+def put(config: dict[str, Any], location: tuple[str, ...], value: object) -> None:
+    *folders, name = location
     for folder in folders:
         config = config.setdefault(folder, {})
     config[name] = value
@@ -91,33 +91,33 @@ def all_that_is_said(text: str, environment: dict[str, str]) -> str:
 @settings(max_examples=50)
 @given(
     secret=SECRETS,
-    places=st.lists(st.sampled_from(PLACES), min_size=1, max_size=4, unique=True),
+    positions=st.lists(st.sampled_from(PLACES), min_size=1, max_size=4, unique=True),
     wrong=st.lists(st.sampled_from(WRONG), max_size=2),
     wrapped=WRAPPED,
     is_in_environment=st.booleans(),
 )
 def test_a_secret_in_its_place_is_never_said(
-    secret: str, places: Any, wrong: Any, wrapped: Any, is_in_environment: bool
+    secret: str, locations: Any, wrong: Any, wrapped: Any, is_in_environment: bool
 ) -> None:
     config, environment = minimal(), {}
-    for place in places:
-        if is_in_environment and "orders" not in place and "conf" not in place:
-            environment["TAILERD__" + "__".join(place).upper()] = secret
+    for location in locations:
+        if is_in_environment and "orders" not in location and "conf" not in location:
+            environment["TAILERD__" + "__".join(location).upper()] = secret
         else:
-            put(config, place, wrapped(secret))
-    for place, value in wrong:
-        put(config, place, value)
+            put(config, location, wrapped(secret))
+    for location, value in wrong:
+        put(config, location, value)
     assert SECRET not in all_that_is_said(yaml.safe_dump(config), environment)
 
 
-@pytest.mark.parametrize("place", URLS, ids=".".join)
+@pytest.mark.parametrize("location", URLS, ids=".".join)
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "https"])
-def test_a_secret_in_a_url_is_refused_and_not_said(place: tuple[str, ...], scheme: str) -> None:
+def test_a_secret_in_a_url_is_refused_and_not_said(location: tuple[str, ...], scheme: str) -> None:
     config = minimal()
-    if place[0] == "discover":
+    if location[0] == "discover":
         config["discover"] = {"found": {"template": {"sink": {"kind": "console"}}}}
     slash = "" if scheme == "s3" else "a/b"
-    put(config, place, f"{scheme}://me:{slash}{SECRET}@lake/orders")
+    put(config, location, f"{scheme}://me:{slash}{SECRET}@lake/orders")
     said = all_that_is_said(yaml.safe_dump(config), {})
     assert SECRET not in said
     assert "ConfigError" in said

@@ -99,10 +99,10 @@ class PipelineMachine(RuleBasedStateMachine):
         )
 
     def fails(self, here: str) -> None:
-        for number, (place, left, kind) in enumerate(self.faults):
-            if place == here:
+        for number, (location, left, kind) in enumerate(self.faults):
+            if location == here:
                 if left > 0:
-                    self.faults[number] = (place, left - 1, kind)
+                    self.faults[number] = (location, left - 1, kind)
                 else:
                     del self.faults[number]
                     raise FAULTS[kind]()

@@ -1,6 +1,6 @@
 """Ids of records: whoever leaves out the ids it has seen has every record once.
 
-Deliveries are broken off at random places and repeated from the saved offset by a process with
+Deliveries are broken off at random locations and repeated from the saved offset by a process with
 other limits, which cuts steps, commits and batches elsewhere.
 """
 

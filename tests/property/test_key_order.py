@@ -184,7 +184,7 @@ def test_a_commit_of_one_batch_is_read_once_and_given_as_it_is(
         return [batch async for batch in stream.batches()]
 
     found = [kind for each in asyncio.run(read()) for kind, _ in changes_of(each)]
-    assert found == [kinds[place] for place in order] * 5
+    assert found == [kinds[location] for location in order] * 5
     assert reads == dict.fromkeys(range(1, 6), readings)
 
 
@@ -210,7 +210,7 @@ async def test_a_sink_is_given_what_goes_before_what_comes(
     pipeline = Pipeline(
         plan,
         DeliveryParts(sink=sink, wakeup=Wakeup(), telemetry=Telemetry(), clock=SimClock()),
-        source_place=str(tmp_path),
+        source_location=str(tmp_path),
         open_source=open_source,
         offsets=MemoryOffsetStore(),
     )

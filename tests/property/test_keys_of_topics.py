@@ -22,7 +22,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.routing import Router
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
-from tests.doubles.pickled_place import PickledPlace
+from tests.doubles.pickled_runner import PickledRunner
 from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there
 
 PRE, POST = "update_preimage", "update_postimage"
@@ -77,9 +77,9 @@ def elsewhere(folder: Path, config: KafkaSinkConfig) -> list[Record]:
     async def run() -> object:
         source = await open_delta(str(folder))
         start, end = await source.initial_offset("1"), await source.initial_offset("latest")
-        limit, place = DEFAULT_BATCH_LIMIT, PickledPlace()
+        limit, runner = DEFAULT_BATCH_LIMIT, PickledRunner()
         key = key_of(config)
-        rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, place=place)
+        rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, runner=runner)
         assert await rows.plan()
         return await rows.run(partial(routed_records, config=config))
 

@@ -26,7 +26,7 @@ from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.record_formats import record_format
-from tests.doubles.pickled_place import PickledPlace
+from tests.doubles.pickled_runner import PickledRunner
 from tests.property.key_histories import (
     FIELDS,
     KeyHistory,
@@ -59,8 +59,8 @@ async def there(
 ) -> tuple[object, RemoteRows]:
     source = await open_delta(str(folder))
     start, end = await source.initial_offset("0"), await source.initial_offset("latest")
-    place = PickledPlace()
-    rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, place=place)
+    runner = PickledRunner()
+    rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, runner=runner)
     assert await rows.plan()
     writer = partial(written_pairs, style=style) if style else written_batches
     return await rows.run(writer), rows

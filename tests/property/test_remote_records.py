@@ -113,9 +113,9 @@ def test_a_batch_gives_the_records_that_its_format_makes_of_it(
     ]
     sent = sent_elsewhere(config, ["orders.changes"], batch)
     # Each key has one partition, in which its records keep their order.
-    assert len({(record_key, place) for _, place, record_key, _, _ in sent if record_key}) == len(
-        {record_key for _, _, record_key, _, _ in sent if record_key}
-    )
+    assert len(
+        {(record_key, location) for _, location, record_key, _, _ in sent if record_key}
+    ) == len({record_key for _, _, record_key, _, _ in sent if record_key})
     for record_key in {each[1] for each in wanted}:
         found = [(t, k, value, headers) for t, _, k, value, headers in sent if k == record_key]
         assert found == [each for each in wanted if each[1] == record_key]
@@ -140,14 +140,14 @@ def test_columns_choose_topic_and_partition_and_order_holds_in_each(
         for shard in range(4):
             mine = [value for topic, p, _, value, _ in sent if (topic, p) == (f"t.{where}", shard)]
             chosen = zip(given_rows, lines, strict=True)
-            assert mine == [line for place, line in chosen if place == (where, shard)]
+            assert mine == [line for location, line in chosen if location == (where, shard)]
     assert len(sent) == len(given_rows)
 
 
 def test_an_update_that_changes_topic_or_partition_removes_the_row_where_it_was() -> None:
     rows = pa.RecordBatch.from_pydict({"id": [1, 1], "where": ["eu", "us"], "shard": [0, 1]})
     batch = change_batch(rows, ["update_preimage", "update_postimage"])
-    for places, topics, wanted in (
+    for locations, topics, wanted in (
         (
             {"topic": "t.{column:where}"},
             ["t.eu", "t.us"],
@@ -160,7 +160,7 @@ def test_an_update_that_changes_topic_or_partition_removes_the_row_where_it_was(
         ),
     ):
         config = KafkaSinkConfig.model_validate(
-            {**BASE, **places, "key": ["id"], "format": "debezium"}
+            {**BASE, **locations, "key": ["id"], "format": "debezium"}
         )
         sent = sent_elsewhere(config, topics, batch)
         assert [(topic, value is None) for topic, _, _, value, _ in sent] == wanted

@@ -238,9 +238,9 @@ def test_images_that_lie_across_batches_and_row_groups_are_joined(
     scan = scan_of(path, pa.field("id", pa.int64()), change_column="_change_type")
     parts = list(read_file(scan, BatchLimit(max_rows=max_rows)))
     assert [i for rows, _, _ in parts for i in rows.column("id").to_pylist()] == list(range(11))
-    for place, (_, changes, _) in enumerate(parts):
+    for position, (_, changes, _) in enumerate(parts):
         assert changes is not None
-        if place + 1 < len(parts):
+        if position + 1 < len(parts):
             assert changes[-1].as_py() != "update_preimage"
         else:
             assert changes.to_pylist()[-1] == "update_preimage", "one without a partner still comes"

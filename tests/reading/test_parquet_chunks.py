@@ -214,8 +214,8 @@ def test_a_page_with_a_wrong_checksum_is_refused(version: str, has_checksum: boo
         write_statistics=False,
         data_page_version=version,
     )
-    place = body.find(struct.pack("<q", number))
-    damaged = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+    position = body.find(struct.pack("<q", number))
+    damaged = body[:position] + bytes([body[position] ^ 1]) + body[position + 1 :]
     schema = pa.schema([("id", pa.int64())])
     assert read(body, schema)["id"].to_pylist() == [number, 2]
     if has_checksum:

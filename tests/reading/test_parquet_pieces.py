@@ -65,14 +65,14 @@ def read(
     fields = tuple(scan_of(field) for field in schema)
     selection = None if wanted is None else RowSelection.of(np.array(wanted, np.int64))
     scan = FileScan(url="file", fields=fields, select_rows=lambda rows, memory: selection)
-    places: list[int] = []
+    row_positions: list[int] = []
     rows: list[dict[str, Any]] = []
     for positions, batch in read_positioned(scan, limit, lambda url: io.BytesIO(body)):
         is_first = isinstance(positions, int)
         at = np.arange(len(batch)) + positions if is_first else np.asarray(positions)
-        places += at.tolist()
+        row_positions += at.tolist()
         rows += batch.to_pylist()
-    return places, rows
+    return row_positions, rows
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ def test_rows_read_by_their_pages_are_those_of_the_file(
         patch.object(parquet, "SPARSE", 1),
         patch.object(parquet_pieces, "WORTHWHILE", 0),
     ):
-        places, rows = read(body, table.schema, wanted, limit)
-    assert places == wanted
+        positions, rows = read(body, table.schema, wanted, limit)
+    assert positions == wanted
     assert rows == table.take(pa.array(wanted)).to_pylist()
 
 

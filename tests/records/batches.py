@@ -9,7 +9,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 
 TIMESTAMP_US = 1_709_210_096_123_456
 TIMESTAMP = "2024-02-29T12:34:56.123456Z"
@@ -30,5 +30,5 @@ def change_batch(
         version=Version(version),
         timestamp_us=TIMESTAMP_US,
         change_source=source,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )

@@ -41,11 +41,11 @@ def add_with_imports(pool: Any, descriptor: Any, names: set[str]) -> None:
 
 
 def fill(target: Any, message: Message, values: list[Any], kinds: list[pa.DataType]) -> None:
-    """Set the fields of a message to the values of a struct's columns, by their places."""
+    """Set the fields of a message to the values of a struct's columns, by their indexes."""
     for member in message.fields:
-        value = values[member.place]
+        value = values[member.index]
         if value is not None:
-            _set(target, member, value, kinds[member.place])
+            _set(target, member, value, kinds[member.index])
 
 
 def _set(target: Any, member: MessageField, value: Any, kind: pa.DataType) -> None:

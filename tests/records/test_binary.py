@@ -133,8 +133,8 @@ def test_every_layout_of_a_column_gives_the_same_bytes(
     assert form.records(change_batch({"x": other}), ids=IDS).values.equals(expected)
     longer = pa.concat_arrays([other, other]).slice(3)
     whole = change_batch({"x": longer})
-    # Ids are made of places.
-    moved = replace(change_batch({"x": plain}), places=whole.slice(1, len(plain)).places)
+    # Ids are made of locations.
+    moved = replace(change_batch({"x": plain}), positions=whole.slice(1, len(plain)).positions)
     expected = form.records(moved, ids=IDS).values
     assert form.records(whole, ids=IDS).values.slice(1).equals(expected)
 

@@ -348,13 +348,13 @@ def test_snappy_has_the_framing_of_kafkas_java_client() -> None:
 
     assert framed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     blocks: list[bytes] = []
-    place = 16
-    while place < len(framed):
-        size = int.from_bytes(framed[place : place + 4], "big")
-        block = framed[place + 4 : place + 4 + size]
+    location = 16
+    while location < len(framed):
+        size = int.from_bytes(framed[location : location + 4], "big")
+        block = framed[location + 4 : location + 4 + size]
         left = len(data) - 32_768 * len(blocks)
         blocks.append(pa.Codec("snappy").decompress(block, min(32_768, left), asbytes=True))
-        place += 4 + size
+        location += 4 + size
     assert b"".join(blocks) == data
 
 

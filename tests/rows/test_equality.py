@@ -1,4 +1,4 @@
-"""Rows compared place by place are equal exactly where their hashes are."""
+"""Rows compared position by position are equal exactly where their hashes are."""
 
 from __future__ import annotations
 

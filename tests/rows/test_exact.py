@@ -51,7 +51,7 @@ def read_of(table: RandomTable, sides: dict[Side, list[list[Row]]], cut: int) ->
         rows = sides[side][number]
         if positions is not None:
             at = positions.to_numpy()
-            yield at, table.batch([rows[place] for place in at])
+            yield at, table.batch([rows[position] for position in at])
             return
         for start in range(0, len(rows), cut):
             yield start, table.batch(rows[start : start + cut], padding=start)
@@ -85,7 +85,7 @@ def test_changes_are_minimal_and_lead_from_what_was_to_what_is(
     for each in left:
         at = each.positions.to_numpy().tolist()
         assert at == sorted(set(at))
-        rows[each.side] += [sides[each.side][each.input][place] for place in at]
+        rows[each.side] += [sides[each.side][each.input][position] for position in at]
     before = models(table, [row for file in removed for row in file])
     after = models(table, [row for file in added for row in file])
     assert models(table, rows[Side.REMOVED]) == before - after

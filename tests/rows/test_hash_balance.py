@@ -22,7 +22,7 @@ HASHES = st.lists(st.tuples(st.integers(0, 40), NUMBERS, NUMBERS), max_size=60)
 
 def hashes_of(found: list[tuple[int, int, int]]) -> RowHashes:
     low = 2 ** (64 - BITS)
-    first = np.array([(place * low) + rest % low for place, rest, _ in found], np.uint64)
+    first = np.array([(position * low) + rest % low for position, rest, _ in found], np.uint64)
     return RowHashes(first, np.array([second for *_, second in found], np.uint64))
 
 
@@ -46,15 +46,15 @@ def test_only_ranges_where_the_sides_differ_are_open(
     low, done = 2 ** (64 - BITS), 2 ** (BITS - bits)
     counts = [Counter((p, rest % low, second) for p, rest, second in f) for f in sides.values()]
     differing = {p for p, *_ in (counts[0] - counts[1]) + (counts[1] - counts[0])}
-    open_ranges = {place for place in differing if bits == 0 or place >= done}
+    open_ranges = {position for position in differing if bits == 0 or position >= done}
     if bits == 0:
         # The first pass considered all of them.
         open_ranges = set()
     everything = [*sides[True], *sides[False]]
-    assert rows == sum(place in open_ranges for place, *_ in everything)
+    assert rows == sum(position in open_ranges for position, *_ in everything)
     may_differ = balance.may_differ(hashes_of(everything))
     assert may_differ is not None
-    assert may_differ.tolist() == [place in open_ranges for place, *_ in everything]
+    assert may_differ.tolist() == [position in open_ranges for position, *_ in everything]
 
 
 @pytest.mark.parametrize(("differing", "passes"), [(0, 1), (5, 2), (40_000, 8)])

@@ -57,9 +57,9 @@ def test_equal_hashes_stand_side_by_side_in_the_order_of_their_rows(hashes: list
     in_order = [hashes[row] for row in order]
     runs = [each for each, same in zip(in_order, is_same.tolist(), strict=True) if not same]
     assert len(set(runs)) == len(runs)
-    for place in np.flatnonzero(is_same):
-        assert in_order[place] == in_order[place - 1]
-        assert order[place] > order[place - 1]
+    for position in np.flatnonzero(is_same):
+        assert in_order[position] == in_order[position - 1]
+        assert order[position] > order[position - 1]
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.data())

@@ -20,10 +20,10 @@ from tests.s3.servers import S3Server
 class Peer:
     """Talks to such a process."""
 
-    def __init__(self, server: S3Server, place: str, endpoint: str = "") -> None:
+    def __init__(self, server: S3Server, location: str, endpoint: str = "") -> None:
         """Start it; it asks at `endpoint` where that is given."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.s3.peer", place],
+            [sys.executable, "-m", "tests.s3.peer", location],
             env={**os.environ, **server.environment(endpoint), "AWS_ALLOW_HTTP": "true"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -51,7 +51,7 @@ class Peer:
         return float(self._process.stdout.readline())
 
 
-def _answer(place: str) -> None:
+def _answer(location: str) -> None:
     import time
 
     import deltalake
@@ -61,7 +61,7 @@ def _answer(place: str) -> None:
     for line in sys.stdin:
         match line.split():
             case ["open"]:
-                table = deltalake.DeltaTable(place)
+                table = deltalake.DeltaTable(location)
                 print(table.version(), flush=True)
             case ["look"] if table is not None:
                 table.update_incremental()

@@ -41,14 +41,14 @@ def versitygw_program() -> Path:
         S3ServerUnavailableError: It is at none of them.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    places = [
+    locations = [
         os.environ.get("TAILERD_VERSITYGW"),
         shutil.which("versitygw"),
         str(cache / "tailerd" / "bin" / "versitygw"),
     ]
-    for place in places:
-        if place and os.access(place, os.X_OK):
-            return Path(place)
+    for location in locations:
+        if location and os.access(location, os.X_OK):
+            return Path(location)
     raise S3ServerUnavailableError(
         "versitygw is not here: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0,"
         " or set TAILERD_VERSITYGW."

@@ -15,7 +15,7 @@ def pytest_runtest_makereport(
     if report.failed and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
         seed = item.callspec.params.get("seed")
         if isinstance(seed, int):
-            place = item.nodeid.partition("[")[0]
-            command = f"python -m pytest {place} --seeds {seed}:{seed + 1}"
+            location = item.nodeid.partition("[")[0]
+            command = f"python -m pytest {location} --seeds {seed}:{seed + 1}"
             report.sections.append(("run this seed again with", command))
     return report

@@ -32,7 +32,7 @@ class SinkDisk:
     Attributes:
         is_transactional: Whether `resume` takes back what no saved offset covers.
         written: Every write, in order; a transactional sink's forgotten ones are gone.
-        resumes: The offsets of all calls of `resume`; the place of one is its epoch.
+        resumes: The offsets of all calls of `resume`; the location of one is its epoch.
         gaps: What `note_gap` was told.
     """
 

@@ -44,7 +44,7 @@ class _File:
 
     @property
     def live(self) -> list[Cell]:
-        return [row for place, row in enumerate(self.rows) if place not in self.deleted]
+        return [row for location, row in enumerate(self.rows) if location not in self.deleted]
 
 
 class SimTable:
@@ -59,7 +59,7 @@ class SimTable:
 
     def __init__(self, store: SimStore, name: str, source: random.Random, chaos: Chaos) -> None:
         self.name = name
-        self.place = f"memory://{store.name}/{name}"
+        self.location = f"memory://{store.name}/{name}"
         self.log = f"/{name}/_delta_log"
         self.version = -1
         self.changes: list[list[Change]] = []
@@ -165,9 +165,9 @@ class SimTable:
         file = self._pick()
         if file is None or len(file.live) < 2:
             return await self._many()
-        places = [place for place in range(len(file.rows)) if place not in file.deleted]
-        gone = set(self._random.sample(places, self._random.randint(1, len(places) - 1)))
-        self._tell("delete", [file.rows[place] for place in sorted(gone)])
+        locations = [location for location in range(len(file.rows)) if location not in file.deleted]
+        gone = set(self._random.sample(locations, self._random.randint(1, len(locations) - 1)))
+        self._tell("delete", [file.rows[location] for location in sorted(gone)])
         remove = self._drop(file)
         deleted = file.deleted | gone
         add = {**file.add, "deletionVector": vectors.inline(deleted)}

@@ -170,7 +170,7 @@ class Process:
                 wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
                 clock=simulation.clock,
             )
-            log = await open_delta_log(world.table.place, request)
+            log = await open_delta_log(world.table.location, request)
             return simulation.settings.source_class(log, log, DeltaTaskReader(), request)
 
         offsets = OffsetLink(world.offsets, chaos, life)
@@ -192,7 +192,7 @@ class Process:
                 clock=simulation.clock,
                 memory=self.budget.join(world.max_in_flight),
             ),
-            source_place=world.table.place,
+            source_location=world.table.location,
             open_source=open_source,
             offsets=offsets,
             retries=RetryPolicy(

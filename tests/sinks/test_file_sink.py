@@ -225,7 +225,7 @@ async def test_files_of_a_replaced_table_are_set_aside_not_lost(
     await target.note_gap(gap)
     (aside,) = folders(tmp_path)
     if is_torn:
-        # As if a crash had come in the middle: some files are still in their old place.
+        # As if a crash had come in the middle: some files are still in their old location.
         for name in sorted(everything(aside))[2:]:
             (aside / name).rename(tmp_path / name)
         await target.note_gap(gap)

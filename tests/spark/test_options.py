@@ -106,16 +106,16 @@ ALPHABET = string.ascii_letters
 
 @given(data=st.data(), name=st.sampled_from(sorted(READ_OPTIONS)))
 def test_a_misspelt_option_is_answered_with_the_right_name(data: st.DataObject, name: str) -> None:
-    place = data.draw(st.integers(0, len(name) - 2))
+    location = data.draw(st.integers(0, len(name) - 2))
     letter = data.draw(st.sampled_from(ALPHABET))
     wrong = data.draw(
         st.sampled_from(
             [
-                name[:place] + name[place + 1 :],
-                name[:place] + letter + name[place:],
-                name[:place] + letter + name[place + 1 :],
-                name[:place] + name[place + 1] + name[place] + name[place + 2 :],
-                name[:place] + "_" + name[place:],
+                name[:location] + name[location + 1 :],
+                name[:location] + letter + name[location:],
+                name[:location] + letter + name[location + 1 :],
+                name[:location] + name[location + 1] + name[location] + name[location + 2 :],
+                name[:location] + "_" + name[location:],
                 name.upper() + letter,
             ]
         )

@@ -25,17 +25,17 @@ FIELDS = json.loads(Offset(table_id="t", version=Version(3)).to_json())
 
 def checkpoint(folder: Path, batches: int = 3) -> Path:
     """As Spark leaves it: the last micro-batch is planned and not done."""
-    place = folder / "orders"
+    location = folder / "orders"
     for part in ("offsets", "commits"):
-        (place / part).mkdir(parents=True)
-    (place / "metadata").write_text('{"id":"9e107d9d-372b-4b6c-9a3e-5a5f6b7c8d9e"}')
+        (location / part).mkdir(parents=True)
+    (location / "metadata").write_text('{"id":"9e107d9d-372b-4b6c-9a3e-5a5f6b7c8d9e"}')
     for number in range(batches):
         line = json.dumps({**FIELDS, "version": number, "schema_version": 2})
-        (place / f"offsets/{number}").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{line}')
-        (place / f"offsets/.{number}.crc").write_bytes(b"crc")
+        (location / f"offsets/{number}").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{line}')
+        (location / f"offsets/.{number}.crc").write_bytes(b"crc")
         if number < batches - 1:
-            (place / f"commits/{number}").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    return place
+            (location / f"commits/{number}").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return location
 
 
 def test_one_as_spark_leaves_it_is_good(tmp_path: Path) -> None:
@@ -48,26 +48,26 @@ def test_one_as_spark_leaves_it_is_good(tmp_path: Path) -> None:
 def test_old_micro_batches_may_be_gone_and_a_missing_commit_is_only_repeated(
     tmp_path: Path,
 ) -> None:
-    place = checkpoint(tmp_path)
-    (place / "offsets/0").unlink()
-    (place / "commits/1").unlink()
-    check_checkpoint(place)
+    location = checkpoint(tmp_path)
+    (location / "offsets/0").unlink()
+    (location / "commits/1").unlink()
+    check_checkpoint(location)
 
 
 def test_an_offset_without_the_fields_that_came_later_is_read(tmp_path: Path) -> None:
-    place = checkpoint(tmp_path)
-    (place / "offsets/2").write_text(f"v1\n{{}}\n{json.dumps(FIELDS)}")
-    check_checkpoint(place)
+    location = checkpoint(tmp_path)
+    (location / "offsets/2").write_text(f"v1\n{{}}\n{json.dumps(FIELDS)}")
+    check_checkpoint(location)
 
 
 def test_a_log_of_another_release_of_spark_is_left_to_spark(tmp_path: Path) -> None:
-    place = checkpoint(tmp_path)
-    (place / "offsets/2").write_text("v2\n{}\n{}")
-    check_checkpoint(place)
+    location = checkpoint(tmp_path)
+    (location / "offsets/2").write_text("v2\n{}\n{}")
+    check_checkpoint(location)
 
 
-def _cut(place: Path) -> None:
-    path = place / "offsets/2"
+def _cut(location: Path) -> None:
+    path = location / "offsets/2"
     path.write_text(path.read_text()[:60])
 
 
@@ -98,25 +98,25 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_named_with_what_mends_it(tmp_path: Path, damage: str) -> None:
-    place = checkpoint(tmp_path)
+    location = checkpoint(tmp_path)
     do, said = DAMAGES[damage]
-    do(place)
+    do(location)
     with pytest.raises(OffsetError) as raised:
-        check_checkpoint(place)
+        check_checkpoint(location)
     assert said in str(raised.value)
-    assert f"`rm -r {place}`" in str(raised.value)
+    assert f"`rm -r {location}`" in str(raised.value)
     assert not raised.value.retryable
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n{", "v1\n{}\n3"])
 def test_an_end_that_is_cut_off_is_an_error_with_its_place(tmp_path: Path, text: str) -> None:
-    place = checkpoint(tmp_path)
-    assert batch_end(place, 2)["version"] == 2
-    (place / "offsets/2").write_text(text)
+    location = checkpoint(tmp_path)
+    assert batch_end(location, 2)["version"] == 2
+    (location / "offsets/2").write_text(text)
     with pytest.raises(OffsetError, match="offsets/2 is cut off"):
-        batch_end(place, 2)
+        batch_end(location, 2)
     with pytest.raises(OffsetError, match="offsets/7 cannot be read"):
-        batch_end(place, 7)
+        batch_end(location, 7)
 
 
 @pytest.mark.parametrize("kind", [TableRecreatedError, MissingVersionError, OffsetError])
@@ -136,14 +136,14 @@ def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_what_is_around_a_checkpoint_is_for_this_user_alone(tmp_path: Path) -> None:
-    place = tmp_path / "state/checkpoints/orders"
-    make_private(place)
-    assert not place.exists()
-    for folder in (place.parent, place.parent.parent):
+    location = tmp_path / "state/checkpoints/orders"
+    make_private(location)
+    assert not location.exists()
+    for folder in (location.parent, location.parent.parent):
         assert folder.stat().st_mode & 0o777 == 0o700
-    place.parent.chmod(0o755)
-    make_private(place)
-    assert place.parent.stat().st_mode & 0o777 == 0o700
+    location.parent.chmod(0o755)
+    make_private(location)
+    assert location.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_state_where_nothing_can_be_made_is_named(tmp_path: Path) -> None:

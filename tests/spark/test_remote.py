@@ -26,9 +26,9 @@ def test_other_masters_have(master: str) -> None:
 def test_python_imports_what_executors_need_from_the_archive_alone(tmp_path: Path) -> None:
     archive = write_archive(tmp_path)
     program = (
-        "import tailerd.spark.place, tailerd.spark.stream_reader;"
+        "import tailerd.spark.task_runner, tailerd.spark.stream_reader;"
         "import tailerd.sinks.file.delivery_files, tailerd.sinks.kafka.remote_writer;"
-        "print(tailerd.spark.place.__file__, tailerd.__version__)"
+        "print(tailerd.spark.task_runner.__file__, tailerd.__version__)"
     )
     done = subprocess.run(
         [
@@ -43,7 +43,7 @@ def test_python_imports_what_executors_need_from_the_archive_alone(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        str(archive / "tailerd/spark/place.py"),
+        str(archive / "tailerd/spark/task_runner.py"),
         tailerd.__version__,
     ]
 

@@ -72,9 +72,9 @@ def test_the_end_of_a_batch_says_with_which_changes_it_was_planned() -> None:
     assert planned_changes(initial_fields(_at(5))) is None
 
 
-@pytest.mark.parametrize("place", [_at(5), _at(5, Phase.SNAPSHOT, 77)])
-def test_other_changes_may_go_on_where_no_commit_is_begun(place: Offset) -> None:
-    check_continues(place, "files", ChangeMode.AUTO)
+@pytest.mark.parametrize("location", [_at(5), _at(5, Phase.SNAPSHOT, 77)])
+def test_other_changes_may_go_on_where_no_commit_is_begun(location: Offset) -> None:
+    check_continues(location, "files", ChangeMode.AUTO)
 
 
 def test_other_changes_cannot_go_on_within_a_commit() -> None:

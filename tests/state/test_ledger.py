@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import OffsetError
-from tailerd.state.ledger import Ledger, LedgerPlace, open_ledger
+from tailerd.state.ledger import Ledger, LedgerLocation, open_ledger
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
 
 Make = Callable[[Path], Ledger]
 LEDGERS: dict[str, Make] = {
     "memory": lambda _: open_ledger(None, Stores()),
-    "folder": lambda folder: open_ledger(LedgerPlace(str(folder / "ledger")), Stores()),
+    "folder": lambda folder: open_ledger(LedgerLocation(str(folder / "ledger")), Stores()),
     "store": lambda _: Ledger(MemoryStore("ledgers"), "/orders"),
     "read only": lambda folder: open_ledger(
-        LedgerPlace(str(folder / "none"), is_read_only=True), Stores()
+        LedgerLocation(str(folder / "none"), is_read_only=True), Stores()
     ),
 }
 
@@ -85,9 +85,9 @@ async def test_another_process_finds_a_folders_entries(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_only_looks_changes_nothing(tmp_path: Path) -> None:
-    place = LedgerPlace(str(tmp_path / "ledger"))
-    await open_ledger(place, Stores()).save(0, b"entry")
-    looker = open_ledger(replace(place, is_read_only=True), Stores())
+    location = LedgerLocation(str(tmp_path / "ledger"))
+    await open_ledger(location, Stores()).save(0, b"entry")
+    looker = open_ledger(replace(location, is_read_only=True), Stores())
     assert not await looker.save(0, b"other")
     assert await looker.save(1, b"mine")
     assert await looker.numbers() == [0, 1]
@@ -95,7 +95,7 @@ async def test_a_process_that_only_looks_changes_nothing(tmp_path: Path) -> None
     await looker.forget_before(9)
     await looker.mark_dropped()
     await looker.clear()
-    assert await open_ledger(place, Stores()).numbers() == [0]
+    assert await open_ledger(location, Stores()).numbers() == [0]
     assert not await looker.is_marked_dropped()
 
 

@@ -75,7 +75,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 GOOD: dict[str, Any] = {
     "format": 1,
-    "pipeline": {"daemon": "tailerd", "table": "orders", "sink": "file", "place": "/out"},
+    "pipeline": {"daemon": "tailerd", "table": "orders", "sink": "file", "location": "/out"},
     "epoch": 1,
     "table_id": "t",
     "schema_id": "",

@@ -72,7 +72,7 @@ async def keep_everything(folder: Path) -> None:
     record = CorruptCommitRecord(
         table_id="t", version=1, position=0, error_code="e", message="m", time_ms=1
     )
-    identity = PipelineIdentity(daemon="d", table="orders", sink="file", place="/out")
+    identity = PipelineIdentity(daemon="d", table="orders", sink="file", location="/out")
     async with state.hold():
         for _ in range(2):
             saved = SavedOffset(offset=offset(3), changes=ChangeMode.AUTO)
@@ -178,9 +178,9 @@ def test_rights_that_nobody_can_mean_are_refused(wrong: object) -> None:
 @pytest.mark.slow
 def test_on_spark_state_and_files_have_the_same_rights(tmp_path: Path) -> None:
     make_demo_table(DEMO, tmp_path / "orders")
-    places = {"default": tmp_path / "out/default", "closed": tmp_path / "out/closed"}
+    locations = {"default": tmp_path / "out/default", "closed": tmp_path / "out/closed"}
     tables: dict[str, Any] = {
-        name: file_table(tmp_path / "orders", place) for name, place in places.items()
+        name: file_table(tmp_path / "orders", location) for name, location in locations.items()
     }
     tables["closed"]["sink"]["mode"] = "0640"
     config = write_config(tmp_path, **tables)
@@ -195,7 +195,7 @@ def test_on_spark_state_and_files_have_the_same_rights(tmp_path: Path) -> None:
         os.umask(before)
     assert open_to_others(tmp_path / "state") == {}
     modes = {
-        name: {mode(path) for path in place.iterdir() if path.is_file()}
-        for name, place in places.items()
+        name: {mode(path) for path in location.iterdir() if path.is_file()}
+        for name, location in locations.items()
     }
     assert modes == {"default": {0o664}, "closed": {0o640}}

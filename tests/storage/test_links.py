@@ -97,14 +97,14 @@ async def test_sidecars_behind_a_link_are_another_tables_files_and_stay(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("place", "code"), [("orders/log", "link_in_path"), ("log", "path_outside_table")]
+    ("location", "code"), [("orders/log", "link_in_path"), ("log", "path_outside_table")]
 )
 def test_a_log_behind_a_link_is_not_maintained(
-    tmp_path: Path, command: Commands, place: str, code: str
+    tmp_path: Path, command: Commands, location: str, code: str
 ) -> None:
     table = daily(tmp_path / "orders")
     table.checkpoint(7)
-    away(table.log, tmp_path / place)
+    away(table.log, tmp_path / location)
     before = contents(tmp_path)
     refused = command("maintain", table.folder, "--apply")
     assert refused.status == 3
@@ -208,11 +208,11 @@ async def test_a_hint_that_is_a_link_is_replaced_and_not_written_through(tmp_pat
 # ---------------------------------------------------------------- reading
 
 
-def away(path: Path, place: Path) -> None:
-    """Move a file or folder to a place, and leave a link."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    path.rename(place)
-    path.symlink_to(place)
+def away(path: Path, location: Path) -> None:
+    """Move a file or folder to a location, and leave a link."""
+    location.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(location)
+    path.symlink_to(location)
 
 
 def file_of(table: TableBuilder) -> Path:
@@ -248,14 +248,14 @@ async def test_a_link_out_of_the_table_is_read_where_that_is_allowed_alone(
     table = living(tmp_path / "orders")
     rows = await changes(table.folder)
     assert len(rows) == 3
-    place = tmp_path / "elsewhere" / "it"
-    away(MOVED[what](table), place)
+    location = tmp_path / "elsewhere" / "it"
+    away(MOVED[what](table), location)
     with pytest.raises(PathOutsideTableError, match="symbolic link") as refused:
         await changes(table.folder)
     assert "--allow-path" in str(refused.value)
     with pytest.raises(PathOutsideTableError):
         await changes(table.folder, allowed=[str(tmp_path / "else")])
-    assert await changes(table.folder, allowed=[str(place.parent)]) == rows
+    assert await changes(table.folder, allowed=[str(location.parent)]) == rows
 
 
 @pytest.mark.parametrize("what", MOVED)
@@ -288,8 +288,8 @@ def test_tail_reads_through_a_link_that_it_is_allowed(tmp_path: Path, command: C
     refused = command.tail(table.folder, "--from", "snapshot")
     assert refused.status == 3
     assert "path_outside_table" in refused.errors
-    place = tmp_path / "elsewhere"
-    allowed = command.tail(table.folder, "--from", "snapshot", "--allow-path", place)
+    location = tmp_path / "elsewhere"
+    allowed = command.tail(table.folder, "--from", "snapshot", "--allow-path", location)
     assert [row["id"] for row in allowed.rows] == [2]
 
 

@@ -91,9 +91,9 @@ def test_a_table_is_tailed_from_a_store_of_another_distribution(tmp_path: Path) 
     table = TableBuilder(tmp_path / "orders")
     table.append([{"id": 1, "name": "one"}])
     assert "lake" in store_schemes()
-    place = f"lake:/{tmp_path}/orders"
+    location = f"lake:/{tmp_path}/orders"
     ran = subprocess.run(
-        [*TAILERD, "tail", place, "--from", "0", "--once", "--format", "jsonl"],
+        [*TAILERD, "tail", location, "--from", "0", "--once", "--format", "jsonl"],
         capture_output=True,
         text=True,
         check=False,

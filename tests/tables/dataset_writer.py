@@ -51,7 +51,7 @@ class DatasetWriter:
         self.indices: dict[str, str] = {}
 
     @property
-    def place(self) -> Path:
+    def location(self) -> Path:
         return self.store / self.uuid
 
     @property
@@ -134,7 +134,7 @@ class DatasetWriter:
     def collect_garbage(self) -> list[Path]:
         """Delete data files that the metadata does not name."""
         named = {self.path(key) for files in self.partitions.values() for key in files.values()}
-        gone = [path for path in self.place.rglob("*.parquet") if path not in named]
+        gone = [path for path in self.location.rglob("*.parquet") if path not in named]
         for path in gone:
             path.unlink()
         return gone
@@ -142,7 +142,7 @@ class DatasetWriter:
     def drop(self) -> None:
         """Delete the dataset, its metadata first."""
         self.metadata_path.unlink()
-        for path in self.place.rglob("*"):
+        for path in self.location.rglob("*"):
             if path.is_file():
                 path.unlink()
         self.partitions = {}

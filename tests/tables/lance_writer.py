@@ -17,7 +17,7 @@ class LanceWriter:
     """A table and its writer.
 
     Args:
-        place: Where; there need not be a table yet.
+        location: Where; there need not be a table yet.
         schema: Of the first rows.
         stable_ids: Whether rows keep their ids.
         version: Of the data files; None for the library's own choice.
@@ -26,14 +26,14 @@ class LanceWriter:
 
     def __init__(
         self,
-        place: Path | str,
+        location: Path | str,
         *,
         schema: pa.Schema = SCHEMA,
         stable_ids: bool = False,
         version: Any = None,
         options: dict[str, str] | None = None,
     ) -> None:
-        self.place = place
+        self.location = location
         self.schema = schema
         self._stable_ids = stable_ids
         self._version = version
@@ -46,7 +46,7 @@ class LanceWriter:
         import lance
 
         if self._dataset is None:
-            self._dataset = lance.dataset(str(self.place), storage_options=self._options)
+            self._dataset = lance.dataset(str(self.location), storage_options=self._options)
         self._dataset.checkout_latest()
         return self._dataset
 
@@ -61,7 +61,7 @@ class LanceWriter:
         is_new = self._dataset is None
         self._dataset = lance.write_dataset(
             rows,
-            str(self.place),
+            str(self.location),
             mode="create" if is_new and mode == "append" else mode,
             enable_stable_row_ids=self._stable_ids,
             data_storage_version=self._version,

@@ -95,11 +95,11 @@ async def test_pause_resume_and_reset_reach_the_pipeline() -> None:
         ('"2024-02-29T12:00:00Z"', "2024-02-29T12:00:00Z"),
     ],
 )
-async def test_every_form_of_a_place_is_taken(to: str, place: str) -> None:
+async def test_every_form_of_a_place_is_taken(to: str, location: str) -> None:
     steered = Steered()
     async with server(steered) as listener:
         assert (await post(listener, "/pipelines/orders/reset", f'{{"to": {to}}}'))[0] == 200
-    assert steered.asked == [("reset", "orders", place)]
+    assert steered.asked == [("reset", "orders", location)]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class TailScreen(App[TailerdError]):
     """Reads batches and shows their newest rows; ends with the error of reading.
 
     Args:
-        place: Of the table.
+        location: Of the table.
         batches: Its rows, in order; read at the pace of the screen, and not while paused.
         columns: Only these, in this order; None for all.
     """
@@ -37,10 +37,10 @@ class TailScreen(App[TailerdError]):
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
-        self, place: str, batches: AsyncIterator[ReadBatch], columns: Sequence[str] | None = None
+        self, location: str, batches: AsyncIterator[ReadBatch], columns: Sequence[str] | None = None
     ) -> None:
         super().__init__()
-        self.title = f"tailerd tail {place}"
+        self.title = f"tailerd tail {location}"
         self._batches = batches
         self._columns = columns
         self._going = asyncio.Event()
@@ -50,12 +50,12 @@ class TailScreen(App[TailerdError]):
         self._version = ""
         self._is_over = False
         self._rows = RowsTable(id="rows")
-        self._place = Static(id="place")
+        self._location = Static(id="place")
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
         yield Header()
-        yield from (self._rows, self._place)
+        yield from (self._rows, self._location)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -103,4 +103,4 @@ class TailScreen(App[TailerdError]):
             parts.append("paused")
         if self._is_over:
             parts.append("nothing more is read")
-        self._place.update(", ".join(parts))
+        self._location.update(", ".join(parts))

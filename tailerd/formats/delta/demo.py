@@ -40,7 +40,7 @@ class DemoTable(DemoOrders):
 
     def create(self) -> None:
         """Commit version 0: the metadata and the first orders."""
-        self.place_first()
+        self.make_first_orders()
         fields = [
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
             for name, kind in zip(SCHEMA.names, _DELTA_TYPES, strict=True)

@@ -91,20 +91,20 @@ class DeltaFormat(OptionalParts):
             pass
         return False
 
-    def folder(self, place: str) -> str:
+    def folder(self, location: str) -> str:
         """Return the folder of a table's log."""
-        return f"{path_of(place)}/{LOG_FOLDER}"
+        return f"{path_of(location)}/{LOG_FOLDER}"
 
-    def is_at(self, place: str) -> bool:
+    def is_at(self, location: str) -> bool:
         """Return whether there is a log folder."""
-        return Path(self.folder(place)).is_dir()
+        return Path(self.folder(location)).is_dir()
 
-    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
         """Open a table at its newest version.
 
         Raises:
             NotATableError, TableError: The table cannot be read.
-            ConfigError: No store serves this place, or there is no zone of that name.
+            ConfigError: No store serves this location, or there is no zone of that name.
         """
         from tailerd.formats.delta.changes.log import open_source
         from tailerd.formats.delta.changes.partition_zone import PartitionZone
@@ -113,8 +113,8 @@ class DeltaFormat(OptionalParts):
         zone = request.options.get("partition_timezone")
         zone_text = None if zone is None else str(zone)
         return await open_source(
-            place,
+            location,
             request,
             spool=None if request.scratch is None else Spool(request.scratch),
-            zone=PartitionZone(place, zone_text, request.on_warning),
+            zone=PartitionZone(location, zone_text, request.on_warning),
         )

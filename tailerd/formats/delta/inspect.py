@@ -20,20 +20,20 @@ from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.schema import column_texts, parse_schema, schema_json
 from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 
 
 class DeltaInspection:
     """Inspects one Delta table.
 
     Args:
-        place: Where it is; if it is strict, a version checksum mismatch is an error.
+        location: Where it is; if it is strict, a version checksum mismatch is an error.
     """
 
-    def __init__(self, place: TablePlace) -> None:
-        self._place = place
-        on_mismatch = None if place.is_strict else place.warn
-        self._reader = LogReader(place.store, place.root, on_mismatch=on_mismatch)
+    def __init__(self, location: TableLocation) -> None:
+        self._location = location
+        on_mismatch = None if location.is_strict else location.warn
+        self._reader = LogReader(location.store, location.root, on_mismatch=on_mismatch)
 
     async def version_at(self, timestamp: str) -> Version:
         """Return the newest version not later than a timestamp.
@@ -129,7 +129,7 @@ class DeltaInspection:
             snapshot.state.check_rows()
         except UnsupportedFeatureError as error:
             # The log can be shown although the rows cannot be read.
-            self._place.warn(error)
+            self._location.warn(error)
         return snapshot
 
     async def _timestamp_ms(self, snapshot: Snapshot) -> int | None:
@@ -163,7 +163,7 @@ class DeltaInspection:
                 if first == wanted + 1
                 else f"Versions {wanted} to {first - 1} are"
             )
-            self._place.warn(
+            self._location.warn(
                 MissingVersionError(
                     f"{are} left out, because the log before was cleaned up: the first version"
                     f" that can be rebuilt is {first}."

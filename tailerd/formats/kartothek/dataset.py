@@ -87,7 +87,7 @@ class Reading:
 
 
 def addresses(root: str) -> list[DatasetAddress]:
-    """Return the possible datasets of a place: `STORE/UUID`, or `STORE/UUID/TABLE`.
+    """Return the possible datasets of a location: `STORE/UUID`, or `STORE/UUID/TABLE`.
 
     None for a bucket: it has no parent folder that could be the store.
     """
@@ -100,10 +100,10 @@ def addresses(root: str) -> list[DatasetAddress]:
 
 
 async def find_dataset(store: ObjectStore, root: str) -> DatasetAddress | None:
-    """Return the dataset at a place; None if there is none.
+    """Return the dataset at a location; None if there is none.
 
     Raises:
-        StorageError: The place cannot be read.
+        StorageError: The location cannot be read.
     """
     for address in addresses(root):
         if address.table is not None and not await _has(store, address.schema_path(address.table)):
@@ -227,10 +227,10 @@ async def _table(
             )
         return address.table
     if len(tables) > 1:
-        place = store.url_of(address.path(address.uuid))
+        location = store.url_of(address.path(address.uuid))
         raise UsageError(
             f"The dataset {address.uuid} has {len(tables)} tables: {', '.join(tables)}.",
-            remedy=f"Name one: {' or '.join(f'{place}/{each}' for each in tables)}.",
+            remedy=f"Name one: {' or '.join(f'{location}/{each}' for each in tables)}.",
         )
     return tables[0] if tables else before or _DEFAULT_TABLE
 

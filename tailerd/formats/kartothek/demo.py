@@ -47,11 +47,11 @@ class DemoDataset(DemoOrders):
 
     def create(self) -> None:
         """Store the first orders."""
-        self.place_first()
+        self.make_first_orders()
         self._store(*CUSTOMERS)
 
     def change(self) -> str:
-        """Store one more state: place, update or delete an order; return which."""
+        """Store one more state: location, update or delete an order; return which."""
         change = self.change_order()
         order = change.after or change.before or {}
         self._store(str(order[_PARTITION]))

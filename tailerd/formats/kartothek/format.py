@@ -88,25 +88,25 @@ class KartothekFormat(OptionalParts):
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether there is the metadata file of a dataset for this place."""
+        """Return whether there is the metadata file of a dataset for this location."""
         return await find_dataset(store, root) is not None
 
-    def folder(self, place: str) -> str:
+    def folder(self, location: str) -> str:
         """Return the folder of the dataset's metadata file."""
-        path = path_of(place)
+        path = path_of(location)
         found = addresses(path)
         here = next(filter(_is_here, found), None)
         return here.folder if here else found[0].folder if found else path
 
-    def is_at(self, place: str) -> bool:
-        """Return whether there is a dataset at a local place; blocking."""
-        return any(map(_is_here, addresses(path_of(place))))
+    def is_at(self, location: str) -> bool:
+        """Return whether there is a dataset at a local location; blocking."""
+        return any(map(_is_here, addresses(path_of(location))))
 
-    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
         """Open a table of a dataset; see `log.open_source`."""
         from tailerd.formats.kartothek.log import open_source
 
-        return await open_source(place, request, self.reader)
+        return await open_source(location, request, self.reader)
 
 
 def _is_here(address: DatasetAddress) -> bool:

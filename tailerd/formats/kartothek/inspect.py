@@ -16,7 +16,7 @@ from tailerd.formats.kartothek.file_rows import MOST_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, printable
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.state.ledger import open_ledger
 
@@ -32,19 +32,21 @@ class _Opened:
 class KartothekInspection:
     """Inspects one table of a dataset; read-only, also for the ledger."""
 
-    def __init__(self, place: TablePlace) -> None:
-        self._place = place
+    def __init__(self, location: TableLocation) -> None:
+        self._location = location
         self._opened: _Opened | None = None
 
     async def _open(self) -> _Opened:
         if self._opened is None:
-            address = await find_dataset(self._place.store, self._place.root)
+            address = await find_dataset(self._location.store, self._location.root)
             if address is None:
-                raise NotATableError(f"There is no dataset at {self._place.url}.")
-            place = self._place
-            wanted = None if place.ledger is None else replace(place.ledger, is_read_only=True)
-            ledger = open_ledger(wanted, place.stores)
-            history = await DatasetHistory.open(place.store, address, ledger, place.url)
+                raise NotATableError(f"There is no dataset at {self._location.url}.")
+            location = self._location
+            wanted = (
+                None if location.ledger is None else replace(location.ledger, is_read_only=True)
+            )
+            ledger = open_ledger(wanted, location.stores)
+            history = await DatasetHistory.open(location.store, address, ledger, location.url)
             self._opened = _Opened(address, history)
         return self._opened
 
@@ -53,7 +55,7 @@ class KartothekInspection:
         state = history.newest if version is None else await history.state(version)
         if state is None:
             raise MissingVersionError(
-                f"Version {version} of {self._place.url} is not known: a dataset has no history"
+                f"Version {version} of {self._location.url} is not known: a dataset has no history"
                 " except what a ledger kept.",
                 remedy="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
             )
@@ -147,7 +149,7 @@ class KartothekInspection:
 
     async def _rows(self, keys: Sequence[str]) -> list[int] | None:
         assert self._opened is not None
-        return await count_rows(self._place.store, self._opened.address, keys)
+        return await count_rows(self._location.store, self._opened.address, keys)
 
     async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
         """Yield the newest `limit` observed commits, oldest first.

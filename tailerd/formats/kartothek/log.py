@@ -45,11 +45,11 @@ from tailerd.formats.plain_schema import decode_schema, require_columns
 from tailerd.formats.table_log import (
     ListedStep,
     PlanCache,
-    SourcePlace,
+    SourceLocation,
     TableLog,
     ahead_bytes,
     no_commit_since,
-    source_place,
+    source_location,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
@@ -112,7 +112,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
     """The observed states of one table of a dataset.
 
     Args:
-        name: The table's place, as the user gave it.
+        name: The table's location, as the user gave it.
         history: Of the dataset, open.
         request: Which changes are requested.
         at: Where the dataset is.
@@ -124,7 +124,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
         address: DatasetAddress,
         history: DatasetHistory,
         request: OpenRequest,
-        at: SourcePlace,
+        at: SourceLocation,
     ) -> None:
         self.name = name
         self.links = at.links
@@ -416,7 +416,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
 
 
 async def open_source(
-    place: str, request: OpenRequest, reader: KartothekTaskReader
+    location: str, request: OpenRequest, reader: KartothekTaskReader
 ) -> VersionedSource:
     """Open a table of a dataset at its current state.
 
@@ -424,33 +424,33 @@ async def open_source(
         NotATableError: There is no dataset.
         UnsupportedFeatureError: Change files or net changes are requested.
         TableError: It is not supported.
-        ConfigError: No store serves this place, or the ledger's.
+        ConfigError: No store serves this location, or the ledger's.
     """
     if (why := _REFUSED.get(request.changes)) is not None:
         raise UnsupportedFeatureError(
-            f"{place} is a Kartothek dataset, {why}.", remedy="Leave `changes` out."
+            f"{location} is a Kartothek dataset, {why}.", remedy="Leave `changes` out."
         )
-    located, root = request.stores.locate(place)
+    located, root = request.stores.locate(location)
     ledger = open_ledger(request.ledger, request.stores)
     address = await find_dataset(located, root)
     if address is None:
         if await ledger.numbers():
             await ledger.mark_dropped()
         raise NotATableError(
-            f"There is no dataset at {place}: no file UUID.by-dataset-metadata.json or"
+            f"There is no dataset at {location}: no file UUID.by-dataset-metadata.json or"
             " .msgpack.zstd next to it.",
             remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
         )
-    at = source_place(place, request, address.folder)
-    spool = _open_spool(request, address, located, place)
+    at = source_location(location, request, address.folder)
+    spool = _open_spool(request, address, located, location)
     history = await DatasetHistory.open(
-        at.store, address, ledger, place, spool, request.memory_bytes
+        at.store, address, ledger, location, spool, request.memory_bytes
     )
-    return open_log(KartothekLog(place, address, history, request, at), reader, request)
+    return open_log(KartothekLog(location, address, history, request, at), reader, request)
 
 
 def _open_spool(
-    request: OpenRequest, address: DatasetAddress, store: ObjectStore, place: str
+    request: OpenRequest, address: DatasetAddress, store: ObjectStore, location: str
 ) -> FileSpool | None:
     """Return the file spool for the option `spool`, below the ledger; None if not set.
 
@@ -462,15 +462,15 @@ def _open_spool(
         return None
     if requested != "link":
         raise ConfigError(
-            f"The option spool of {place} is {requested!r}.", remedy="Say `spool: link`."
+            f"The option spool of {location} is {requested!r}.", remedy="Say `spool: link`."
         )
-    if ledger is None or not store.is_local_folder or "://" in ledger.place:
+    if ledger is None or not store.is_local_folder or "://" in ledger.location:
         raise ConfigError(
-            f"The files of {place} cannot be linked: that needs the dataset and its ledger on one"
-            " disk of this machine.",
+            f"The files of {location} cannot be linked: that needs the dataset and its ledger on"
+            " one disk of this machine.",
             remedy="Keep the state in a folder there, or leave the option `spool` out.",
         )
-    return FileSpool(address.folder, Path(ledger.place) / "files")
+    return FileSpool(address.folder, Path(ledger.location) / "files")
 
 
 def _kind(tasks: Sequence[FileTask]) -> ChangeSourceKind:

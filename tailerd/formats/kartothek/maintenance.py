@@ -26,7 +26,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.base import FileMeta, ListsFolders, delete_all
 
@@ -50,9 +50,9 @@ class DatasetMaintenance(OneProcessMaintenance):
     """Maintains one dataset; see `formats.maintenance.TableMaintenance`."""
 
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        super().__init__(place, policies, clock, floor)
+        super().__init__(location, policies, clock, floor)
         policies.jobs_as(_NoJobs, FORMAT)
         older = policies.cleanup.older_than_seconds or 0.0
         self._grace_seconds = max(GRACE_SECONDS, older)
@@ -119,7 +119,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         now = await self._garbage(address, kept)
         agreed = {file.path for file in before.files} if not floor.obstacle else set()
         files = [file for file in now.files if file.path in agreed]
-        await delete_all(self._place.store, [file.path for file in files])
+        await delete_all(self._location.store, [file.path for file in files])
         if not files:
             return nothing_deleted(assessment, floor.obstacle or "There is no garbage any more.")
         size = sum(file.size_bytes for file in files)
@@ -145,9 +145,9 @@ class DatasetMaintenance(OneProcessMaintenance):
         )
 
     async def _address(self) -> DatasetAddress:
-        address = await find_dataset(self._place.store, self._place.root)
+        address = await find_dataset(self._location.store, self._location.root)
         if address is None:
-            raise NotATableError(f"There is no dataset at {self._place.url}.")
+            raise NotATableError(f"There is no dataset at {self._location.url}.")
         return address
 
     async def _read_kept(self, address: DatasetAddress) -> _Kept:
@@ -155,8 +155,8 @@ class DatasetMaintenance(OneProcessMaintenance):
         paths: set[str] = set()
         numbers: set[int] = set()
         table_id = ""
-        for wanted in self._place.ledgers:
-            ledger = open_ledger(wanted, self._place.stores)
+        for wanted in self._location.ledgers:
+            ledger = open_ledger(wanted, self._location.stores)
             for number in await ledger.numbers():
                 entry = await ledger.load(number)
                 state = None if entry is None else ObservedState.of_bytes(entry)
@@ -172,7 +172,7 @@ class DatasetMaintenance(OneProcessMaintenance):
     async def _garbage(self, address: DatasetAddress, kept: _Kept) -> Garbage:
         # Listed before the metadata is read: files added in between are new, or referenced by it.
         listed = [file async for file in self._list_below(address.path(address.uuid))]
-        metadata = (await read_dataset(self._place.store, address)).metadata
+        metadata = (await read_dataset(self._location.store, address)).metadata
         keys = [key for keys in metadata.files.values() for key in keys]
         named = {address.path(key) for key in (*keys, *metadata.indices.values())}
         return find_garbage(
@@ -188,13 +188,13 @@ class DatasetMaintenance(OneProcessMaintenance):
         left = [folder]
         while left:
             path = left.pop()
-            async for file in self._place.store.list_from(path):
+            async for file in self._location.store.list_from(path):
                 yield file
             names = await self._folders(path)
             left += [f"{path}/{name}" for name in names if name != _OWN_FOLDER]
 
     async def _folders(self, path: str) -> list[str]:
-        store = self._place.stores.locate(self._place.url)[0]
+        store = self._location.stores.locate(self._location.url)[0]
         if store.is_local_folder:
             return await asyncio.to_thread(_local_folders, path)
         if isinstance(store, ListsFolders):

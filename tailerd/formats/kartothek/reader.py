@@ -12,7 +12,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.changefeed.row_places import places_of
+from tailerd.changefeed.row_positions import number_positions
 from tailerd.errors import RESET_OR_ON_GAP, BugError, FileMissingError, FilesCollectedError
 from tailerd.formats.kartothek.partition_files import (
     DatasetFile,
@@ -224,5 +224,5 @@ def _file_rows(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            places=places_of(task, task.position * _MOST_FILES, positions),
+            positions=number_positions(task, task.position * _MOST_FILES, positions),
         )

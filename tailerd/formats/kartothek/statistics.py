@@ -14,7 +14,7 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, FileSizes, find_da
 from tailerd.formats.kartothek.file_rows import count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedCommit, ObservedState
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.formats.statistics import (
     Columns,
@@ -30,11 +30,11 @@ from tailerd.state.ledger import Ledger, open_ledger
 class KartothekStatistics(CommitStatistics):
     """Follows one table of a dataset; see `formats.statistics.TableStatistics`."""
 
-    def __init__(self, place: TablePlace) -> None:
+    def __init__(self, location: TableLocation) -> None:
         super().__init__()
-        self._place = place
-        wanted = None if place.ledger is None else replace(place.ledger, is_read_only=True)
-        self._ledger: Ledger = open_ledger(wanted, place.stores)
+        self._location = location
+        wanted = None if location.ledger is None else replace(location.ledger, is_read_only=True)
+        self._ledger: Ledger = open_ledger(wanted, location.stores)
         self._address: DatasetAddress | None = None
         self._state: ObservedState | None = None
         self._sizes: dict[str, int] = {}
@@ -71,10 +71,10 @@ class KartothekStatistics(CommitStatistics):
             NotATableError: There is no dataset.
             TableError, StorageError, OffsetError: It cannot be read.
         """
-        place = self._place
-        self._address = await find_dataset(place.store, place.root)
+        location = self._location
+        self._address = await find_dataset(location.store, location.root)
         if self._address is None:
-            raise NotATableError(f"There is no dataset at {place.url}.")
+            raise NotATableError(f"There is no dataset at {location.url}.")
         await self._take(await self._look())
         begin = first if first is not None else next_up
         self._first_version = self.version + 1 if begin is None else first_commit(begin)
@@ -87,13 +87,15 @@ class KartothekStatistics(CommitStatistics):
             # It may be deleted meanwhile, after later ones were saved.
             if entry is not None:
                 return ObservedState.of_bytes(entry)
-        place = self._place
-        history = await DatasetHistory.open(place.store, self._address, self._ledger, place.url)
+        location = self._location
+        history = await DatasetHistory.open(
+            location.store, self._address, self._ledger, location.url
+        )
         return history.newest
 
     async def _take(self, state: ObservedState) -> None:
         assert self._address is not None
-        store = self._place.store
+        store = self._location.store
         new = [key for key in state.keys if key not in self._sizes]
         sizes = self._sizes | await FileSizes(store, self._address).fetch_sizes(new)
         self._sizes = {key: sizes[key] for key in state.keys if key in sizes}

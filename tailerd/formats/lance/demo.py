@@ -27,11 +27,11 @@ class DemoLance(DemoOrders):
 
     def create(self) -> None:
         """Write the first orders."""
-        rows = pa.Table.from_pylist(self.place_first(), SCHEMA)
+        rows = pa.Table.from_pylist(self.make_first_orders(), SCHEMA)
         self._table = load_lance().write_dataset(rows, str(self.folder), enable_stable_row_ids=True)
 
     def change(self) -> str:
-        """Commit one more version: place, update or delete an order; return which."""
+        """Commit one more version: location, update or delete an order; return which."""
         change = self.change_order()
         this = f"order_id = {change.order_id}"
         if change.after is None:

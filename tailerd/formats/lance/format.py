@@ -80,19 +80,19 @@ class LanceFormat(OptionalParts):
                 return True
         return False
 
-    def folder(self, place: str) -> str:
+    def folder(self, location: str) -> str:
         """Return the folder of a table's manifests."""
-        return f"{path_of(place)}/{VERSIONS_FOLDER}"
+        return f"{path_of(location)}/{VERSIONS_FOLDER}"
 
-    def is_at(self, place: str) -> bool:
+    def is_at(self, location: str) -> bool:
         """Return whether there is a folder with a manifest; blocking."""
-        folder = Path(self.folder(place))
+        folder = Path(self.folder(location))
         if not folder.is_dir():
             return False
         return any(version_of(path.name) is not None for path in folder.iterdir())
 
-    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
         """Open a table; see `log.open_source`."""
         from tailerd.formats.lance.log import open_source
 
-        return await open_source(place, request, self.reader)
+        return await open_source(location, request, self.reader)

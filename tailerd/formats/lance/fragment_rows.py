@@ -118,20 +118,20 @@ def _read(
 def _only(rows: Iterator[OffsetRows], offsets: Rows) -> Iterator[OffsetRows]:
     """Yield the rows with the given offsets; rows are ascending."""
     for at, batch in rows:
-        found, places, _ = np.intersect1d(at, offsets, assume_unique=True, return_indices=True)
+        found, positions, _ = np.intersect1d(at, offsets, assume_unique=True, return_indices=True)
         if len(found):
-            yield found, take_rows(batch, places)
+            yield found, take_rows(batch, positions)
 
 
 def _name(url: str) -> str:
     return url.rpartition("/")[2]
 
 
-def take_rows(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
-    """Return the rows of a batch at the given places; the batch may have no columns."""
+def take_rows(batch: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
+    """Return the rows of a batch at the given positions; the batch may have no columns."""
     if not batch.num_columns:
-        return rows_of_columns([], batch.schema, len(places))
-    return batch.take(pa.array(places))
+        return rows_of_columns([], batch.schema, len(positions))
+    return batch.take(pa.array(positions))
 
 
 class _Scan:

@@ -66,7 +66,7 @@ class OpenTables:
 
         Raises:
             MissingExtraError: pylance is not installed.
-            ConfigError: pylance cannot access this place with the configured storage.
+            ConfigError: pylance cannot access this location with the configured storage.
             OSError, ValueError: It cannot be opened.
         """
         options = storage_options(url, stores)
@@ -91,10 +91,10 @@ class OpenTables:
 
 
 def storage_options(url: str, stores: Stores) -> dict[str, str]:
-    """Return pylance's storage options for a place, from the section `storage`; contain secrets.
+    """Return pylance's storage options for a location, from the section `storage`; contain secrets.
 
     Raises:
-        ConfigError: pylance cannot access the place with the configured storage.
+        ConfigError: pylance cannot access the location with the configured storage.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":

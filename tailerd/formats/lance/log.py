@@ -37,12 +37,12 @@ from tailerd.formats.table_log import (
     PlanCache,
     TableLog,
     no_commit_since,
-    source_place,
+    source_location,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
 from tailerd.state.ledger import open_ledger
-from tailerd.storage.links import RealPlaces
+from tailerd.storage.links import AllowedPaths
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -78,7 +78,7 @@ class LanceLog(LanceVersions, TableLog):
     """The versions of one table.
 
     Args:
-        name: The table's place, as the user gave it.
+        name: The table's location, as the user gave it.
         versions: Polled once.
         origin: Its id.
         comparison: How updates of a commit are found.
@@ -93,7 +93,7 @@ class LanceLog(LanceVersions, TableLog):
         planner: LancePlanner,
         *,
         comparison: Comparison,
-        links: RealPlaces | None,
+        links: AllowedPaths | None,
     ) -> None:
         self.name = name
         self.links = links
@@ -381,34 +381,36 @@ class LanceLog(LanceVersions, TableLog):
         self._plans.forget_before(end.version)
 
 
-async def open_source(place: str, request: OpenRequest, reader: LanceTaskReader) -> VersionedSource:
+async def open_source(
+    location: str, request: OpenRequest, reader: LanceTaskReader
+) -> VersionedSource:
     """Open a table at its newest version.
 
     Raises:
         NotATableError, TableError: It cannot be read.
-        UnsupportedFeatureError: Change files are requested, or the place is a branch.
-        ConfigError: No store serves this place.
+        UnsupportedFeatureError: Change files are requested, or the location is a branch.
+        ConfigError: No store serves this location.
     """
     if request.changes is ChangeMode.CDF:
         raise UnsupportedFeatureError(
-            f"{place} is a Lance table, which has no change data feed.",
+            f"{location} is a Lance table, which has no change data feed.",
             remedy="Leave `changes` out.",
         )
-    at = source_place(place, request)
-    _refuse_branch(at.root, place)
-    versions = VersionLog(at.store, at.root, place, clock=request.clock)
+    at = source_location(location, request)
+    _refuse_branch(at.root, location)
+    versions = VersionLog(at.store, at.root, location, clock=request.clock)
     await versions.look()
     if versions.staged is not None and request.on_warning is not None:
-        request.on_warning(staged_warning(versions, place))
+        request.on_warning(staged_warning(versions, location))
     head = await versions.manifest(versions.head, lambda: "which was the newest")
     columns_schema(versions.columns(head), request.columns)
     log = LanceLog(
-        place,
+        location,
         versions,
         await TableOrigin.open(versions, open_ledger(request.ledger, request.stores)),
         LancePlanner(
             versions,
-            TableFiles(place, at.url, request.stores, at.allowed),
+            TableFiles(location, at.url, request.stores, at.allowed),
             at.url,
             columns=request.columns,
             key=request.identity,
@@ -425,12 +427,12 @@ def _comparison(request: OpenRequest) -> Comparison:
     return Comparison.KEY if request.identity else Comparison.ROW_IDS
 
 
-def _refuse_branch(root: str, place: str) -> None:
+def _refuse_branch(root: str, location: str) -> None:
     if "/tree/" in root:
         table, _, branch = root.rpartition("/tree/")
         raise UnsupportedFeatureError(
-            f"{place} is the branch {branch!r} of the table {table}, and branches are not read in"
-            " this release.",
+            f"{location} is the branch {branch!r} of the table {table}, and branches are not read"
+            " in this release.",
             remedy="Name the table's own folder; or clone the branch to a table of its own.",
         )
 

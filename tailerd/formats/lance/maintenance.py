@@ -34,8 +34,8 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
-from tailerd.formats.placement import TablePlace
-from tailerd.state.ledger import LedgerPlace, open_ledger
+from tailerd.formats.placement import TableLocation
+from tailerd.state.ledger import LedgerLocation, open_ledger
 
 if TYPE_CHECKING:
     import lance
@@ -90,10 +90,10 @@ class LanceMaintenance(OneProcessMaintenance):
     """Maintains one table; see `formats.maintenance.TableMaintenance`."""
 
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        super().__init__(place, policies, clock, floor)
-        self._log = VersionLog(place.store, place.root, place.url, clock=clock)
+        super().__init__(location, policies, clock, floor)
+        self._log = VersionLog(location.store, location.root, location.url, clock=clock)
         self._jobs = policies.jobs_as(LancePolicies, FORMAT)
 
     async def assessment(
@@ -134,15 +134,17 @@ class LanceMaintenance(OneProcessMaintenance):
 
     async def _table_id(self) -> str:
         """Return the id under which pipelines know the table, if one of their ledgers has it."""
-        ledgers: tuple[LedgerPlace | None, ...] = self._place.ledgers or (None,)
+        ledgers: tuple[LedgerLocation | None, ...] = self._location.ledgers or (None,)
         ids = []
         for wanted in ledgers:
-            ledger = open_ledger(wanted, self._place.stores)
+            ledger = open_ledger(wanted, self._location.stores)
             if wanted is None or await ledger.numbers():
                 ids.append((await TableOrigin.open(self._log, ledger)).table_id)
         if ids:
             return ids[0]
-        return (await TableOrigin.open(self._log, open_ledger(None, self._place.stores))).table_id
+        return (
+            await TableOrigin.open(self._log, open_ledger(None, self._location.stores))
+        ).table_id
 
     # ------------------------------------------------------------------ decisions
 
@@ -337,7 +339,7 @@ class LanceMaintenance(OneProcessMaintenance):
     def _call_blocking(self, work: Callable[[lance.LanceDataset], _T]) -> _T:
         load_lance()
         try:
-            table = OpenTables().get(self._place.url, None, "", self._place.stores)
+            table = OpenTables().get(self._location.url, None, "", self._location.stores)
             return work(table)
         except (OSError, ValueError, RuntimeError) as error:
             raise LogChangedError(

@@ -86,7 +86,7 @@ class ChangedColumns:
 
     Attributes:
         changed: Names of the columns.
-        prefix: As in `RowPlaces`.
+        prefix: As in `RowPositions`.
     """
 
     before: FragmentRows
@@ -114,7 +114,7 @@ class ComparedFragments:
             theirs may have been another row's before, and may be another's afterwards.
         key: Key columns by which a delete and an insert are paired to an update: names, or
             `ROW_ID`; empty for none.
-        prefix: As in `RowPlaces`.
+        prefix: As in `RowPositions`.
     """
 
     removed: tuple[FragmentRows, ...]
@@ -145,7 +145,7 @@ def payload_of(task: ChangeTask) -> Payload:
 
 
 def file_number(fragment: int, *, is_new: bool) -> int:
-    """Return the file number (`RowPlaces`) of one side of a fragment in a version."""
+    """Return the file number (`RowPositions`) of one side of a fragment in a version."""
     return 2 * fragment + is_new
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.changefeed.row_places import RowPlaces, places_of
+from tailerd.changefeed.row_positions import RowPositions, number_positions
 from tailerd.errors import BugError
 from tailerd.formats.base import TaskReader
 from tailerd.formats.lance.fragment_rows import OffsetRows, RowReading, read_rows, take_rows
@@ -135,7 +135,7 @@ def _fragment_rows(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            places=places_of(task, number, at),
+            positions=number_positions(task, number, at),
         )
 
 
@@ -180,7 +180,7 @@ class ComparedLance:
 
     @property
     def prefix(self) -> str:
-        """Distinguishes the places of its rows from others of the version."""
+        """Distinguishes the positions of its rows from others of the version."""
         return self._payload.prefix
 
     def fragments(self, side: Side) -> Sequence[FragmentRows]:
@@ -188,7 +188,7 @@ class ComparedLance:
         return self._payload.removed if side is Side.REMOVED else self._payload.added
 
     def numbers(self, side: Side) -> Sequence[int]:
-        """Return the numbers of a side's fragments, as in `RowPlaces`."""
+        """Return the numbers of a side's fragments, as in `RowPositions`."""
         is_new = side is Side.ADDED
         return [file_number(each.fragment, is_new=is_new) for each in self.fragments(side)]
 
@@ -267,11 +267,11 @@ def in_step(
     waiting: list[OffsetRows | None] = [next(before, None), next(after, None)]
     while waiting[0] is not None and waiting[1] is not None:
         one, other = waiting[0], waiting[1]
-        at, places, other_places = np.intersect1d(
+        at, positions, other_positions = np.intersect1d(
             one[0], other[0], assume_unique=True, return_indices=True
         )
         if len(at):
-            yield at, take_rows(one[1], places), take_rows(other[1], other_places)
+            yield at, take_rows(one[1], positions), take_rows(other[1], other_positions)
         last = min(one[0][-1], other[0][-1])
         waiting = [_after(one, last, before), _after(other, last, after)]
 
@@ -284,11 +284,11 @@ def _after(rows: OffsetRows, last: int, more: Iterator[OffsetRows]) -> OffsetRow
     return rows[0][first:], rows[1].slice(first)
 
 
-def _parts(places: Rows, most: int) -> Iterator[Rows]:
+def _parts(positions: Rows, most: int) -> Iterator[Rows]:
     # Each row is emitted twice.
     step = max(1, most // 2)
-    for first in range(0, len(places), step):
-        yield places[first : first + step]
+    for first in range(0, len(positions), step):
+        yield positions[first : first + step]
 
 
 def _whole_rows(
@@ -334,7 +334,7 @@ def _updates(
         version=task.version,
         timestamp_us=task.timestamp_us,
         change_source=task.change_source,
-        places=RowPlaces(
+        positions=RowPositions(
             table_id=task.table_id,
             files=np.where(is_new, numbers[1], numbers[0]),
             rows=np.repeat(at, 2),

@@ -49,7 +49,7 @@ class VersionLog:
 
     Args:
         store, root: Where the table is.
-        name: Its place, for errors.
+        name: Its location, for errors.
 
     Attributes:
         root: The table's folder.

@@ -18,7 +18,7 @@ from tailerd.errors import (
 from tailerd.formats.tiledb.protocol.commits import (
     Commits,
     ConsolidatedFile,
-    DeletePlace,
+    DeleteRecord,
     find_commits,
     read_consolidated,
     read_lines,
@@ -76,7 +76,7 @@ class ArrayLog:
 
     Args:
         store, root: Where the array is.
-        name: Its place, for errors.
+        name: Its location, for errors.
     """
 
     def __init__(self, store: ObjectStore, root: str, name: str) -> None:
@@ -287,22 +287,22 @@ class ArrayLog:
         return sum([file.size_bytes async for file in self._store.list_from(folder)])
 
     async def read_deletes(
-        self, deletes: Sequence[tuple[TimedName, DeletePlace]]
+        self, deletes: Sequence[tuple[TimedName, DeleteRecord]]
     ) -> tuple[StoredDelete, ...]:
         """Return deletes with their conditions.
 
         Raises:
             FileMissingError, StorageError: One cannot be read.
         """
-        contents = await asyncio.gather(*(self._delete(place) for _, place in deletes))
+        contents = await asyncio.gather(*(self._delete(location) for _, location in deletes))
         return tuple(
             StoredDelete(f"{name.text}{CommitKind.DELETE.value}", content)
             for (name, _), content in zip(deletes, contents, strict=True)
         )
 
-    async def _delete(self, place: DeletePlace) -> bytes:
-        path = f"{self._root}/{COMMITS}/{place.file}"
-        return await self._store.get(path, place.start, place.length)
+    async def _delete(self, location: DeleteRecord) -> bytes:
+        path = f"{self._root}/{COMMITS}/{location.file}"
+        return await self._store.get(path, location.start, location.length)
 
 
 def _has_content(name: str) -> bool:
@@ -377,12 +377,12 @@ async def refused_group(store: ObjectStore, root: str, name: str) -> Unsupported
     )
 
 
-def commits_changed(place: str) -> LogChangedError:
+def commits_changed(location: str) -> LogChangedError:
     """Return the error for a commit that appeared before the end of a planned delivery."""
     return LogChangedError(
-        f"An earlier commit of the array {place} appeared while the rows of later ones were planned"
-        " or read.",
+        f"An earlier commit of the array {location} appeared while the rows of later ones were"
+        " planned or read.",
         remedy="A daemon retries automatically, with that commit. If the error stays, run"
         " `tailerd offsets reset NAME --to snapshot`.",
-        path=place,
+        path=location,
     )

@@ -33,10 +33,10 @@ class DemoArray(DemoOrders):
         )
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         library.Array.create(str(self.folder), schema)
-        self._write(*self.place_first())
+        self._write(*self.make_first_orders())
 
     def change(self) -> str:
-        """Commit once more: place, update or delete an order; return which."""
+        """Commit once more: location, update or delete an order; return which."""
         change = self.change_order()
         if change.after is not None:
             self._write(change.after)

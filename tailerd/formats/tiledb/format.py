@@ -90,24 +90,24 @@ class TileDBFormat(OptionalParts):
         return DEMO
 
     async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether there is an array, or a group of arrays, at a place."""
+        """Return whether there is an array, or a group of arrays, at a location."""
         return await is_array(store, root) or await is_group(store, root)
 
     async def is_group(self, store: ObjectStore, root: str) -> bool:
-        """Return whether there is a group of arrays at a place."""
+        """Return whether there is a group of arrays at a location."""
         return await is_group(store, root)
 
-    def folder(self, place: str) -> str:
+    def folder(self, location: str) -> str:
         """Return the folder of an array's commits."""
-        return f"{path_of(place)}/{COMMITS}"
+        return f"{path_of(location)}/{COMMITS}"
 
-    def is_at(self, place: str) -> bool:
-        """Return whether there is an array at a local place; blocking."""
-        path = Path(path_of(place))
+    def is_at(self, location: str) -> bool:
+        """Return whether there is an array at a local location; blocking."""
+        path = Path(path_of(location))
         return (path / SCHEMA).is_dir() or (path / OLD_SCHEMA).is_file()
 
-    async def open(self, place: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
         """Open an array; see `log.open_source`."""
         from tailerd.formats.tiledb.log import open_source
 
-        return await open_source(place, request, self.reader)
+        return await open_source(location, request, self.reader)

@@ -11,7 +11,7 @@ from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.clock import SystemClock
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import count_cells
 from tailerd.formats.tiledb.columns import ArrayShape
@@ -31,15 +31,15 @@ class _Opened:
 class TileDBInspection:
     """Inspects one array; read-only."""
 
-    def __init__(self, place: TablePlace) -> None:
-        self._place = place
+    def __init__(self, location: TableLocation) -> None:
+        self._location = location
         self._opened: _Opened | None = None
 
     async def _open(self) -> _Opened:
         if self._opened is None:
-            place = self._place
-            log = ArrayLog(place.store, place.root, place.url)
-            plan = await open_plan(place, log, SystemClock().now_ms())
+            location = self._location
+            log = ArrayLog(location.store, location.root, location.url)
+            plan = await open_plan(location, log, SystemClock().now_ms())
             self._opened = _Opened(log, plan, plan.timeline)
         return self._opened
 
@@ -64,7 +64,7 @@ class TileDBInspection:
         is_there = timeline.before(int(version) + 1) != NONE_MS and version <= timeline.head
         if not is_there or timeline.hiding(int(version)):
             raise MissingVersionError(
-                f"The array {self._place.url} does not have version {version}, or no longer has"
+                f"The array {self._location.url} does not have version {version}, or no longer has"
                 " it.",
                 remedy="`tailerd history` shows the versions there are.",
             )
@@ -111,8 +111,8 @@ class TileDBInspection:
         )
 
     def _count(self, time_ms: int) -> int:
-        place = self._place
-        with open_array(place.url, place.stores, 0, time_ms) as array:
+        location = self._location
+        with open_array(location.url, location.stores, 0, time_ms) as array:
             return count_cells(array)
 
     async def files(

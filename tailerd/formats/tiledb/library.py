@@ -22,7 +22,7 @@ from tailerd.errors import (
     TableError,
     UnreadableDataFileError,
 )
-from tailerd.storage.s3.places import S3Places
+from tailerd.storage.s3.provider import S3StoreProvider
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.stores import Stores
 
@@ -57,25 +57,27 @@ def load() -> Any:
     return tiledb
 
 
-def uri_of(place: str, stores: Stores) -> str:
+def uri_of(location: str, stores: Stores) -> str:
     """Return an array's URI for TileDB.
 
     Raises:
         ConfigError: TileDB cannot access the store.
     """
-    store, path = stores.locate(place)
+    store, path = stores.locate(location)
     if store.is_local_folder:
         return path
-    if store.scheme == S3Places.name:
+    if store.scheme == S3StoreProvider.name:
         return f"s3://{path}"
     raise ConfigError(
-        f"{place} is in a store that TileDB's library does not support.",
+        f"{location} is in a store that TileDB's library does not support.",
         remedy="Arrays are read from folders of this machine and from buckets.",
     )
 
 
 @contextmanager
-def open_array(place: str, stores: Stores, first_ms: int, last_ms: int) -> Iterator[tiledb.Array]:
+def open_array(
+    location: str, stores: Stores, first_ms: int, last_ms: int
+) -> Iterator[tiledb.Array]:
     """Open an array at the time range [first, last], milliseconds since 1970.
 
     Raises:
@@ -83,8 +85,8 @@ def open_array(place: str, stores: Stores, first_ms: int, last_ms: int) -> Itera
         UnreadableDataFileError, StorageError: TileDB cannot read it.
         MissingExtraError: It is not installed.
     """
-    library, uri = load(), uri_of(place, stores)
-    with mapped_errors(place, is_remote="://" in uri):
+    library, uri = load(), uri_of(location, stores)
+    with mapped_errors(location, is_remote="://" in uri):
         context = _context(os.getpid(), config_of(uri, stores))
         times = (max(first_ms, 0), max(last_ms, 0))
         with _open(library, uri, ctx=context, timestamp=times) as array:
@@ -108,7 +110,7 @@ def _is_gone(error: Exception) -> bool:
 
 
 @contextmanager
-def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
+def mapped_errors(location: str, *, is_remote: bool) -> Iterator[None]:
     """Map TileDB's errors to those of tailerd."""
     library = load()
     try:
@@ -120,23 +122,23 @@ def mapped_errors(place: str, *, is_remote: bool) -> Iterator[None]:
         elif _is_gone(error):
             kind = LogCleanedUpError
         raise kind(
-            f"TileDB cannot read the array {place}: {error}",
+            f"TileDB cannot read the array {location}: {error}",
             remedy="If a fragment was just consolidated or vacuumed, the next attempt reads it"
             " again.",
-            path=place,
+            path=location,
         ) from error
 
 
 @contextmanager
-def changing(place: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
+def changing(location: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
     """Yield TileDB, an array's URI and a new configuration, for merging and deleting.
 
     Raises:
         UnreadableDataFileError, StorageError: TileDB failed.
     """
-    library, uri = load(), uri_of(place, stores)
+    library, uri = load(), uri_of(location, stores)
     settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(config_of(uri, stores))}
-    with mapped_errors(place, is_remote="://" in uri):
+    with mapped_errors(location, is_remote="://" in uri):
         yield library, uri, library.Config(settings)
 
 
@@ -150,7 +152,7 @@ def config_of(uri: str, stores: Stores) -> Config:
     """Return TileDB's settings to access an array; they may contain secrets."""
     if "://" not in uri:
         return ()
-    settings = stores.settings.of(S3Places)
+    settings = stores.settings.of(S3StoreProvider)
     if not isinstance(settings, S3Settings):
         return ()
     account = settings.account_of(urlsplit(uri).netloc)

@@ -28,7 +28,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.plain_schema import require_columns
-from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since, source_place
+from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since, source_location
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, read_mark
 from tailerd.formats.tiledb.protocol.names import TimedName
@@ -138,7 +138,7 @@ class TileDBLog(TableLog):
     """The versions of one array.
 
     Args:
-        name: The array's place, as the user gave it.
+        name: The array's location, as the user gave it.
         known: The commits known at saved offsets; None: late commits are not detected.
         stops_at_late: Whether a late commit is an error.
     """
@@ -503,7 +503,7 @@ class TileDBLog(TableLog):
 
 
 async def open_source(
-    place: str, request: OpenRequest, reader: TileDBTaskReader
+    location: str, request: OpenRequest, reader: TileDBTaskReader
 ) -> VersionedSource:
     """Open an array at its newest version.
 
@@ -512,13 +512,13 @@ async def open_source(
         UnsupportedFeatureError: It is a group, or has an unsupported feature; or change files, raw
             files or net changes are requested.
         TableError: It cannot be read.
-        ConfigError: No store serves this place, or the option is wrong.
+        ConfigError: No store serves this location, or the option is wrong.
         MissingExtraError: TileDB's library is not installed.
     """
-    stops_at_late = _stops_at_late(place, request)
-    at = source_place(place, request)
+    stops_at_late = _stops_at_late(location, request)
+    at = source_location(location, request)
     clock = request.clock or SystemClock()
-    log = ArrayLog(at.store, at.root, place)
+    log = ArrayLog(at.store, at.root, location)
     timeline = await log.look(clock.now_ms())
     table_id = log.schemas[0].identity
     plan = TaskPlan(
@@ -527,17 +527,17 @@ async def open_source(
         timeline,
         stores=request.stores,
         table_id=table_id,
-        places=at.links,
+        locations=at.links,
     )
     await plan.shape(max(timeline.head, 0))
     known = None
     if request.ledger is not None:
         known = KnownCommits(open_ledger(request.ledger, request.stores), table_id)
-    found = TileDBLog(place, log, plan, known=known, clock=clock, stops_at_late=stops_at_late)
+    found = TileDBLog(location, log, plan, known=known, clock=clock, stops_at_late=stops_at_late)
     return open_log(found, reader, request)
 
 
-def _stops_at_late(place: str, request: OpenRequest) -> bool:
+def _stops_at_late(location: str, request: OpenRequest) -> bool:
     """Return whether the option `on_late` is to stop, after checking the request.
 
     Raises:
@@ -546,12 +546,12 @@ def _stops_at_late(place: str, request: OpenRequest) -> bool:
     """
     if request.changes is not ChangeMode.AUTO:
         raise UnsupportedFeatureError(
-            f"{place} is a TileDB array, whose changes are the differences of its states.",
+            f"{location} is a TileDB array, whose changes are the differences of its states.",
             remedy="Leave `changes` out.",
         )
     on_late = request.options.get("on_late") or "apply"
     if on_late not in _ON_LATE:
         raise ConfigError(
-            f"The option on_late of {place} is {on_late!r}.", remedy="Say apply or stop."
+            f"The option on_late of {location} is {on_late!r}.", remedy="Say apply or stop."
         )
     return on_late == "stop"

@@ -28,7 +28,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.library import changing
 from tailerd.formats.tiledb.protocol.names import COMMITS, CommitKind, TimedName, timed_name
@@ -80,10 +80,10 @@ class ArrayMaintenance(OneProcessMaintenance):
     """Maintains one array; see `formats.maintenance.TableMaintenance`."""
 
     def __init__(
-        self, place: TablePlace, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        super().__init__(place, policies, clock, floor)
-        self._log = ArrayLog(place.store, place.root, place.url)
+        super().__init__(location, policies, clock, floor)
+        self._log = ArrayLog(location.store, location.root, location.url)
         self._jobs = policies.jobs_as(_Jobs, FORMAT)
 
     async def assessment(
@@ -119,7 +119,7 @@ class ArrayMaintenance(OneProcessMaintenance):
         )
 
     async def _look(self, timeline: Timeline, floor: RetentionFloor) -> _Found:
-        store, root = self._place.store, self._place.root
+        store, root = self._location.store, self._location.root
         names = [file.name async for file in store.list_from(f"{root}/{COMMITS}")]
         one_each = (CommitKind.WRITE.value, CommitKind.DELETE.value)
         metas = [
@@ -292,8 +292,8 @@ class ArrayMaintenance(OneProcessMaintenance):
 
     async def _run(self, *works: _Work) -> None:
         def run() -> None:
-            place = self._place
-            with changing(place.url, place.stores) as (library, uri, config):
+            location = self._location
+            with changing(location.url, location.stores) as (library, uri, config):
                 for work in works:
                     work(library, uri, config)
 

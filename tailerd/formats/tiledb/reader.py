@@ -15,7 +15,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
-from tailerd.changefeed.row_places import RowPlaces, places_of
+from tailerd.changefeed.row_positions import RowPositions, number_positions
 from tailerd.errors import RESET_OR_ON_GAP, LogCleanedUpError, MissingVersionError, StorageError
 from tailerd.formats.base import TaskReader
 from tailerd.formats.plain_schema import decode_schema, select_columns
@@ -30,7 +30,6 @@ from tailerd.formats.tiledb.step_rows import (
     ChangedRows,
     Difference,
     States,
-    at_same_places,
     changed_rows,
     difference,
     is_among,
@@ -38,6 +37,7 @@ from tailerd.formats.tiledb.step_rows import (
     no_rows,
     overlap,
     read_deletes,
+    select_cells_of,
     snapshot_rows,
     step_difference,
 )
@@ -77,7 +77,7 @@ class TileDBTaskReader(TaskReader):
                     version=task.version,
                     timestamp_us=task.timestamp_us,
                     change_source=task.change_source,
-                    places=_places(task, scan, start + begin),
+                    positions=_positions(task, scan, start + begin),
                 )
             start += rows.num_rows
 
@@ -134,12 +134,12 @@ def _check_seen(scan: TileScan, stores: Stores) -> None:
         raise commits_changed(scan.url)
 
 
-def _places(task: ChangeTask, scan: TileScan, row: int) -> RowPlaces:
-    places = places_of(task, task.position, row)
+def _positions(task: ChangeTask, scan: TileScan, row: int) -> RowPositions:
+    positions = number_positions(task, task.position, row)
     if scan.part is not Part.LATE:
-        return places
-    # Distinct from the places of the version's own rows.
-    return replace(places, prefix=f"late.{scan.until_ms}.")
+        return positions
+    # Distinct from the positions of the version's own rows.
+    return replace(positions, prefix=f"late.{scan.until_ms}.")
 
 
 def _pieces(rows: pa.RecordBatch, limit: BatchLimit, *, together: int) -> Iterator[tuple[int, int]]:
@@ -291,7 +291,7 @@ def _compare_written(states: States, shape: ArrayShape) -> Difference:
         condition = _exclude_deleted(states, array)
         after = read_box(array, own, None, condition=condition).rows if condition else every.rows
     before = _rows_near(states, time - 1, every.coordinates, shape, condition)
-    before = at_same_places(before, every.rows, shape)
+    before = select_cells_of(before, every.rows, shape)
     return difference(before, conform_rows(after, shape))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.clock import SystemClock
 from tailerd.formats.maintenance import CLEANUP
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.formats.statistics import (
     Columns,
     CommitFacts,
@@ -29,11 +29,11 @@ class TileDBStatistics(CommitStatistics):
 
     measured_again_after = frozenset({CLEANUP, COMMITS_JOB, FRAGMENTS_JOB})
 
-    def __init__(self, place: TablePlace) -> None:
+    def __init__(self, location: TableLocation) -> None:
         super().__init__()
-        self._place = place
+        self._location = location
         self._clock = SystemClock()
-        self._log = ArrayLog(place.store, place.root, place.url)
+        self._log = ArrayLog(location.store, location.root, location.url)
         self._plan: TaskPlan | None = None
         self._version = NONE_MS
         self._columns: Columns = ()
@@ -69,7 +69,7 @@ class TileDBStatistics(CommitStatistics):
             NotATableError: There is no array.
             TableError, StorageError: It cannot be read.
         """
-        self._plan = await open_plan(self._place, self._log, self._clock.now_ms())
+        self._plan = await open_plan(self._location, self._log, self._clock.now_ms())
         await self._measure(self._timeline.head)
 
     async def _measure(self, version: int) -> None:

@@ -170,7 +170,7 @@ def _compare_written(states: States, shape: ArrayShape) -> Difference:
         return Difference(no_rows(shape), written.rows)
     with states.open_array(0, scan.after_ms) as array:
         near = read_near(array, shape, written.coordinates)
-    before = no_rows(shape) if near is None else at_same_places(near.rows, written.rows, shape)
+    before = no_rows(shape) if near is None else select_cells_of(near.rows, written.rows, shape)
     return difference(before, written.rows)
 
 
@@ -194,7 +194,7 @@ def _find_deleted(states: States, shape: ArrayShape) -> Difference:
     if near is None:
         return Difference(no_rows(shape), no_rows(shape))
     keys = there.rows.filter(pa.array(gone))
-    return Difference(at_same_places(near.rows, keys, shape), no_rows(shape))
+    return Difference(select_cells_of(near.rows, keys, shape), no_rows(shape))
 
 
 def _dense(states: States, shape: ArrayShape) -> Difference:
@@ -255,12 +255,12 @@ def is_among(rows: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.boo
     return found
 
 
-def at_same_places(
-    rows: pa.RecordBatch, places: pa.RecordBatch, shape: ArrayShape
+def select_cells_of(
+    rows: pa.RecordBatch, positions: pa.RecordBatch, shape: ArrayShape
 ) -> pa.RecordBatch:
-    """Return the rows whose coordinates are those of one of `places`."""
+    """Return the rows whose coordinates are those of one of `positions`."""
     keys = shape.keys
-    return rows.filter(pa.array(is_among(rows.select(keys), places.select(keys))))
+    return rows.filter(pa.array(is_among(rows.select(keys), positions.select(keys))))
 
 
 def difference(before: pa.RecordBatch, after: pa.RecordBatch) -> Difference:
@@ -294,8 +294,8 @@ def changed_rows(found: Difference, shape: ArrayShape) -> Iterator[ChangedRows]:
         yield _all(deleted, ChangeType.DELETE)
         yield _all(inserted, ChangeType.INSERT)
         return
-    places = pa.schema([shape.schema.field(name) for name in keys])
-    hasher = RowHasher(places, secrets.randbits(_SEED_BITS))
+    positions = pa.schema([shape.schema.field(name) for name in keys])
+    hasher = RowHasher(positions, secrets.randbits(_SEED_BITS))
     pairs = pair_by_key(hasher.hash(deleted.select(keys)), hasher.hash(inserted.select(keys)))
     yield _all(_without(deleted, pairs.deleted), ChangeType.DELETE)
     yield _update_pairs(

@@ -15,7 +15,7 @@ import xxhash
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 from tailerd.formats.plain_schema import encode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import box_of
@@ -24,7 +24,7 @@ from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import LateCommits, Timeline
 from tailerd.formats.tiledb.scan import FORMAT, Part, TileScan
-from tailerd.storage.links import RealPlaces
+from tailerd.storage.links import AllowedPaths
 from tailerd.storage.stores import Stores
 
 SHARE_BYTES = 32 * 1024 * 1024
@@ -44,9 +44,9 @@ class TaskPlan:
     """Plans the tasks of one array.
 
     Args:
-        place: The array's URL, valid in other processes.
+        location: The array's URL, valid in other processes.
         timeline: Of the last poll.
-        places: Real paths that its files may resolve to; None in a bucket.
+        locations: Real paths that its files may resolve to; None in a bucket.
 
     Attributes:
         timeline: To be replaced after each poll.
@@ -54,19 +54,19 @@ class TaskPlan:
 
     def __init__(
         self,
-        place: str,
+        location: str,
         log: ArrayLog,
         timeline: Timeline,
         *,
         stores: Stores,
         table_id: str,
-        places: RealPlaces | None,
+        locations: AllowedPaths | None,
     ) -> None:
-        self._place = place
+        self._location = location
         self._log = log
         self._stores = stores
         self._table_id = table_id
-        self._places = places
+        self._locations = locations
         self.timeline = timeline
         self._shapes: OrderedDict[tuple[object, ...], ArrayShape] = OrderedDict()
 
@@ -82,8 +82,8 @@ class TaskPlan:
         return known
 
     def _open_shape(self, time_ms: int) -> ArrayShape:
-        with open_array(self._place, self._stores, 0, time_ms) as array:
-            return shape_of(array, self._place)
+        with open_array(self._location, self._stores, 0, time_ms) as array:
+            return shape_of(array, self._location)
 
     async def schema(self, time_ms: int) -> pa.Schema:
         """Return the schema at a time."""
@@ -120,7 +120,7 @@ class TaskPlan:
         """
         boxes = []
         for first_ms, last_ms in looks if count > 1 else ():
-            with open_array(self._place, self._stores, first_ms, last_ms) as array:
+            with open_array(self._location, self._stores, first_ms, last_ms) as array:
                 box = box_of(array)
                 if array.schema.domain.dim(0).dtype.kind not in "iuM":
                     return []
@@ -145,7 +145,7 @@ class TaskPlan:
         every = self.timeline.deletes_between(-1, version)
         await self._check(self.timeline.writes_between(-1, version))
         scan = TileScan(
-            url=self._place,
+            url=self._location,
             part=Part.SNAPSHOT,
             after_ms=-1,
             until_ms=version,
@@ -168,7 +168,7 @@ class TaskPlan:
         size = await self._log.fragment_bytes(writes)
         written_bytes = None if deletes else size
         scan = TileScan(
-            url=self._place,
+            url=self._location,
             part=Part.STEP,
             after_ms=after,
             until_ms=version,
@@ -215,13 +215,13 @@ class TaskPlan:
         shape = await self.shape(delivered)
         own = list(self.timeline.deletes_between(time - 1, time))
         later = [
-            (name, place)
-            for name, place in self.timeline.deletes_between(time, delivered)
+            (name, location)
+            for name, location in self.timeline.deletes_between(time, delivered)
             if name in known
         ]
         names = {each.text for each in (n for n, _ in own)}
         return TileScan(
-            url=self._place,
+            url=self._location,
             part=Part.LATE,
             after_ms=delivered,
             until_ms=time,
@@ -252,12 +252,12 @@ class TaskPlan:
 
     async def _check(self, fragments: Collection[TimedName]) -> None:
         """Make sure that no fragment is outside the array through a symbolic link."""
-        if self._places is not None:
+        if self._locations is not None:
             paths = [self._log.fragment_folder(each.text) for each in fragments]
-            await asyncio.to_thread(self._places.check, paths)
+            await asyncio.to_thread(self._locations.check, paths)
 
 
-async def open_plan(place: TablePlace, log: ArrayLog, now_ms: int) -> TaskPlan:
+async def open_plan(location: TableLocation, log: ArrayLog, now_ms: int) -> TaskPlan:
     """Return the plan of an array that is inspected, not delivered.
 
     Raises:
@@ -266,12 +266,12 @@ async def open_plan(place: TablePlace, log: ArrayLog, now_ms: int) -> TaskPlan:
     """
     timeline = await log.look(now_ms)
     return TaskPlan(
-        place.url,
+        location.url,
         log,
         timeline,
-        stores=place.stores,
+        stores=location.stores,
         table_id=log.schemas[0].identity,
-        places=None,
+        locations=None,
     )
 
 

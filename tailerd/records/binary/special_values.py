@@ -92,8 +92,8 @@ def uuid_texts(array: pa.Array) -> pa.Array:
     digits[:, ::2] = _HEX[raw >> 4]
     digits[:, 1::2] = _HEX[raw & 0x0F]
     texts = np.full((count, 36), ord("-"), np.uint8)
-    for place, (start, end) in enumerate(_UUID_PARTS):
-        texts[:, start + place : end + place] = digits[:, start:end]
+    for index, (start, end) in enumerate(_UUID_PARTS):
+        texts[:, start + index : end + index] = digits[:, start:end]
     offsets = np.arange(count + 1, dtype=np.int32) * 36
     plain = pa.Array.from_buffers(
         pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(texts.reshape(-1))]

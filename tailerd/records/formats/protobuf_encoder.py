@@ -65,7 +65,7 @@ class ProtobufEncoder:
         """Return the pieces of each message; see `RecordEncoder`."""
         pieces: list[Piece] = []
         for member in self._fields:
-            match columns[member.place]:
+            match columns[member.index]:
                 case EncodedRows() as rows:
                     pieces += _embed_message(rows, member, count)
                 case ConstantColumn() as column:
@@ -163,7 +163,7 @@ def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
             return _field(array, message.fields[0])
     # `field` applies the slice of the parent, but not its nulls.
     members = _by_number(message)
-    return [piece for member in members for piece in _field(array.field(member.place), member)]
+    return [piece for member in members for piece in _field(array.field(member.index), member)]
 
 
 # ---------------------------------------------------------------- lists and maps
@@ -283,10 +283,10 @@ def _well_known(array: pa.Array, kind: Kind, column: str) -> list[Piece]:
 def _numbers(fields: Sequence[Numbers]) -> list[Piece]:
     """Return the numbers as fields 1, 2, ..."""
     pieces: list[Piece] = []
-    for place, numbers in enumerate(fields):
+    for index, numbers in enumerate(fields):
         valid = numbers != 0
         mask = None if valid.all() else valid
         if mask is None or mask.any():
             written = varints_of(numbers.view(np.uint64))
-            pieces += all_masked([_tag(place + 1, _VARINT), written], mask)
+            pieces += all_masked([_tag(index + 1, _VARINT), written], mask)
     return pieces

@@ -46,17 +46,17 @@ def field_names(
     """
     wanted = [allowed_name(field.name) for field in fields]
     ranks = [
-        (not is_change_column(field), name != field.name, place)
-        for place, (field, name) in enumerate(zip(fields, wanted, strict=True))
+        (not is_change_column(field), name != field.name, index)
+        for index, (field, name) in enumerate(zip(fields, wanted, strict=True))
     ]
     taken: set[str] = set()
     names = dict.fromkeys(range(len(wanted)), "")
-    for *_, place in sorted(ranks):
-        name, number = wanted[place], 2
+    for *_, index in sorted(ranks):
+        name, number = wanted[index], 2
         while compared(name) in taken:
-            name, number = f"{wanted[place]}_{number}", number + 1
+            name, number = f"{wanted[index]}_{number}", number + 1
         taken.add(compared(name))
-        names[place] = name
+        names[index] = name
     return list(names.values())
 
 

@@ -62,8 +62,8 @@ def json_schema(shape: RecordShape, *, decimals: DecimalStyle = "string") -> Wri
 
 def _object(name: str, fields: Sequence[pa.Field], decimals: DecimalStyle) -> Node:
     members = {
-        field.name: {"connect.index": place, **_member(field, decimals)}
-        for place, field in enumerate(fields)
+        field.name: {"connect.index": index, **_member(field, decimals)}
+        for index, field in enumerate(fields)
     }
     # No other properties: only then is an added column backward compatible.
     node: Node = {"type": "object", "properties": members, "additionalProperties": False}

@@ -129,7 +129,7 @@ class MessageField:
 
     Attributes:
         name, number: As in the schema.
-        place: Index of its column in the struct.
+        index: Index of its column in the struct.
         label: For map entries, `map` and `repeated` differ only in the schema.
         value: Type of the value, or of each item of a repeated field.
         column: Its column.
@@ -138,7 +138,7 @@ class MessageField:
 
     name: str
     number: int
-    place: int
+    index: int
     label: Label
     value: ValueType
     column: pa.Field
@@ -203,17 +203,17 @@ class _Slot:
     """A field without its type, which is added later.
 
     Attributes:
-        name, number, place, column: As in `MessageField`.
+        name, number, index, column: As in `MessageField`.
     """
 
     name: str
     number: int
-    place: int
+    index: int
     column: pa.Field
 
     def of(self, label: Label, value: ValueType, key: ValueType | None = None) -> MessageField:
         """Return the field with its type."""
-        return MessageField(self.name, self.number, self.place, label, value, self.column, key)
+        return MessageField(self.name, self.number, self.index, label, value, self.column, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,8 @@ class _Writer:
         numbers, reserved = field_numbers(fields, names, self._earlier.get(full_name))
         own = _Scope(full_name, {*names, *(f"_{other}" for other in names)}, path)
         members = [
-            self._field(_Slot(names[place], numbers[place], place, column), own.below(column))
-            for place, column in enumerate(fields)
+            self._field(_Slot(names[index], numbers[index], index, column), own.below(column))
+            for index, column in enumerate(fields)
             if kind_of(column) is not Kind.NULL
         ]
         return Message(name, full_name, tuple(members), "struct", reserved)
@@ -357,7 +357,7 @@ def field_numbers(
     """
     fixed = [(column.metadata or {}).get(NUMBER) for column in fields]
     ids = [field_id_of(column) for column in fields]
-    if all(number is not None or fixed[place] for place, number in enumerate(ids)):
+    if all(number is not None or fixed[index] for index, number in enumerate(ids)):
         found = [
             int(own) if own else allowed_number(number or 0)
             for own, number in zip(fixed, ids, strict=True)
@@ -376,16 +376,16 @@ def _after_earlier(
     fixed: Sequence[bytes | None], names: Sequence[str], earlier: Numbers
 ) -> list[int]:
     used = {*earlier.reserved, *earlier.by_name.values()}
-    places = [_place_of(number) for number in used if not _is_change_number(number)]
-    place, found = max(places, default=0), []
+    indexes = [_position_of(number) for number in used if not _is_change_number(number)]
+    index, found = max(indexes, default=0), []
     for name, own in zip(names, fixed, strict=True):
         if own:
             found.append(int(own))
         elif name in earlier.by_name:
             found.append(earlier.by_name[name])
         else:
-            place += 1
-            found.append(allowed_number(place))
+            index += 1
+            found.append(allowed_number(index))
     return found
 
 
@@ -397,7 +397,7 @@ def allowed_number(wanted: int) -> int:
 _SHIFT = _FIRST_FREE_NUMBER - FIRST_CHANGE_NUMBER
 
 
-def _place_of(number: int) -> int:
+def _position_of(number: int) -> int:
     return number if number < FIRST_CHANGE_NUMBER else number - _SHIFT
 
 
@@ -442,7 +442,7 @@ def comment_lines(member: MessageField) -> list[str]:
     lines = comment_of(member.column).splitlines()
     if kind_of(member.column) is Kind.VARIANT:
         lines.append(IS_VARIANT)
-    is_inner = member.name in ("items", "key", "value") and member.place < 2
+    is_inner = member.name in ("items", "key", "value") and member.index < 2
     if member.name != member.column.name and not is_inner:
         lines.append(f"Column {member.column.name!r}.")
     return lines

@@ -97,8 +97,8 @@ def row_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
     """Return the shape of rows with their change columns."""
     *columns, kind, version, timestamp = with_change_columns(rows)
     changes = [
-        field.with_metadata({NUMBER: str(FIRST_CHANGE_NUMBER + place).encode()})
-        for place, field in enumerate((kind, version, timestamp))
+        field.with_metadata({NUMBER: str(FIRST_CHANGE_NUMBER + index).encode()})
+        for index, field in enumerate((kind, version, timestamp))
     ]
     return RecordShape(f"{topic_name(options)}.Value", (*columns, *changes))
 

@@ -47,7 +47,7 @@ class FileSinkConfig(SinkConfig):
             raise ValueError("give a folder of this machine, not a URL")
         return path
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the folder."""
         return str(Path(self.path).absolute())
 

@@ -77,7 +77,7 @@ class FolderOwner:
         """Initialize without a claim; `table` is the configured name, for messages."""
         self.epoch = 0
         self._folder = folder
-        self._place = folder / _FOLDER
+        self._location = folder / _FOLDER
         self._table = table
         self._id = secrets.token_hex(8)
 
@@ -101,7 +101,7 @@ class FolderOwner:
 
     def claim(self) -> None:
         """Become the owner, under the next epoch; durable when this returns."""
-        self._place.mkdir(parents=True, exist_ok=True)
+        self._location.mkdir(parents=True, exist_ok=True)
         while True:
             epoch = 1 + max((self.epoch, *self._epochs()))
             try:
@@ -117,7 +117,7 @@ class FolderOwner:
         for other in self._epochs():
             if other < epoch:
                 self._owner_file(other).unlink(missing_ok=True)
-        sync_folder(self._place)
+        sync_folder(self._location)
         sync_folder(self._folder)
 
     def check(self) -> None:
@@ -132,7 +132,7 @@ class FolderOwner:
         newest = max(self._epochs(), default=0)
         if newest < self.epoch:
             raise FileNotFoundError(
-                errno.ENOENT, "the record of its writer was removed", str(self._place)
+                errno.ENOENT, "the record of its writer was removed", str(self._location)
             )
         own = f"process {os.getpid()} on {socket.gethostname()}"
         raise SinkFencedError(
@@ -171,7 +171,7 @@ class FolderOwner:
 
     def remove_unfinished(self) -> None:
         """Remove the temporary files of all owners; called right after a claim."""
-        for folder in (self._folder, self._place):
+        for folder in (self._folder, self._location):
             for path in folder.iterdir():
                 if path.name.startswith(".") and path.name.endswith(TEMPORARY):
                     path.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ class FolderOwner:
         Raises:
             SinkFencedError: Another process has claimed the folder.
         """
-        path = self._place / _PUBLISHED
+        path = self._location / _PUBLISHED
         fields = {name: json.loads(o.to_json()) for name, o in (("start", start), ("end", end))}
         self.temporary(path).write_text(json.dumps({"format": _FORMAT, **fields}))
         self.publish(path)
@@ -226,21 +226,21 @@ class FolderOwner:
 
     def accept(self, offset: Offset) -> None:
         """Allow a pipeline to resume at an operator's `offset`; the folder exists."""
-        self._place.mkdir(exist_ok=True)
-        temporary = self._place / f".{_RESET}.{self._id}{TEMPORARY}"
+        self._location.mkdir(exist_ok=True)
+        temporary = self._location / f".{_RESET}.{self._id}{TEMPORARY}"
         temporary.write_text(offset.to_json())
-        temporary.replace(self._place / _RESET)
+        temporary.replace(self._location / _RESET)
 
     def settle_reset(self, saved: Offset) -> None:
         """Record an accepted offset as published and delete it; called once the claim is held."""
         if self._is_reset_to(saved):
             self.record(saved, saved)
-        (self._place / _RESET).unlink(missing_ok=True)
+        (self._location / _RESET).unlink(missing_ok=True)
 
     def read_published(self, newest_file: Offset | None) -> Published | None:
         """Return the offsets of the last delivery; None if there was none."""
         try:
-            fields = json.loads((self._place / _PUBLISHED).read_text())
+            fields = json.loads((self._location / _PUBLISHED).read_text())
             start, end = (Offset.from_json(json.dumps(fields[name])) for name in ("start", "end"))
         except (FileNotFoundError, ValueError, KeyError, TypeError, OffsetError):
             # Lost in a power failure.
@@ -249,7 +249,7 @@ class FolderOwner:
 
     def _is_reset_to(self, saved: Offset) -> bool:
         try:
-            return Offset.from_json((self._place / _RESET).read_text()).order == saved.order
+            return Offset.from_json((self._location / _RESET).read_text()).order == saved.order
         except (FileNotFoundError, ValueError, OffsetError):
             return False
 
@@ -264,7 +264,7 @@ class FolderOwner:
 
     def _epochs(self) -> list[int]:
         try:
-            names = [path.name for path in self._place.iterdir()]
+            names = [path.name for path in self._location.iterdir()]
         except FileNotFoundError:
             return []
         return [int(match[1]) for match in map(_OWNER.fullmatch, names) if match]
@@ -282,7 +282,7 @@ class FolderOwner:
                 raise
 
     def _owner_file(self, epoch: int) -> Path:
-        return self._place / f"owner-{epoch:010}"
+        return self._location / f"owner-{epoch:010}"
 
     def _build_record(self, epoch: int) -> dict[str, object]:
         try:

@@ -58,7 +58,7 @@ class FileSink:
         self._folder = Path(config.path).absolute()
         self._owner = FolderOwner(self._folder, table=table)
         self._config = config
-        self._place = Folder(path=self._folder, owner=self._owner, config=config, encode=encode)
+        self._location = Folder(path=self._folder, owner=self._owner, config=config, encode=encode)
 
     @classmethod
     def from_config(cls, config: FileSinkConfig, resources: SinkResources) -> Self:
@@ -128,7 +128,7 @@ class FileSink:
             SinkFencedError: Another process has claimed the folder since.
             SinkError: The disk is full, or the folder is missing or not writable.
         """
-        files = DeliveryFiles(replace(self._place, is_net=delivery.is_net), delivery.start)
+        files = DeliveryFiles(replace(self._location, is_net=delivery.is_net), delivery.start)
         try:
             await self._accept_new_table_id(delivery.start, delivery.end)
             async for batch in delivery.batches:
@@ -139,7 +139,7 @@ class FileSink:
             # Also when cancelled: only temporary files remain.
             await in_thread(files.discard)
             if isinstance(error, OSError | pa.ArrowException):
-                raise self._place.unwritable(error) from error
+                raise self._location.unwritable(error) from error
             raise
         return files.rows
 
@@ -154,13 +154,13 @@ class FileSink:
         try:
             await self._accept_new_table_id(delivery.start, delivery.end)
             attempt = secrets.token_hex(_ATTEMPT_BYTES)
-            place = replace(self._place, is_net=delivery.is_net, attempt=attempt)
-            found = await delivery.run(FilesWriter(folder=place, start=delivery.start))
+            location = replace(self._location, is_net=delivery.is_net, attempt=attempt)
+            found = await delivery.run(FilesWriter(folder=location, start=delivery.start))
             if not isinstance(found, list):
                 raise BugError(f"Files were written, and {found!r} is not a list of them.")
             await in_thread(self._publish, delivery.start, delivery.end, found, attempt)
         except OSError as error:
-            raise self._place.unwritable(error) from error
+            raise self._location.unwritable(error) from error
 
     async def _accept_new_table_id(self, start: Offset, end: Offset) -> None:
         if end.table_id != start.table_id:
@@ -204,16 +204,16 @@ class FileSink:
         sync_folder(self._folder)
 
     def _probe(self) -> None:
-        place = self._folder
-        while not place.exists():
-            place = place.parent
-        if not place.is_dir():
+        location = self._folder
+        while not location.exists():
+            location = location.parent
+        if not location.is_dir():
             raise SinkError(
-                f"The sink folder {self._folder} cannot be made, because {place} is a file.",
+                f"The sink folder {self._folder} cannot be made, because {location} is a file.",
                 remedy="Give the sink another folder.",
             )
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise self._place.unwritable(PermissionError(0, "this user may not write there"))
+        if not os.access(location, os.W_OK | os.X_OK):
+            raise self._location.unwritable(PermissionError(0, "this user may not write there"))
 
     def _resume(self, offset: Offset) -> None:
         try:
@@ -236,7 +236,7 @@ class FileSink:
             # Only now: until here an interrupted reset must be repeated by the next start.
             self._owner.settle_reset(offset)
         except OSError as error:
-            raise self._place.unwritable(error) from error
+            raise self._location.unwritable(error) from error
 
     def _own(self, offset: Offset) -> None:
         """Claim the folder for a pipeline that resumes at `offset`; later calls only check."""
@@ -254,7 +254,7 @@ class FileSink:
         try:
             self._owner.agree_to_begin(self._newest_file())
         except OSError as error:
-            raise self._place.unwritable(error) from error
+            raise self._location.unwritable(error) from error
 
     def _accept(self, offset: Offset) -> None:
         try:
@@ -262,7 +262,7 @@ class FileSink:
                 check_cut(self._last_delivery(offset), _cut_version(offset))
                 self._owner.accept(offset)
         except OSError as error:
-            raise self._place.unwritable(error) from error
+            raise self._location.unwritable(error) from error
 
     def _last_delivery(self, offset: Offset) -> list[Path]:
         """Return the files of the last delivery before `offset`, which may extend beyond it."""
@@ -297,7 +297,7 @@ class FileSink:
             # Until the offset after the gap is saved, a restart encounters the gap again.
             self._owner.record(gap.start, gap.end)
         except OSError as error:
-            raise self._place.unwritable(error) from error
+            raise self._location.unwritable(error) from error
 
     def _check_table(self, table_id: str) -> None:
         """Check that the folder belongs to this table: file names of two tables would mix."""

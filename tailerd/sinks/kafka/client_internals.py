@@ -231,7 +231,10 @@ def known_sequences(producer: KafkaProducer) -> dict[tuple[str, int], int]:
     manager = producer._transaction_manager
     with manager._lock:
         numbers = manager._sequence_numbers
-        return {(place.topic, place.partition): next_one for place, next_one in numbers.items()}
+        return {
+            (topic_partition.topic, topic_partition.partition): next_one
+            for topic_partition, next_one in numbers.items()
+        }
 
 
 def keep_requests(producer: KafkaProducer, backoff_seconds: float) -> None:

@@ -381,17 +381,17 @@ class KafkaSinkConfig(SinkConfig):
             return "on_incompatible_schema is dead_letter, so name the dead_letter_topic"
         return ""
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the configured transactional id: two pipelines with it would fence each other."""
         if self.transactional_id is None:
             return ""
         return f"transactional_id {self.transactional_id} at {','.join(self.bootstrap_servers)}"
 
-    def identity_place(self) -> str:
+    def identity_location(self) -> str:
         """Return the configured topic; only the brokers know the cluster's id."""
         return self.topic
 
-    def offsets_place(self) -> str:
+    def offsets_location(self) -> str:
         """Return the offsets topic, if offsets are stored in Kafka."""
         return f"the topic {self.offsets_topic}" if self.keeps_offsets else ""
 

@@ -98,14 +98,14 @@ class TableDestinations:
         if self._latest is not None and self._latest[0].equals(schema, check_metadata=True):
             return self._latest[1]
         text = schema.serialize().to_pybytes()
-        found = self._chosen.pop(text, None) or self._place_schema(schema, self._registry)
+        found = self._chosen.pop(text, None) or self._assign_schema(schema, self._registry)
         self._chosen[text] = found
         if len(self._chosen) > _MOST_SCHEMAS:
             self._chosen.popitem(last=False)
         self._latest = schema, found
         return found
 
-    def _place_schema(self, schema: pa.Schema, registry: Registry) -> Placed:
+    def _assign_schema(self, schema: pa.Schema, registry: Registry) -> Placed:
         section = self._config.schema_registry
         policy = "stop" if section is None else section.on_incompatible_schema
         if policy == "new_topic":

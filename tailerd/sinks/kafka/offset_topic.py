@@ -53,7 +53,7 @@ class OffsetTopic:
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
-        self._place = TopicPartition(topic, PARTITION)
+        self._location = TopicPartition(topic, PARTITION)
         limit_ms = connection.number("transaction_timeout_ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         self._settle_seconds = limit_ms / 1000 + _SETTLE_MARGIN_SECONDS
 
@@ -76,7 +76,7 @@ class OffsetTopic:
             return None
         return SavedOffset.from_json(
             value,
-            place=f"The offset of {pipeline.table} in the topic {self._place.topic}",
+            location=f"The offset of {pipeline.table} in the topic {self._location.topic}",
             fix=f"Reset it with `tailerd offsets reset {pipeline.table} --to ...`.",
         )
 
@@ -92,23 +92,25 @@ class OffsetTopic:
         """
         with (
             self._connection.consumer() as consumer,
-            self._connection.calls(f"does not return the records of the topic {self._place.topic}"),
+            self._connection.calls(
+                f"does not return the records of the topic {self._location.topic}"
+            ),
         ):
-            consumer.assign([self._place])
+            consumer.assign([self._location])
             until = self._settled_end(consumer, abandoned) if is_settled else self._end(consumer)
             return self._newest(consumer, key.encode(), until, abandoned)
 
     def _end(self, consumer: KafkaConsumer) -> int:
-        return int(consumer.end_offsets([self._place])[self._place])
+        return int(consumer.end_offsets([self._location])[self._location])
 
     def _settled_end(self, consumer: KafkaConsumer, abandoned: threading.Event) -> int:
         with self._connection.consumer(is_committed=False) as all_records:
-            written = int(all_records.end_offsets([self._place])[self._place])
+            written = int(all_records.end_offsets([self._location])[self._location])
         deadline = time.monotonic() + self._settle_seconds
         while (end := self._end(consumer)) < written:
             if time.monotonic() > deadline or abandoned.is_set():
                 raise SinkError(
-                    f"The topic {self._place.topic} has a transaction that stays open, so the"
+                    f"The topic {self._location.topic} has a transaction that stays open, so the"
                     " newest offset is unknown.",
                     remedy="Abort it with kafka-transactions.sh, or wait until it times out.",
                 )
@@ -119,7 +121,7 @@ class OffsetTopic:
         self, consumer: KafkaConsumer, key: bytes, until: int, abandoned: threading.Event
     ) -> bytes | None:
         """Search backward in growing windows: the newest record is usually near the end."""
-        first = int(consumer.beginning_offsets([self._place])[self._place])
+        first = int(consumer.beginning_offsets([self._location])[self._location])
         window = _FIRST_WINDOW
         while until > first:
             start = max(first, until - window)
@@ -138,19 +140,19 @@ class OffsetTopic:
         abandoned: threading.Event,
     ) -> list[bytes | None]:
         """Return the last value of a key in a window of offsets, if there is one."""
-        consumer.seek(self._place, start)
+        consumer.seek(self._location, start)
         newest: list[bytes | None] = []
         last_progress_at = time.monotonic()
-        while (position := int(consumer.position(self._place))) < until:
-            for record in consumer.poll(timeout_ms=POLL_MS).get(self._place, ()):
+        while (position := int(consumer.position(self._location))) < until:
+            for record in consumer.poll(timeout_ms=POLL_MS).get(self._location, ()):
                 if record.offset < until and record.key == key:
                     newest = [record.value]
-            if int(consumer.position(self._place)) > position:
+            if int(consumer.position(self._location)) > position:
                 last_progress_at = time.monotonic()
             elif abandoned.is_set() or time.monotonic() - last_progress_at > _SILENCE_SECONDS:
                 raise SinkError(
-                    f"The topic {self._place.topic} returned no records for {_SILENCE_SECONDS:.0f}"
-                    " s.",
+                    f"The topic {self._location.topic} returned no records for"
+                    f" {_SILENCE_SECONDS:.0f} s.",
                     remedy="Check that the brokers are running and reachable.",
                 )
         return newest

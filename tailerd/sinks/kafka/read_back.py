@@ -87,28 +87,29 @@ def _topics(consumer: KafkaConsumer, config: KafkaSinkConfig, table: str) -> lis
     return found
 
 
-def _values(consumer: KafkaConsumer, place: TopicPartition) -> Iterator[Sequence[bytes]]:
-    first = int(consumer.beginning_offsets([place])[place])
+def _values(consumer: KafkaConsumer, topic_partition: TopicPartition) -> Iterator[Sequence[bytes]]:
+    first = int(consumer.beginning_offsets([topic_partition])[topic_partition])
     if first > 0:
         raise SinkRefusedError(
-            f"Partition {place.partition} of the topic {place.topic} begins at offset {first}: its"
-            " first records no longer exist, because of retention or because they were deleted, so"
-            " the rest cannot be compared with the table.",
+            f"Partition {topic_partition.partition} of the topic {topic_partition.topic} begins"
+            f" at offset {first}: its first records no longer exist, because of retention or"
+            " because they were deleted, so the rest cannot be compared with the table.",
             remedy="Verify topics with retention.ms=-1 and retention.bytes=-1.",
         )
-    until = int(consumer.end_offsets([place])[place])
-    consumer.assign([place])
-    consumer.seek(place, 0)
+    until = int(consumer.end_offsets([topic_partition])[topic_partition])
+    consumer.assign([topic_partition])
+    consumer.seek(topic_partition, 0)
     last_progress_at = time.monotonic()
-    while (position := int(consumer.position(place))) < until:
-        records = consumer.poll(POLL_MS, max_records=_MOST_RECORDS).get(place, ())
+    while (position := int(consumer.position(topic_partition))) < until:
+        records = consumer.poll(POLL_MS, max_records=_MOST_RECORDS).get(topic_partition, ())
         values = [r.value for r in records if r.value is not None and r.offset < until]
         if values:
             yield values
-        if int(consumer.position(place)) > position:
+        if int(consumer.position(topic_partition)) > position:
             last_progress_at = time.monotonic()
         elif time.monotonic() - last_progress_at > _SILENCE_SECONDS:
             raise SinkError(
-                f"The topic {place.topic} returned no records for {_SILENCE_SECONDS:.0f} s.",
+                f"The topic {topic_partition.topic} returned no records for"
+                f" {_SILENCE_SECONDS:.0f} s.",
                 remedy="Check that the brokers are running and reachable.",
             )

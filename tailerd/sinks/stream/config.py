@@ -25,7 +25,7 @@ class StreamSinkConfig(SinkConfig):
         examples=[{"path": "/data/refunds_changes"}],
     )
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the output path: two queries must not write to the same one."""
         path = self.options.get("path", "")
         return path if "://" in path or not path else str(Path(path).absolute())

@@ -135,52 +135,52 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         doing: The operation, as in `Request`.
         path: `bucket/key`.
     """
-    place = f"s3://{path}"
+    location = f"s3://{path}"
     code, status = code_of(error), status_of(error)
     if is_about_credentials(error):
-        return _not_given(place, error)
+        return _not_given(location, error)
     if code == "NoSuchBucket":
         bucket = path.partition("/")[0]
         return BucketMissingError(
-            f"The bucket {bucket} does not exist, so {place} cannot be read or written.",
+            f"The bucket {bucket} does not exist, so {location} cannot be read or written.",
             remedy="Check its name, endpoint and region.",
         )
     if code in MISSING_CODES:
-        return FileMissingError(f"{place} does not exist.")
+        return FileMissingError(f"{location} does not exist.")
     if is_refused_condition(error):
-        return FileExistsAlreadyError(f"{place} exists already.")
+        return FileExistsAlreadyError(f"{location} exists already.")
     if code in _EXPIRED:
         return CredentialsExpiredError(
-            f"{doing} of {place} is refused: the credentials have expired ({code}).",
+            f"{doing} of {location} is refused: the credentials have expired ({code}).",
             remedy="Renew them at their source; they are read again at every attempt.",
         )
     if code in _SKEWED:
         return ClockSkewError(
-            f"{doing} of {place} is refused: this machine's clock and the server's differ.",
+            f"{doing} of {location} is refused: this machine's clock and the server's differ.",
             remedy="Set this machine's clock, for instance with NTP.",
         )
     if code == "NotImplemented" or status == 501:
         return ConditionalPutUnsupportedError(
-            f"The server of {place} does not support this request: {_clean_text(error)}.",
+            f"The server of {location} does not support this request: {_clean_text(error)}.",
             remedy="Use a server with conditional writes; tables can be read without them.",
         )
     if code in _WRONG_KEYS or status in (401, 403):
-        return _denial_error(doing, place, code, error)
+        return _denial_error(doing, location, code, error)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
-        return _without_credentials(place, error)
-    return _failure_error(doing, place, error, attempts)
+        return _without_credentials(location, error)
+    return _failure_error(doing, location, error, attempts)
 
 
-def _failure_error(doing: str, place: str, error: Exception, attempts: int) -> StorageError:
+def _failure_error(doing: str, location: str, error: Exception, attempts: int) -> StorageError:
     if isinstance(error, SSLError | ssl.SSLError):
         return StorageError(
-            f"{doing} of {place} failed, because no TLS connection could be established:"
+            f"{doing} of {location} failed, because no TLS connection could be established:"
             f" {_clean_text(error)}.",
             remedy="Set AWS_CA_BUNDLE, or ca_bundle in the profile, to the file with the server's"
             " CA certificate, and check the endpoint's name and port.",
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
-    return StorageError(f"{doing} of {place} failed{tried}: {_clean_text(error)}.")
+    return StorageError(f"{doing} of {location} failed{tried}: {_clean_text(error)}.")
 
 
 def is_about_credentials(error: Exception) -> bool:
@@ -192,14 +192,14 @@ def is_about_credentials(error: Exception) -> bool:
     )
 
 
-def _not_given(place: str, error: Exception) -> StorageError:
+def _not_given(location: str, error: Exception) -> StorageError:
     remedy = "Renew them at their source; they are read again at every attempt."
     if isinstance(error, ClientError):
         said = f"{error.operation_name} is refused: {_clean_text(error) or status_of(error)}"
         is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED
     else:
         said, is_denial = str(error).rstrip(".: "), False
-    about = f"There are no credentials for {place}: {said}."
+    about = f"There are no credentials for {location}: {said}."
     if is_denial:
         return AccessDeniedError(about, remedy="Check the role, its trust policy and the token.")
     if are_stale(error) or code_of(error) in _EXPIRED:
@@ -207,10 +207,11 @@ def _not_given(place: str, error: Exception) -> StorageError:
     return StorageError(about, remedy=remedy)
 
 
-def _denial_error(doing: str, place: str, code: str, error: Exception) -> AccessDeniedError:
+def _denial_error(doing: str, location: str, code: str, error: Exception) -> AccessDeniedError:
     if code in _WRONG_KEYS:
         return AccessDeniedError(
-            f"{doing} of {place} is refused: the server does not accept the credentials ({code}).",
+            f"{doing} of {location} is refused: the server does not accept the credentials"
+            f" ({code}).",
             remedy="Check access key, secret and session token, and that they belong to this"
             " endpoint.",
         )
@@ -220,14 +221,14 @@ def _denial_error(doing: str, place: str, code: str, error: Exception) -> Access
         else ""
     )
     return AccessDeniedError(
-        f"{doing} of {place} is refused ({code or status_of(error)}).",
+        f"{doing} of {location} is refused ({code or status_of(error)}).",
         remedy=f"Give the user or role the right {_RIGHTS[doing]} for it.{also}",
     )
 
 
-def _without_credentials(place: str, error: Exception) -> AccessDeniedError:
+def _without_credentials(location: str, error: Exception) -> AccessDeniedError:
     return AccessDeniedError(
-        f"There are no credentials for {place}: {_clean_text(error)}.",
+        f"There are no credentials for {location}: {_clean_text(error)}.",
         remedy="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or `storage` in the"
         " configuration; AWS_SKIP_SIGNATURE=true reads public buckets.",
     )

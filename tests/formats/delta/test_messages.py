@@ -263,8 +263,8 @@ ENDINGS = {"closed": ">&-", "nobody-reads": "| head -0", "closed-error": "2>&-"}
 def test_a_command_whose_output_nobody_takes_ends_quietly(
     table: TableBuilder, tmp_path: Path, arguments: list[str], ending: str
 ) -> None:
-    places = {"TABLE": str(table.folder), "CONFIG": str(configured(tmp_path, table))}
-    done = command(*(places.get(word, word) for word in arguments), shell=ENDINGS[ending])
+    locations = {"TABLE": str(table.folder), "CONFIG": str(configured(tmp_path, table))}
+    done = command(*(locations.get(word, word) for word in arguments), shell=ENDINGS[ending])
     assert done.returncode == 0
     assert "error[" not in done.stderr
     assert "Exception" not in done.stderr

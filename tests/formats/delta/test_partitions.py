@@ -270,9 +270,9 @@ async def test_row_40_text_outside_ascii_may_stand_in_a_path_as_it_is(tmp_path: 
 async def test_row_40_an_absolute_path_into_the_table_is_served(tmp_path: Path, form: str) -> None:
     table = TableBuilder(tmp_path / "a b")
     add = table.data_file([{"id": 1, "name": "a"}])
-    place = quote(f"{tmp_path}/a b/{add['add']['path']}")
+    location = quote(f"{tmp_path}/a b/{add['add']['path']}")
     prefix = {"path": "", "file:/": "file:", "file:///": "file://"}[form]
-    add["add"]["path"] = prefix + place
+    add["add"]["path"] = prefix + location
     table.create(add)
     assert len(await changes(tmp_path / "a b")) == 1
     assert len(await changes(tmp_path / "a b", "snapshot")) == 1
@@ -321,10 +321,10 @@ def test_row_40_the_command_serves_a_shallow_clone_from_an_allowed_place_only(
     assert ran.errors.startswith("error[path_outside_table]: ")
     assert "--allow-path" in ran.errors
     assert f"for example {other.folder}" in ran.errors
-    for place in (other.folder, f"{other.folder}/", other.folder.as_uri()):
-        ran = command.tail(clone.folder, "--from", 0, "--allow-path", place)
+    for location in (other.folder, f"{other.folder}/", other.folder.as_uri()):
+        ran = command.tail(clone.folder, "--from", 0, "--allow-path", location)
         assert (ran.status, len(ran.rows)) == (0, 1), ran.errors
-    # A place whose name only begins the same is another place.
+    # A location whose name only begins the same is another location.
     ran = command.tail(clone.folder, "--from", 0, "--allow-path", str(other.folder)[:-1])
     assert ran.status == 3
 

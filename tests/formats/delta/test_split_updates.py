@@ -19,7 +19,7 @@ from tailerd.pipeline.remote_rows import RemoteRows
 from tailerd.spark.change_range import tasks_between
 from tailerd.spark.partitions import pack, read_partition
 from tailerd.storage.stores import Stores
-from tests.doubles.pickled_place import PickledPlace
+from tests.doubles.pickled_runner import PickledRunner
 from tests.formats.delta.test_messages import command
 from tests.tables.builder import CDF, TableBuilder
 
@@ -94,7 +94,7 @@ async def test_sinks_on_both_engines_get_the_old_image_first(
     stream = ChangeStream(source, start, end, limit=limit, key=key)
     check_order([row async for batch in stream.batches() for row in batch.to_arrow().to_pylist()])
 
-    remote = RemoteRows(source, start, end, table="t", limit=limit, key=key, place=PickledPlace())
+    remote = RemoteRows(source, start, end, table="t", limit=limit, key=key, runner=PickledRunner())
     await remote.plan()
     found = await remote.run(written)
     assert isinstance(found, list)

@@ -337,17 +337,17 @@ LISTS: dict[str, pa.DataType] = {
 }
 
 
-@pytest.mark.parametrize("place", LISTS)
+@pytest.mark.parametrize("location", LISTS)
 async def test_lists_are_read_as_whatever_kind_deltalake_leaves_in_the_file(
-    tmp_path: Path, place: str
+    tmp_path: Path, location: str
 ) -> None:
     items = [[1, 2], None, [3, 4]]
     values: list[Any] = list(items)
-    if place == "in a struct":
+    if location == "in a struct":
         values = [{"l": item} for item in items]
-    if place == "in a map":
+    if location == "in a map":
         values = [[("k", item)] for item in items]
-    written = pa.table({"id": [0, 1, 2], "x": pa.array(values, LISTS[place])})
+    written = pa.table({"id": [0, 1, 2], "x": pa.array(values, LISTS[location])})
     deltalake.write_deltalake(tmp_path, written)
     assert [row["x"] for row in await changes(tmp_path)] == values
     properties = {"delta.enableDeletionVectors": "true"}

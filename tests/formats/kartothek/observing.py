@@ -15,7 +15,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 Rows = Counter[tuple[object, ...]]
@@ -30,7 +30,7 @@ class Follower:
     @classmethod
     async def open(
         cls,
-        place: Path | str,
+        location: Path | str,
         start: str = "snapshot",
         *,
         ledger: Path | None = None,
@@ -41,7 +41,12 @@ class Follower:
         identity: Sequence[str] = (),
     ) -> Follower:
         source = await opened(
-            place, ledger=ledger, changes=changes, columns=columns, spool=spool, identity=identity
+            location,
+            ledger=ledger,
+            changes=changes,
+            columns=columns,
+            spool=spool,
+            identity=identity,
         )
         return cls(source, await source.initial_offset(start), limit)
 
@@ -69,7 +74,7 @@ class Follower:
 
 
 async def opened(
-    place: Path | str,
+    location: Path | str,
     *,
     ledger: Path | None = None,
     changes: ChangeMode = ChangeMode.AUTO,
@@ -80,11 +85,11 @@ async def opened(
     request = OpenRequest(
         changes=changes,
         options={"spool": spool},
-        ledger=None if ledger is None else LedgerPlace(str(ledger)),
+        ledger=None if ledger is None else LedgerLocation(str(ledger)),
         columns=columns,
         identity=identity,
     )
-    return await open_table(str(place), request, "kartothek")
+    return await open_table(str(location), request, "kartothek")
 
 
 def inserted(batches: Iterable[ChangeBatch]) -> Rows:

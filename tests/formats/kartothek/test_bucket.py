@@ -27,7 +27,7 @@ class Mirror:
         self.writer = DatasetWriter(folder, partition_on=["name"])
         self._server, self._bucket = server, name
         self._known: set[Path] = set()
-        self.place = f"s3://{name}/lake/ds"
+        self.location = f"s3://{name}/lake/ds"
 
     def commit(self, *ids: int, without: str | None = None) -> None:
         fate = None if without is None else (lambda label: without in label)
@@ -54,8 +54,8 @@ def mirror(s3_moto: S3Server, bucket: str, tmp_path: Path) -> Mirror:  # noqa: F
 
 async def test_changes_come_from_a_bucket(proxy: FaultProxy, mirror: Mirror) -> None:  # noqa: F811
     mirror.commit(1, 2)
-    assert (await find_format(mirror.place, stores=Stores())).name == "kartothek"
-    follower = await Follower.open(mirror.place)
+    assert (await find_format(mirror.location, stores=Stores())).name == "kartothek"
+    follower = await Follower.open(mirror.location)
     assert sum(inserted(await follower.rest()).values()) == 2
     mirror.commit(3, without="n1")
     found = await follower.rest()
@@ -68,7 +68,7 @@ async def test_a_look_that_finds_nothing_is_one_request(
     mirror: Mirror,
 ) -> None:
     mirror.commit(1)
-    follower = await Follower.open(mirror.place, "latest")
+    follower = await Follower.open(mirror.location, "latest")
     proxy.forget()
     assert await follower.step() == []
     assert sum(proxy.counts().values()) == 1
@@ -79,7 +79,7 @@ async def test_a_commit_costs_its_own_files_alone(
     mirror: Mirror,
 ) -> None:
     mirror.commit(*range(30))
-    follower = await Follower.open(mirror.place, "latest")
+    follower = await Follower.open(mirror.location, "latest")
     mirror.commit(100)
     proxy.forget()
     assert sum(inserted(await follower.step()).values()) == 1
@@ -96,7 +96,7 @@ def test_a_daemon_keeps_its_ledger_in_a_bucket(
     config = write_tables_config(
         tmp_path,
         s3_moto,
-        {"orders": mirror.place},
+        {"orders": mirror.location},
         options={"from": "snapshot", "format": "kartothek"},
         state=state,
     )

@@ -35,7 +35,7 @@ def counted(wanted: Rows) -> Counter[tuple[object, ...]]:
 async def test_unchanged_rows_of_a_rewritten_partition_cancel(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(*range(100)))
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.commit([*rows(*range(99)), *rows(99, name="other")], without=lambda _: True)
     found = await follower.rest()
     assert deleted(found) == counted(rows(99))
@@ -45,7 +45,7 @@ async def test_unchanged_rows_of_a_rewritten_partition_cancel(tmp_path: Path) ->
 async def test_all_rows_come_where_files_are_asked_for(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1, 2))
-    follower = await Follower.open(writer.place, "latest", changes=ChangeMode.FILES)
+    follower = await Follower.open(writer.location, "latest", changes=ChangeMode.FILES)
     writer.commit(rows(1, 2, 3), without=lambda _: True)
     found = await follower.rest()
     assert deleted(found) == counted(rows(1, 2))
@@ -56,7 +56,7 @@ async def test_deletes_of_a_commit_come_before_its_inserts(tmp_path: Path) -> No
     writer = DatasetWriter(tmp_path, partition_on=["name"])
     writer.commit(rows(1, 2, 3))
     follower = await Follower.open(
-        writer.place, "latest", limit=ReadLimit(max_files=1, max_bytes=1)
+        writer.location, "latest", limit=ReadLimit(max_files=1, max_bytes=1)
     )
     writer.commit(rows(1, 4, 5), without=lambda label: "n3" not in label)
     found = await follower.rest()
@@ -78,7 +78,7 @@ async def test_binary_partition_values_keep_bytes_that_are_not_utf8(tmp_path: Pa
     values = [b"a", b"", b"\xff", b"\xfe", b"\xef\xbf\xbd"]
     wanted: Rows = [{"id": number, "p": value} for number, value in enumerate(values)]
     writer.commit(wanted)
-    follower = await Follower.open(writer.place, "snapshot")
+    follower = await Follower.open(writer.location, "snapshot")
     assert inserted(await follower.rest()) == counted(wanted)
 
 
@@ -92,7 +92,7 @@ async def test_a_text_in_a_path_that_is_not_utf8_is_refused(tmp_path: Path) -> N
     writer.path(files["table"]).rename(writer.path(key))
     writer.partitions = {label: {"table": key}}
     writer.store_metadata()
-    follower = await Follower.open(writer.place, "snapshot")
+    follower = await Follower.open(writer.location, "snapshot")
     with pytest.raises(CorruptLogError, match="not a valid string"):
         await follower.rest()
 
@@ -100,7 +100,7 @@ async def test_a_text_in_a_path_that_is_not_utf8_is_refused(tmp_path: Path) -> N
 async def test_an_overwrite_takes_the_old_rows_away(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1, 2))
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     old_id = follower.source.table_id
     other = pa.schema([pa.field("id", pa.string()), pa.field("new", pa.float64())])
     writer.overwrite([{"id": "a", "new": 0.5}], other)
@@ -121,7 +121,7 @@ async def test_a_column_of_nulls_that_gets_a_type_keeps_rows_comparable(tmp_path
     nulls = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.null())])
     writer = DatasetWriter(tmp_path, schema=nulls)
     writer.commit([{"id": 1, "x": None}, {"id": 2, "x": None}])
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.float64())])
     writer.commit([{"id": 1, "x": None}, {"id": 2, "x": 0.5}], without=lambda _: True)
     found = await follower.rest()
@@ -132,7 +132,7 @@ async def test_a_column_of_nulls_that_gets_a_type_keeps_rows_comparable(tmp_path
 async def test_annotations_and_indices_are_commits_without_rows(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.user_metadata = {"source": "erp", "nested": {"a": [1, 2]}}
     writer.store_metadata()
     writer.indices = {"id": "ds/indices/id/2026.by-dataset-index.parquet"}
@@ -150,7 +150,7 @@ async def test_annotations_and_indices_are_commits_without_rows(tmp_path: Path) 
 async def test_the_same_metadata_written_again_is_no_commit(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.store_metadata()
     assert await follower.source.latest_offset(follower.at, follower.limit) == follower.at
 
@@ -158,7 +158,7 @@ async def test_the_same_metadata_written_again_is_no_commit(tmp_path: Path) -> N
 async def test_an_update_of_a_msgpack_dataset_counts_by_its_json(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path, suffix="msgpack.zstd")
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place)
+    follower = await Follower.open(writer.location)
     assert inserted(await follower.rest()) == counted(rows(1))
     writer.commit(rows(2))
     assert inserted(await follower.rest()) == counted(rows(2))
@@ -172,7 +172,7 @@ async def test_an_update_of_a_msgpack_dataset_counts_by_its_json(tmp_path: Path)
 async def test_a_dataset_that_is_dropped_is_told(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place)
+    follower = await Follower.open(writer.location)
     writer.drop()
     with pytest.raises(TableRecreatedError):
         await follower.step()
@@ -182,21 +182,21 @@ async def test_metadata_that_is_gone_for_a_while_is_the_same_dataset(tmp_path: P
     store, ledger = tmp_path / "store", tmp_path / "ledger"
     writer = DatasetWriter(store)
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place, ledger=ledger)
+    follower = await Follower.open(writer.location, ledger=ledger)
     await follower.rest()
     content = writer.metadata_path.read_bytes()
     writer.metadata_path.unlink()
     with pytest.raises(TableRecreatedError):
         await follower.step()
     writer.metadata_path.write_bytes(content)
-    again = await opened(writer.place, ledger=ledger)
+    again = await opened(writer.location, ledger=ledger)
     assert await again.latest_offset(follower.at, follower.limit) == follower.at
 
 
 async def test_rows_collected_before_they_were_read_are_a_gap(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.commit(rows(2), without=lambda _: True)
     writer.collect_garbage()
     with pytest.raises(MissingVersionError) as error:
@@ -207,7 +207,7 @@ async def test_rows_collected_before_they_were_read_are_a_gap(tmp_path: Path) ->
 async def test_a_file_that_goes_between_plan_and_reading_is_a_gap(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.commit(without=lambda _: True)
     end = await follower.source.latest_offset(follower.at, follower.limit)
     [group] = [group async for group in follower.source.plan(follower.at, end)]
@@ -219,9 +219,9 @@ async def test_a_file_that_goes_between_plan_and_reading_is_a_gap(tmp_path: Path
 async def test_a_file_that_the_metadata_names_and_is_not_there_is_damage(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
-    for path in writer.place.rglob("*.parquet"):
+    for path in writer.location.rglob("*.parquet"):
         path.unlink()
-    follower = await Follower.open(writer.place)
+    follower = await Follower.open(writer.location)
     with pytest.raises(MissingDataFileError):
         await follower.step()
 
@@ -230,21 +230,21 @@ async def test_a_change_feed_is_refused(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1))
     with pytest.raises(UnsupportedFeatureError):
-        await opened(writer.place, changes=ChangeMode.CDF)
+        await opened(writer.location, changes=ChangeMode.CDF)
 
 
 async def test_another_process_repeats_the_same_difference(tmp_path: Path) -> None:
     store, ledger = tmp_path / "store", tmp_path / "ledger"
     writer = DatasetWriter(store, partition_on=["name"])
     writer.commit(rows(1, 2, 3))
-    follower = await Follower.open(writer.place, "latest", ledger=ledger)
+    follower = await Follower.open(writer.location, "latest", ledger=ledger)
     writer.commit(rows(4, 5), without=lambda label: "n1" in label)
     start = follower.at
     end = await follower.source.latest_offset(start, follower.limit)
     planned = [group async for group in follower.source.plan(start, end)]
     # Killed here: nothing was acknowledged, and the dataset has changed since.
     writer.commit(rows(6), without=lambda label: "n4" in label)
-    again = await opened(writer.place, ledger=ledger)
+    again = await opened(writer.location, ledger=ledger)
     limit = ReadLimit(max_files=3)
     assert await again.latest_offset(start, limit) == end
     assert [group async for group in again.plan(start, end)] == planned
@@ -255,7 +255,7 @@ async def test_a_ledger_restored_from_an_older_copy_is_a_gap(tmp_path: Path, mor
     store, ledger, copy = tmp_path / "store", tmp_path / "ledger", tmp_path / "copy"
     writer = DatasetWriter(store)
     writer.commit(rows(0))
-    follower = await Follower.open(writer.place, ledger=ledger)
+    follower = await Follower.open(writer.location, ledger=ledger)
     await follower.rest()
     shutil.copytree(ledger, copy)
     writer.commit(rows(1))
@@ -265,8 +265,8 @@ async def test_a_ledger_restored_from_an_older_copy_is_a_gap(tmp_path: Path, mor
     # As many states are observed again, but other ones.
     for number in range(more):
         writer.commit(rows(10 + number))
-        await Follower.open(writer.place, ledger=copy)
-    again = await opened(writer.place, ledger=copy)
+        await Follower.open(writer.location, ledger=copy)
+    again = await opened(writer.location, ledger=copy)
     with pytest.raises(MissingVersionError):
         await again.latest_offset(follower.at, follower.limit)
 
@@ -275,17 +275,17 @@ async def test_a_ledger_of_another_dataset_is_refused(tmp_path: Path) -> None:
     one, other = DatasetWriter(tmp_path / "store", "a"), DatasetWriter(tmp_path / "store", "b")
     one.commit(rows(1))
     other.commit(rows(2))
-    await Follower.open(one.place, ledger=tmp_path / "ledger")
+    await Follower.open(one.location, ledger=tmp_path / "ledger")
     with pytest.raises(ConfigError):
-        await opened(other.place, ledger=tmp_path / "ledger")
+        await opened(other.location, ledger=tmp_path / "ledger")
 
 
 async def test_two_processes_count_the_same_states(tmp_path: Path) -> None:
     store, ledger = tmp_path / "store", tmp_path / "ledger"
     writer = DatasetWriter(store)
     writer.commit(rows(0))
-    one = await Follower.open(writer.place, "latest", ledger=ledger)
-    other = await Follower.open(writer.place, "latest", ledger=ledger)
+    one = await Follower.open(writer.location, "latest", ledger=ledger)
+    other = await Follower.open(writer.location, "latest", ledger=ledger)
     assert one.at == other.at
     ends = [one.at]
     for number in range(1, 4):
@@ -333,7 +333,7 @@ async def test_a_snapshot_and_the_changes_are_the_next_snapshot(
 
     writer.commit(some(5))
     limit = ReadLimit(max_files=chance.choice([1, 2, 100]))
-    follower = await Follower.open(writer.place, ledger=tmp_path / "ledger", limit=limit)
+    follower = await Follower.open(writer.location, ledger=tmp_path / "ledger", limit=limit)
     state = inserted(await follower.rest())
     for _ in range(6):
         gone = {label for label in writer.partitions if chance.random() < 0.5}
@@ -342,6 +342,6 @@ async def test_a_snapshot_and_the_changes_are_the_next_snapshot(
         assert not (deleted(found) & inserted(found)), "unchanged rows cancel"
         state.subtract(deleted(found))
         state.update(inserted(found))
-        whole = await Follower.open(writer.place)
+        whole = await Follower.open(writer.location)
         assert +state == inserted(await whole.rest())
         assert min(state.values(), default=0) >= 0

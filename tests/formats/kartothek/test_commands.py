@@ -26,7 +26,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Commands:
 
 
 def test_a_snapshot_is_printed(writer: DatasetWriter, command: Commands) -> None:
-    found = command.tail(writer.place, "--from", "snapshot").rows
+    found = command.tail(writer.location, "--from", "snapshot").rows
     assert [(row["_change_type"], row["id"], row["name"]) for row in found] == [
         ("insert", 1, "n1"),
         ("insert", 2, "n2"),
@@ -37,7 +37,7 @@ def test_a_snapshot_is_printed(writer: DatasetWriter, command: Commands) -> None
 def test_a_version_that_nobody_kept_is_refused(
     writer: DatasetWriter, command: Commands, start: str
 ) -> None:
-    ran = command.tail(writer.place, "--from", start)
+    ran = command.tail(writer.location, "--from", start)
     assert (ran.status, ran.output) == (3, "")
     assert "there is no ledger" in ran.errors
 
@@ -46,11 +46,11 @@ def test_a_kept_version_is_printed(
     writer: DatasetWriter, command: Commands, tmp_path: Path
 ) -> None:
     ledger = ["--ledger", tmp_path / "ledger"]
-    assert command.tail(writer.place, *ledger).status == 0
+    assert command.tail(writer.location, *ledger).status == 0
     writer.commit(rows(3), without=lambda label: "n1" in label)
-    found = command.tail(writer.place, "--from", "1", *ledger).rows
+    found = command.tail(writer.location, "--from", "1", *ledger).rows
     assert [(row["_change_type"], row["id"]) for row in found] == [("delete", 1), ("insert", 3)]
-    history = command("history", writer.place, "--json", *ledger).rows
+    history = command("history", writer.location, "--json", *ledger).rows
     assert [(row["version"], row["operation"]) for row in history] == [
         (0, "first observed"),
         (1, "update"),
@@ -60,21 +60,21 @@ def test_a_kept_version_is_printed(
 
 
 def test_inspect_says_what_the_metadata_says(writer: DatasetWriter, command: Commands) -> None:
-    [found] = command("inspect", writer.place, "--json").rows
+    [found] = command("inspect", writer.location, "--json").rows
     assert (found["num_files"], found["num_rows"], found["table"]) == (2, 2, "table")
     assert found["metadata"] == {"source": "erp"}
     assert found["partition_columns"] == ["name"]
     assert (found["format"], found["capabilities"]["history"]) == ("kartothek", "none")
-    files = command("inspect", writer.place, "--files", "--json").rows
+    files = command("inspect", writer.location, "--files", "--json").rows
     assert [file["partition_values"] for file in files] == [{"name": "n1"}, {"name": "n2"}]
-    assert "first observed" in command("history", writer.place).output
+    assert "first observed" in command("history", writer.location).output
 
 
 def test_what_maintenance_would_do_is_told(writer: DatasetWriter, command: Commands) -> None:
-    ran = command("maintain", writer.place)
+    ran = command("maintain", writer.location)
     assert (ran.status, ran.errors) == (0, "")
     assert "0 files of 0 bytes are garbage" in ran.output
-    pinned = command("maintain", writer.place, "--pin", "export=0")
+    pinned = command("maintain", writer.location, "--pin", "export=0")
     assert (pinned.status, "cannot be pinned" in pinned.errors) == (2, True)
 
 
@@ -82,11 +82,11 @@ def test_a_policy_of_another_format_is_refused_once_the_format_is_known(
     writer: DatasetWriter, command: Commands, tmp_path: Path
 ) -> None:
     policy = {"checkpoint": {"every_commits": 5}, "cleanup": {"enabled": True}}
-    table = file_table(writer.place, tmp_path / "out", maintenance=policy)
+    table = file_table(writer.location, tmp_path / "out", maintenance=policy)
     ran = command("maintain", "orders", "--config", write_config(tmp_path, orders=table))
     assert ran.status == 2
     assert "maintenance.checkpoint is not a known field" in ran.errors
     assert "format kartothek, which has cleanup, not_between." in ran.errors
     # The engine of a job is a field of a format that has such a job.
-    asked = command("maintain", writer.place, "--engine", "spark")
+    asked = command("maintain", writer.location, "--engine", "spark")
     assert (asked.status, "maintenance.engine" in asked.errors) == (2, True)

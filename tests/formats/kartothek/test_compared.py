@@ -37,7 +37,7 @@ def told(batches: list[ChangeBatch]) -> list[tuple[object, ...]]:
 async def test_a_rewritten_partition_is_said_to_be_compared(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path, schema=PARTS, partition_on=["part"])
     writer.commit([row(1, 0), row(2, 1), row(3, 2)])
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.commit([row(1, 0), row(4, 0), row(5, 3)], without=lambda label: "part=2" not in label)
     end = await follower.source.latest_offset(follower.at, follower.limit)
     [group] = [group async for group in follower.source.plan(follower.at, end)]
@@ -57,7 +57,7 @@ async def test_a_rewritten_partition_is_said_to_be_compared(tmp_path: Path) -> N
 async def test_rows_of_one_key_are_an_update_in_whichever_partition(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path, schema=PARTS, partition_on=["part"])
     writer.commit([row(1, 0), row(2, 0), row(3, 1), row(4, 2)])
-    follower = await Follower.open(writer.place, "latest", identity=["id"])
+    follower = await Follower.open(writer.location, "latest", identity=["id"])
     # 1 is renamed, 2 stays, 3 moves to a partition of its own, 4 goes, 5 comes.
     writer.commit([row(1, 0, "new"), row(2, 0), row(3, 7), row(5, 0)], without=lambda _: True)
     found = told(await follower.rest())
@@ -71,15 +71,15 @@ async def test_rows_of_one_key_are_an_update_in_whichever_partition(tmp_path: Pa
             ("update_postimage", 3, 7, "n"),
         ]
     )
-    for place, change in enumerate(found):
+    for location, change in enumerate(found):
         if change[0] == "update_preimage":
-            assert found[place + 1][:2] == ("update_postimage", change[1])
+            assert found[location + 1][:2] == ("update_postimage", change[1])
 
 
 async def test_a_key_that_is_no_column_pairs_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path, schema=PARTS)
     writer.commit([row(1)])
-    follower = await Follower.open(writer.place, "latest", identity=["nope"])
+    follower = await Follower.open(writer.location, "latest", identity=["nope"])
     writer.commit([row(1, 0, "new")], without=lambda _: True)
     assert [each[0] for each in told(await follower.rest())] == ["delete", "insert"]
 
@@ -87,7 +87,7 @@ async def test_a_key_that_is_no_column_pairs_nothing(tmp_path: Path) -> None:
 async def test_one_value_spelled_in_two_ways_is_one_partition(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path, schema=PARTS, partition_on=["part"])
     writer.commit([row(1, 5)])
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     [(label, files)] = writer.partitions.items()
     [key] = files.values()
     again = key.replace("part=5/", "part=05/")
@@ -106,7 +106,7 @@ async def test_little_memory_gives_the_same_rows_in_the_same_order(
     writer = DatasetWriter(tmp_path, schema=PARTS, partition_on=["part"])
     count = 6000
     writer.commit([row(number, number % 2) for number in range(count)])
-    follower = await Follower.open(writer.place, "latest", identity=identity)
+    follower = await Follower.open(writer.location, "latest", identity=identity)
     changed = [row(number, number % 2, "b" if number % 3 == 0 else "n") for number in range(count)]
     writer.commit(changed[::-1], without=lambda _: True)
     end = await follower.source.latest_offset(follower.at, follower.limit)
@@ -130,13 +130,13 @@ async def test_a_commit_is_finished_as_it_was_begun(
     writer.commit([row(number, number) for number in range(4)])
     one = ReadLimit(max_files=1, max_bytes=1)
     follower = await Follower.open(
-        writer.place, "latest", ledger=tmp_path / "ledger", changes=begun, limit=one
+        writer.location, "latest", ledger=tmp_path / "ledger", changes=begun, limit=one
     )
     writer.commit([row(1, 1, "x"), row(8, 8), row(9, 9)], without=lambda label: "=0" not in label)
     first = await follower.step()
     other = {ChangeMode.AUTO: ChangeMode.FILES, ChangeMode.FILES: ChangeMode.AUTO}[begun]
     again = await Follower.open(
-        writer.place, "latest", ledger=tmp_path / "ledger", changes=other, identity=identity
+        writer.location, "latest", ledger=tmp_path / "ledger", changes=other, identity=identity
     )
     again.at = follower.at
     assert again.at.position > 0
@@ -154,7 +154,7 @@ async def test_replaying_updates_by_key_gives_the_next_state(tmp_path: Path, num
     writer = DatasetWriter(tmp_path / "store", schema=PARTS, partition_on=["part"])
     state: dict[int, dict[str, object]] = {n: row(n, n % 3) for n in range(12)}
     writer.commit(list(state.values()))
-    follower = await Follower.open(writer.place, ledger=tmp_path / "ledger", identity=["id"])
+    follower = await Follower.open(writer.location, ledger=tmp_path / "ledger", identity=["id"])
     replayed: dict[object, tuple[object, ...]] = {}
     for step in range(5):
         for change, *values in told(await follower.rest()):

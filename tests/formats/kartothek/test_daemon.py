@@ -30,7 +30,7 @@ def rows(*ids: int) -> Rows:
 def test_a_dataset_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     [first] = writer.commit(rows(1, 2))
-    table = file_table(writer.place, tmp_path / "out", format="kartothek")
+    table = file_table(writer.location, tmp_path / "out", format="kartothek")
     config = write_config(tmp_path, orders=table)
     run_once(config)
     writer.commit(rows(3), without=lambda label: label == first)
@@ -62,7 +62,7 @@ def test_a_dataset_is_delivered_goes_on_and_verifies(tmp_path: Path) -> None:
 def test_looking_writes_nothing(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))
-    config = write_config(tmp_path, orders=file_table(writer.place, tmp_path / "out"))
+    config = write_config(tmp_path, orders=file_table(writer.location, tmp_path / "out"))
     assert run_to_end("validate", config).returncode == 0
     assert not (tmp_path / "state/ledger").exists()
     run_once(config)
@@ -77,7 +77,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
 def test_a_lost_ledger_is_a_gap_and_no_fresh_start(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))
-    table = file_table(writer.place, tmp_path / "out")
+    table = file_table(writer.location, tmp_path / "out")
     config = write_config(tmp_path, orders=table)
     run_once(config)
     for entry in (tmp_path / "state/ledger/orders").iterdir():
@@ -97,7 +97,7 @@ def test_a_lost_ledger_is_a_gap_and_no_fresh_start(tmp_path: Path) -> None:
 def test_rows_of_collected_files_are_a_gap(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     [first] = writer.commit(rows(1))
-    table = file_table(writer.place, tmp_path / "out")
+    table = file_table(writer.location, tmp_path / "out")
     config = write_config(tmp_path, orders=table)
     run_once(config)
     writer.commit(rows(2), without=lambda label: label == first)
@@ -115,7 +115,7 @@ def test_rows_of_collected_files_are_a_gap(tmp_path: Path) -> None:
 def test_offsets_are_reset_to_the_present_state(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))
-    config = write_config(tmp_path, orders=file_table(writer.place, tmp_path / "out"))
+    config = write_config(tmp_path, orders=file_table(writer.location, tmp_path / "out"))
     run_once(config)
     writer.commit(rows(2))
     reset = run_to_end("offsets", "reset", "orders", "--to", "latest", "--config", config)
@@ -131,7 +131,7 @@ def test_offsets_are_reset_to_the_present_state(tmp_path: Path) -> None:
 def test_the_daemon_hears_of_a_commit_and_delivers_it_soon(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "store")
     writer.commit(rows(1))
-    config = write_config(tmp_path, orders=file_table(writer.place, tmp_path / "out"))
+    config = write_config(tmp_path, orders=file_table(writer.location, tmp_path / "out"))
     with daemon(config) as process:
         _wait_for(tmp_path / "out", 1)
         for number in (2, 3):

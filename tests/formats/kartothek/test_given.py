@@ -71,8 +71,10 @@ async def test_every_state_of_the_librarys_datasets_gives_the_known_changes(
             for step in dataset["states"]:
                 garbage = put_state(store, root / step["state"])
                 if follower is None:
-                    place = store / dataset["address"]
-                    follower = await Follower.open(place, ledger=tmp_path / f"ledger{store.name}")
+                    location = store / dataset["address"]
+                    follower = await Follower.open(
+                        location, ledger=tmp_path / f"ledger{store.name}"
+                    )
                 found = net(rows_of(await follower.rest()))
                 assert found == net(map(tuple, step["rows"])), (answer["table"], step["state"])
                 for name in garbage:

@@ -24,7 +24,7 @@ class ChangingDataset(ChangingTable):
 
     def __init__(self, folder: Path) -> None:
         self.writer = DatasetWriter(folder / "store", schema=SCHEMA, partition_on=["part"])
-        super().__init__(str(self.writer.place))
+        super().__init__(str(self.writer.location))
         self._next_id = 0
         self._append()
 

@@ -21,8 +21,8 @@ from tailerd.formats.maintenance import (
     TableMaintenance,
     no_readers,
 )
-from tailerd.formats.placement import place_at
-from tailerd.state.ledger import LedgerPlace
+from tailerd.formats.placement import table_location
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower, deleted
 from tests.integration.daemon.running import file_table, run_to_end, write_config
@@ -44,7 +44,7 @@ def aged(store: Path, seconds: float = 2 * DAY) -> None:
 
 
 def maintained(
-    place: Path,
+    location: Path,
     *ledgers: Path,
     is_enabled: bool = True,
     older_than: float | None = None,
@@ -53,11 +53,11 @@ def maintained(
     found = table_format("kartothek")
     assert found.maintainer is not None
     return found.maintainer.open(
-        place_at(
-            str(place),
+        table_location(
+            str(location),
             stores=Stores(),
-            commits=found.folder(str(place)),
-            ledgers=[LedgerPlace(str(each), is_read_only=True) for each in ledgers],
+            commits=found.folder(str(location)),
+            ledgers=[LedgerLocation(str(each), is_read_only=True) for each in ledgers],
         ),
         MaintenancePolicies(
             cleanup=CleanupPolicy(is_enabled=is_enabled, older_than_seconds=older_than)
@@ -74,7 +74,7 @@ async def collected(work: TableMaintenance) -> JobResult | None:
 
 
 def data_files(writer: DatasetWriter) -> set[str]:
-    return {str(path.relative_to(writer.store)) for path in writer.place.rglob("*.parquet")}
+    return {str(path.relative_to(writer.store)) for path in writer.location.rglob("*.parquet")}
 
 
 def named(writer: DatasetWriter) -> set[str]:
@@ -92,7 +92,7 @@ def writer(tmp_path: Path) -> DatasetWriter:
 
 
 async def test_what_nothing_names_goes_once(writer: DatasetWriter) -> None:
-    work = maintained(writer.place)
+    work = maintained(writer.location)
     done = await collected(work)
     assert done is not None
     assert (done.outcome, done.files) == ("deleted", 1)
@@ -103,19 +103,19 @@ async def test_what_nothing_names_goes_once(writer: DatasetWriter) -> None:
 async def test_young_files_stay_until_their_time(writer: DatasetWriter) -> None:
     [orphan] = data_files(writer) - named(writer)
     os.utime(writer.path(orphan))
-    assessment = await maintained(writer.place).assessment()
+    assessment = await maintained(writer.location).assessment()
     [decision] = assessment.decisions
     assert not decision.is_due
     assert decision.due_ms is not None
     assert abs(decision.due_ms / 1000 - time.time() - DAY) < 60
     aged(writer.store)
-    assert await collected(maintained(writer.place, older_than=3 * DAY)) is None
+    assert await collected(maintained(writer.location, older_than=3 * DAY)) is None
     assert orphan in data_files(writer)
 
 
 async def test_no_wish_shortens_the_grace(writer: DatasetWriter) -> None:
     aged(writer.store, DAY / 2)
-    assert await collected(maintained(writer.place, older_than=1)) is None
+    assert await collected(maintained(writer.location, older_than=1)) is None
 
 
 async def test_files_of_indices_and_other_files_stay(writer: DatasetWriter) -> None:
@@ -126,7 +126,7 @@ async def test_files_of_indices_and_other_files_stay(writer: DatasetWriter) -> N
     writer.indices = {"id": index}
     writer.store_metadata()
     aged(writer.store)
-    done = await collected(maintained(writer.place))
+    done = await collected(maintained(writer.location))
     assert done is not None
     assert done.files == 2
     assert data_files(writer) == named(writer) | {index}
@@ -136,10 +136,10 @@ async def test_files_of_indices_and_other_files_stay(writer: DatasetWriter) -> N
 async def test_rows_that_a_pipeline_has_yet_to_read_stay(tmp_path: Path) -> None:
     writer, ledger = DatasetWriter(tmp_path / "store"), tmp_path / "ledger"
     writer.commit(rows(1))
-    follower = await Follower.open(writer.place, "latest", ledger=ledger)
+    follower = await Follower.open(writer.location, "latest", ledger=ledger)
     writer.commit(rows(2), without=lambda _: True)
     aged(writer.store)
-    work = maintained(writer.place, tmp_path / "another", ledger)
+    work = maintained(writer.location, tmp_path / "another", ledger)
     [decision] = (await work.assessment()).decisions
     assert not decision.is_due
     assert "kept for pipelines" in decision.reason
@@ -150,7 +150,7 @@ async def test_rows_that_a_pipeline_has_yet_to_read_stay(tmp_path: Path) -> None
 
 
 async def test_what_is_named_again_before_it_goes_stays(writer: DatasetWriter) -> None:
-    work = maintained(writer.place)
+    work = maintained(writer.location)
     assessment = await work.assessment()
     [orphan] = data_files(writer) - named(writer)
     writer.partitions["again"] = {"table": orphan}
@@ -164,7 +164,7 @@ async def test_a_reader_that_is_not_known_yet_forbids_it(writer: DatasetWriter) 
     async def unknown(_: str) -> RetentionFloor:
         return RetentionFloor(obstacle="orders has not delivered anything yet.")
 
-    assessment = await maintained(writer.place, floor=unknown).assessment()
+    assessment = await maintained(writer.location, floor=unknown).assessment()
     [decision] = assessment.decisions
     assert not decision.is_due
     assert "has not delivered" in decision.reason
@@ -174,9 +174,9 @@ async def test_links_are_not_followed(writer: DatasetWriter, tmp_path: Path) -> 
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "mine.parquet").write_bytes(b"x")
-    (writer.place / "table/link").symlink_to(outside)
+    (writer.location / "table/link").symlink_to(outside)
     aged(tmp_path)
-    done = await collected(maintained(writer.place))
+    done = await collected(maintained(writer.location))
     assert done is not None
     assert done.files == 1
     assert (outside / "mine.parquet").exists()
@@ -186,7 +186,7 @@ async def test_links_are_not_followed(writer: DatasetWriter, tmp_path: Path) -> 
 def test_the_command_tells_why_and_deletes_when_it_is_asked_to(
     tmp_path: Path, writer: DatasetWriter
 ) -> None:
-    table = file_table(writer.place, tmp_path / "out")
+    table = file_table(writer.location, tmp_path / "out")
     config = write_config(tmp_path, orders=table)
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     maintenance = {"cleanup": {"enabled": True}}
@@ -206,7 +206,7 @@ def test_the_command_tells_why_and_deletes_when_it_is_asked_to(
 @pytest.mark.full
 def test_the_daemon_collects_by_policy(tmp_path: Path, writer: DatasetWriter) -> None:
     maintenance = {"cleanup": {"enabled": True}}
-    table = file_table(writer.place, tmp_path / "out")
+    table = file_table(writer.location, tmp_path / "out")
     config = write_config(tmp_path, orders={**table, "maintenance": maintenance})
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     assert data_files(writer) == named(writer)

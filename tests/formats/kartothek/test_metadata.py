@@ -97,7 +97,7 @@ async def test_a_file_in_the_middle_of_being_written_is_read_once_it_is_whole(
 ) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit([ROW])
-    follower = await Follower.open(writer.place, "latest")
+    follower = await Follower.open(writer.location, "latest")
     writer.write([{"id": 2, "name": "n2"}])
     whole = writer.encoded(writer.content())
     writer.metadata_path.write_bytes(whole[:-10])
@@ -130,7 +130,7 @@ async def test_datasets_whose_names_begin_alike_are_told_apart(tmp_path: Path) -
     short, long = DatasetWriter(tmp_path, "ds"), DatasetWriter(tmp_path, "ds2")
     short.commit([ROW])
     long.commit([{"id": 7, "name": "x"}])
-    follower = await Follower.open(short.place)
+    follower = await Follower.open(short.location)
     assert list(inserted(await follower.rest())) == [("1", "'n1'")]
 
 
@@ -141,21 +141,21 @@ async def test_a_table_is_named_where_there_are_several(tmp_path: Path) -> None:
     first.partitions |= second.partitions
     first.store_metadata()
     with pytest.raises(UsageError) as error:
-        await opened(first.place)
-    assert f"{first.place}/a or {first.place}/b" in str(error.value)
-    follower = await Follower.open(first.place / "b")
+        await opened(first.location)
+    assert f"{first.location}/a or {first.location}/b" in str(error.value)
+    follower = await Follower.open(first.location / "b")
     assert list(inserted(await follower.rest())) == [("7", "'x'")]
-    assert (await find_format(str(first.place / "b"), stores=Stores())).name == "kartothek"
+    assert (await find_format(str(first.location / "b"), stores=Stores())).name == "kartothek"
 
 
 async def test_a_place_of_two_formats_asks_which_is_meant(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit([ROW])
-    TableBuilder(writer.place).append([ROW])
+    TableBuilder(writer.location).append([ROW])
     with pytest.raises(ConfigError) as error:
-        await open_table(str(writer.place), OpenRequest())
+        await open_table(str(writer.location), OpenRequest())
     assert "delta, kartothek" in str(error.value)
-    assert (await opened(writer.place)).table_id.startswith("ds@")
+    assert (await opened(writer.location)).table_id.startswith("ds@")
 
 
 async def test_rights_that_end_at_a_tables_folder_suffice_for_other_formats(

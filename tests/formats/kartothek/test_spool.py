@@ -27,7 +27,7 @@ def links(ledger: Path) -> int:
 async def test_rows_of_collected_files_come_all_the_same(tmp_path: Path) -> None:
     writer, ledger = DatasetWriter(tmp_path / "store"), tmp_path / "ledger"
     [first] = writer.commit(rows(1, 2))
-    follower = await Follower.open(writer.place, ledger=ledger, spool="link")
+    follower = await Follower.open(writer.location, ledger=ledger, spool="link")
     await follower.rest()
     [second] = writer.commit(rows(2, 3), without=first.__eq__)
     writer.collect_garbage()
@@ -35,7 +35,7 @@ async def test_rows_of_collected_files_come_all_the_same(tmp_path: Path) -> None
     assert (deleted(found), inserted(found)) == (keys(1), keys(3))
     assert links(ledger) == 1, "what no kept state names is linked no more"
     # Another process goes on with what this one linked.
-    again = await Follower.open(writer.place, "latest", ledger=ledger, spool="link")
+    again = await Follower.open(writer.location, "latest", ledger=ledger, spool="link")
     writer.commit(without=second.__eq__)
     writer.collect_garbage()
     assert deleted(await again.rest()) == keys(2, 3)
@@ -45,10 +45,10 @@ async def test_rows_of_collected_files_come_all_the_same(tmp_path: Path) -> None
 async def test_a_symbolic_link_in_a_dataset_is_not_linked(tmp_path: Path) -> None:
     writer, ledger = DatasetWriter(tmp_path / "store"), tmp_path / "ledger"
     writer.commit(rows(1))
-    [path] = writer.place.rglob("*.parquet")
+    [path] = writer.location.rglob("*.parquet")
     path.rename(tmp_path / "elsewhere.parquet")
     path.symlink_to(tmp_path / "elsewhere.parquet")
-    await Follower.open(writer.place, ledger=ledger, spool="link")
+    await Follower.open(writer.location, ledger=ledger, spool="link")
     assert links(ledger) == 0
 
 
@@ -62,4 +62,4 @@ async def test_what_cannot_be_spooled_is_refused(
     writer.commit(rows(1))
     ledger = tmp_path / "ledger" if has_ledger else None
     with pytest.raises(ConfigError):
-        await Follower.open(writer.place, ledger=ledger, spool=spool)
+        await Follower.open(writer.location, ledger=ledger, spool=spool)

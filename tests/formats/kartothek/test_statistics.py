@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailerd.formats.detect import table_format
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import PendingWork, TableStatistics
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower
 from tests.tables.dataset_writer import DatasetWriter, Rows
@@ -17,12 +17,14 @@ def rows(*ids: int) -> Rows:
     return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
-def measured(place: Path, ledger: Path | None = None) -> TableStatistics:
+def measured(location: Path, ledger: Path | None = None) -> TableStatistics:
     found = table_format("kartothek")
     assert found.statistics is not None
-    kept = None if ledger is None else LedgerPlace(str(ledger))
+    kept = None if ledger is None else LedgerLocation(str(ledger))
     return found.statistics(
-        place_at(str(place), stores=Stores(), commits=found.folder(str(place)), ledger=kept)
+        table_location(
+            str(location), stores=Stores(), commits=found.folder(str(location)), ledger=kept
+        )
     )
 
 
@@ -34,8 +36,8 @@ def stored(writer: DatasetWriter) -> list[int]:
 async def test_files_bytes_and_rows_follow_the_commits(tmp_path: Path) -> None:
     writer, ledger = DatasetWriter(tmp_path / "store"), tmp_path / "ledger"
     [first] = writer.commit(rows(1, 2, 3))
-    follower = await Follower.open(writer.place, "latest", ledger=ledger)
-    found = measured(writer.place, ledger)
+    follower = await Follower.open(writer.location, "latest", ledger=ledger)
+    found = measured(writer.location, ledger)
     await found.open(0, first=follower.at, next_up=follower.at)
     assert found.is_of(follower.at.table_id)
     writer.commit(rows(4, 5), without=lambda label: label == first)
@@ -60,8 +62,8 @@ async def test_a_snapshot_that_is_given_in_part_has_files_left(tmp_path: Path) -
     writer, ledger = DatasetWriter(tmp_path / "store"), tmp_path / "ledger"
     for number in range(3):
         writer.commit(rows(number))
-    follower = await Follower.open(writer.place, ledger=ledger)
-    found = measured(writer.place, ledger)
+    follower = await Follower.open(writer.location, ledger=ledger)
+    found = measured(writer.location, ledger)
     at = follower.at.at(1)
     await found.open(0, first=at, next_up=at)
     left = found.pending(at)
@@ -71,6 +73,6 @@ async def test_a_snapshot_that_is_given_in_part_has_files_left(tmp_path: Path) -
 async def test_without_a_ledger_it_is_measured_as_it_is(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit(rows(1, 2))
-    found = measured(writer.place)
+    found = measured(writer.location)
     await found.open(0, first=None, next_up=None)
     assert (found.size().files, found.size().rows, found.version) == (1, 2, 0)

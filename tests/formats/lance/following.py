@@ -13,7 +13,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -22,7 +22,7 @@ Change = tuple[str, Row]
 
 
 async def opened(
-    place: Path | str,
+    location: Path | str,
     *,
     changes: ChangeMode = ChangeMode.AUTO,
     columns: Sequence[str] | None = None,
@@ -39,9 +39,9 @@ async def opened(
         identity=identity,
         allowed_paths=allowed,
         net_above=net_above,
-        ledger=None if ledger is None else LedgerPlace(str(ledger)),
+        ledger=None if ledger is None else LedgerLocation(str(ledger)),
     )
-    return await open_table(str(place), request, "lance")
+    return await open_table(str(location), request, "lance")
 
 
 async def batches(

@@ -27,9 +27,9 @@ class RandomTable:
         seed: Makes the same changes again, as far as the library does.
     """
 
-    def __init__(self, place: Path, seed: int, *, stable_ids: bool, version: str | None) -> None:
+    def __init__(self, location: Path, seed: int, *, stable_ids: bool, version: str | None) -> None:
         self.random = random.Random(seed)
-        self.writer = LanceWriter(place, stable_ids=stable_ids, version=version)
+        self.writer = LanceWriter(location, stable_ids=stable_ids, version=version)
         self.done: list[str] = []
         self._next = 0
         self._columns = 0
@@ -153,7 +153,7 @@ class RandomTable:
         changed, fields = fragment.update_columns(some, left_on="id", right_on="id")
         operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
         lance.LanceDataset.commit(
-            str(self.writer.place), operation, read_version=self.dataset.version
+            str(self.writer.location), operation, read_version=self.dataset.version
         )
 
     def state(self, version: int) -> list[Row]:

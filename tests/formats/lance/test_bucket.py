@@ -22,7 +22,7 @@ from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.tables.lance_writer import LanceWriter
 
 
-def written(server: S3Server, place: str) -> LanceWriter:
+def written(server: S3Server, location: str) -> LanceWriter:
     """A table whose writer goes past the proxy."""
     options = {
         "aws_endpoint": server.endpoint,
@@ -31,7 +31,7 @@ def written(server: S3Server, place: str) -> LanceWriter:
         "aws_access_key_id": ACCESS_KEY,
         "aws_secret_access_key": SECRET_KEY,
     }
-    writer = LanceWriter(place, options=options, stable_ids=True)
+    writer = LanceWriter(location, options=options, stable_ids=True)
     writer.append(rows(*range(5)))
     return writer
 
@@ -41,10 +41,10 @@ async def test_changes_come_from_a_bucket_and_a_look_at_rest_is_one_request(
     s3_moto: S3Server,
     bucket: str,  # noqa: F811
 ) -> None:
-    place = f"s3://{bucket}/lake/t"
-    writer = written(s3_moto, place)
-    assert (await find_format(place, stores=Stores())).name == "lance"
-    source = await opened(place)
+    location = f"s3://{bucket}/lake/t"
+    writer = written(s3_moto, location)
+    assert (await find_format(location, stores=Stores())).name == "lance"
+    source = await opened(location)
     found, at = await rest(source, await source.initial_offset("snapshot"))
     assert len(changes(found)) == 5
     proxy.forget()
@@ -61,11 +61,11 @@ async def test_many_versions_are_planned_with_a_request_each(
     s3_moto: S3Server,
     bucket: str,  # noqa: F811
 ) -> None:
-    place = f"s3://{bucket}/lake/t"
-    writer = written(s3_moto, place)
+    location = f"s3://{bucket}/lake/t"
+    writer = written(s3_moto, location)
     for number in range(6):
         writer.append(rows(10 + number))
-    source = await opened(place)
+    source = await opened(location)
     begin = await source.offset_at(Version(2))
     proxy.forget()
     groups = [each async for each in source.plan(begin, await source.initial_offset("latest"))]
@@ -81,12 +81,12 @@ def test_a_daemon_delivers_a_table_from_a_bucket(
     bucket: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    place = f"s3://{bucket}/lake/t"
-    writer = written(s3_moto, place)
+    location = f"s3://{bucket}/lake/t"
+    writer = written(s3_moto, location)
     config = write_tables_config(
         tmp_path,
         s3_moto,
-        {"orders": place},
+        {"orders": location},
         options={"from": "snapshot", "format": "lance"},
         state=f"s3://{s3_moto.new_bucket()}/state",
     )

@@ -28,10 +28,10 @@ def rows(*ids: int) -> Rows:
 
 
 async def commit(
-    place: Path, version: int, *, limit: BatchLimit | None = None, **options: Any
+    location: Path, version: int, *, limit: BatchLimit | None = None, **options: Any
 ) -> list[ChangeBatch]:
     """Read the changes of one version."""
-    source = await opened(place, **options)
+    source = await opened(location, **options)
     begin = await source.offset_at(Version(version))
     return await batches(source, begin, begin.after_version(source), limit)
 
@@ -106,7 +106,7 @@ async def test_a_rewrite_whose_transaction_is_gone_is_compared(tmp_path: Path) -
     assert pairs(await commit(tmp_path / "t", head)) == []
 
 
-def forget_transactions(place: Path) -> None:
+def forget_transactions(location: Path) -> None:
     """Take away what a manifest says of its transaction, as old releases wrote none."""
     from tailerd.formats.lance.protocol.wire import fields
     from tests.formats.lance.wire_format import message, rewritten
@@ -114,7 +114,7 @@ def forget_transactions(place: Path) -> None:
     def without(body: bytes) -> bytes:
         return message((n, v) for n, v in fields(body) if n not in (12, 21))
 
-    for path in (place / "_versions").glob("*.manifest"):
+    for path in (location / "_versions").glob("*.manifest"):
         rewritten(path, without)
 
 
@@ -250,8 +250,8 @@ async def test_many_and_few_deleted_rows_come_in_order_with_their_places(
     missing_version = [n for n in range(100, count) if n % share == 1]
     assert [number for _, number, _ in pairs(found)] == missing_version
     assert max(batch.num_rows for batch in found) <= 700
-    places = [each.rpartition(".")[2] for batch in found for each in _ids(batch)]
-    assert places == [str(n) for n in missing_version]
+    locations = [each.rpartition(".")[2] for batch in found for each in _ids(batch)]
+    assert locations == [str(n) for n in missing_version]
 
 
 def _ids(batch: ChangeBatch) -> list[str]:
@@ -306,8 +306,8 @@ def nested(tmp_path: Path, **options: Any) -> LanceWriter:
     return writer
 
 
-async def net(place: Path, **options: Any) -> list[tuple[str, Any]]:
-    source = await opened(place, changes=ChangeMode.NET, **options)
+async def net(location: Path, **options: Any) -> list[tuple[str, Any]]:
+    source = await opened(location, changes=ChangeMode.NET, **options)
     begin = await source.offset_at(Version(2))
     found: list[tuple[str, Any]] = []
     while True:

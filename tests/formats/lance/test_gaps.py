@@ -22,9 +22,9 @@ def rows(*ids: int) -> Rows:
     return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
-def written(place: Path, commits: int = 6) -> LanceWriter:
+def written(location: Path, commits: int = 6) -> LanceWriter:
     """Version 1 has rows 0 and 1; each further version one more row."""
-    writer = LanceWriter(place)
+    writer = LanceWriter(location)
     writer.append(rows(0, 1))
     for number in range(2, commits + 1):
         writer.append(rows(number))

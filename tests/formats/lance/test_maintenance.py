@@ -21,7 +21,7 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
     RetentionFloor,
 )
-from tailerd.formats.placement import TablePlace, place_at
+from tailerd.formats.placement import TableLocation, table_location
 from tailerd.storage.stores import Stores
 from tests.formats.lance.following import changes_from, kinds, opened
 from tests.formats.lance.test_gaps import rows, written
@@ -29,12 +29,12 @@ from tests.formats.lance.test_gaps import rows, written
 CLEANING = CleanupPolicy(is_enabled=True, older_than_seconds=0.0)
 
 
-def at(place: Path) -> TablePlace:
-    return place_at(str(place), stores=Stores())
+def at(location: Path) -> TableLocation:
+    return table_location(str(location), stores=Stores())
 
 
 def maintained(
-    place: Path,
+    location: Path,
     *,
     needed: int | None = None,
     cleanup: CleanupPolicy = CLEANING,
@@ -45,7 +45,7 @@ def maintained(
         return RetentionFloor(from_version=needed, obstacle=obstacle)
 
     policies = MaintenancePolicies(jobs=json.dumps(jobs), cleanup=cleanup)
-    return LanceMaintenance(at(place), policies, SystemClock(), floor)
+    return LanceMaintenance(at(location), policies, SystemClock(), floor)
 
 
 def decided(assessment: LogAssessment, job: str) -> Decision:

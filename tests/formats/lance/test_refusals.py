@@ -33,8 +33,8 @@ from tests.tables.lance_writer import LanceWriter
 ROWS = [{"id": number, "name": f"n{number}"} for number in range(4)]
 
 
-def newest(place: Path) -> Path:
-    return min((place / "_versions").glob("*.manifest"))
+def newest(location: Path) -> Path:
+    return min((location / "_versions").glob("*.manifest"))
 
 
 async def test_flags_that_are_not_known_are_named(tmp_path: Path) -> None:

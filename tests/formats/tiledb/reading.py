@@ -11,7 +11,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
-from tailerd.state.ledger import LedgerPlace
+from tailerd.state.ledger import LedgerLocation
 from tests.formats.tiledb.arrays import Row, plain
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -19,8 +19,8 @@ PLUS = (ChangeType.INSERT.value, ChangeType.UPDATE_POSTIMAGE.value)
 
 
 async def opened(path: Path, ledger: Path | None = None, **options: object) -> ChangeSource:
-    place = None if ledger is None else LedgerPlace(str(ledger))
-    return await open_table(str(path), OpenRequest(ledger=place, options=options), "tiledb")
+    location = None if ledger is None else LedgerLocation(str(ledger))
+    return await open_table(str(path), OpenRequest(ledger=location, options=options), "tiledb")
 
 
 async def batches(source: ChangeSource, start: Offset, end: Offset) -> list[ChangeBatch]:

@@ -28,7 +28,7 @@ class Mirror:
     def __init__(self, server: S3Server, name: str, path: Path) -> None:
         self.path = path
         self._server, self._bucket = server, name
-        self.place = f"s3://{name}/lake/array"
+        self.location = f"s3://{name}/lake/array"
         arrays.create_named(path)
 
     def copy(self) -> None:
@@ -47,8 +47,8 @@ def mirror(s3_moto: S3Server, bucket: str, tmp_path: Path) -> Mirror:  # noqa: F
 
 
 async def test_changes_come_from_a_bucket(proxy: FaultProxy, mirror: Mirror) -> None:  # noqa: F811
-    assert (await find_format(mirror.place, stores=Stores())).name == "tiledb"
-    source = await open_table(mirror.place, OpenRequest())
+    assert (await find_format(mirror.location, stores=Stores())).name == "tiledb"
+    source = await open_table(mirror.location, OpenRequest())
     assert await snapshot(source, 1000) == Counter([(1, "n1"), (2, "n2")])
     latest = await source.initial_offset("latest")
     proxy.forget()
@@ -69,7 +69,7 @@ def test_a_daemon_reads_an_array_in_a_bucket_by_its_configuration(
     config = write_tables_config(
         tmp_path,
         s3_moto,
-        {"orders": mirror.place},
+        {"orders": mirror.location},
         options={"from": "snapshot", "format": "tiledb"},
         state=f"s3://{s3_moto.new_bucket()}/state",
     )

@@ -25,7 +25,7 @@ from tests.integration.daemon.running import (
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def location(tmp_path: Path) -> Path:
     """Rows 1 and 2 at 1000."""
     found = tmp_path / "array"
     arrays.create_named(found)
@@ -36,11 +36,11 @@ def place(tmp_path: Path) -> Path:
 FIRST = Counter([("insert", 1, 1000), ("insert", 2, 1000)])
 
 
-def test_an_array_is_delivered_goes_on_and_verifies(place: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, orders=file_table(place, tmp_path / "out"))
+def test_an_array_is_delivered_goes_on_and_verifies(location: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, orders=file_table(location, tmp_path / "out"))
     run_once(config)
-    arrays.delete(place, 2000, "id == 1")
-    arrays.write_named(place, 3000, [3])
+    arrays.delete(location, 2000, "id == 1")
+    arrays.write_named(location, 3000, [3])
     run_once(config)
     later = [("delete", 1, 2000), ("insert", 3, 3000)]
     assert changes(delivered(tmp_path / "out")) == FIRST + Counter(later)
@@ -53,13 +53,13 @@ def test_an_array_is_delivered_goes_on_and_verifies(place: Path, tmp_path: Path)
     assert len(list((tmp_path / "state/ledger/orders").iterdir())) == 1
 
 
-def test_the_daemon_hears_of_commits_and_delivers_late_ones(place: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, orders=file_table(place, tmp_path / "out"))
+def test_the_daemon_hears_of_commits_and_delivers_late_ones(location: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, orders=file_table(location, tmp_path / "out"))
     with daemon(config) as process:
         eventually(lambda: len(delivered(tmp_path / "out")) == 2, 60)
-        arrays.write_named(place, 3000, [3])
+        arrays.write_named(location, 3000, [3])
         eventually(lambda: len(delivered(tmp_path / "out")) == 3, 60)
-        arrays.write_named(place, 2000, [4])
+        arrays.write_named(location, 2000, [4])
         eventually(lambda: len(delivered(tmp_path / "out")) == 4, 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -70,13 +70,13 @@ def test_the_daemon_hears_of_commits_and_delivers_late_ones(place: Path, tmp_pat
 
 @pytest.mark.full
 def test_history_that_was_merged_is_a_gap_that_the_policy_crosses(
-    place: Path, tmp_path: Path
+    location: Path, tmp_path: Path
 ) -> None:
-    table = file_table(place, tmp_path / "out")
+    table = file_table(location, tmp_path / "out")
     config = write_config(tmp_path, orders=table)
     run_once(config)
-    arrays.write_named(place, 2000, [3])
-    arrays.forget_times(place, 500, 2000)
+    arrays.write_named(location, 2000, [3])
+    arrays.forget_times(location, 500, 2000)
     done = run_to_end("run", "--config", config, "--once")
     assert done.returncode == 3, done.stderr
     assert "missing_version" in done.stderr
@@ -103,10 +103,12 @@ NEVER_FORKED = """
 
 
 @pytest.mark.parametrize("command", ["tail", "run"])
-def test_no_process_that_used_the_library_forks(place: Path, tmp_path: Path, command: str) -> None:
-    table = file_table(place, tmp_path / "out", maintenance={"cleanup": {"enabled": True}})
+def test_no_process_that_used_the_library_forks(
+    location: Path, tmp_path: Path, command: str
+) -> None:
+    table = file_table(location, tmp_path / "out", maintenance={"cleanup": {"enabled": True}})
     config = write_config(tmp_path, orders=table)
-    words = ["tail", str(place), "--from", "snapshot", "--once"]
+    words = ["tail", str(location), "--from", "snapshot", "--once"]
     if command == "run":
         words = ["run", "--config", str(config), "--once"]
     program = "\n".join(line.removeprefix("    ") for line in NEVER_FORKED.splitlines())
@@ -123,15 +125,15 @@ def test_no_process_that_used_the_library_forks(place: Path, tmp_path: Path, com
     assert "used True forked 0" in done.stderr
 
 
-def test_history_and_inspect_show_an_array(place: Path) -> None:
-    arrays.delete(place, 2000, "id == 1")
-    done = run_to_end("history", place, "--json")
+def test_history_and_inspect_show_an_array(location: Path) -> None:
+    arrays.delete(location, 2000, "id == 1")
+    done = run_to_end("history", location, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["version"], row["operation"]) for row in found] == [
         (1000, "write"),
         (2000, "delete"),
     ]
-    done = run_to_end("inspect", place, "--json", "--version", "1500")
+    done = run_to_end("inspect", location, "--json", "--version", "1500")
     shown = json.loads(done.stdout)
     assert (shown["num_rows"], shown["format"], shown["kind"]) == (
         2,

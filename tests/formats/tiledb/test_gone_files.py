@@ -23,7 +23,7 @@ GONE = "IO Error: Cannot get file size of 'a.meta'; No such file or directory"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> str:
+def location(tmp_path: Path) -> str:
     arrays.create_named(tmp_path / "array")
     arrays.write_named(tmp_path / "array", 1000, [1, 2])
     return str(tmp_path / "array")
@@ -45,27 +45,27 @@ def failing(monkeypatch: pytest.MonkeyPatch, text: str, times: int) -> list[str]
 
 
 def test_an_array_is_opened_again_where_a_file_was_merged_away(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = failing(monkeypatch, GONE, times=4)
-    with open_array(place, Stores(), 0, 2000) as array:
+    with open_array(location, Stores(), 0, 2000) as array:
         assert array.nonempty_domain() is not None
     assert len(calls) == 5
 
 
 def test_what_stays_away_is_looked_for_again_later(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = failing(monkeypatch, GONE, times=100)
-    with pytest.raises(LogCleanedUpError) as found, open_array(place, Stores(), 0, 2000):
+    with pytest.raises(LogCleanedUpError) as found, open_array(location, Stores(), 0, 2000):
         pass
     assert found.value.retryable
     assert len(calls) == 5
 
 
-def test_what_is_broken_stays_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_broken_stays_so(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = failing(monkeypatch, "Checksum mismatch for filter", times=100)
-    with pytest.raises(UnreadableDataFileError), open_array(place, Stores(), 0, 2000):
+    with pytest.raises(UnreadableDataFileError), open_array(location, Stores(), 0, 2000):
         pass
     assert len(calls) == 1
 

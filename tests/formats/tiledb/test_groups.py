@@ -74,7 +74,7 @@ def test_a_group_in_a_bucket_is_one_too(
 
 async def test_init_finds_the_arrays_and_not_the_group(group: Path) -> None:
     found = await find_tables(str(group.parent), Stores())
-    assert [(table.place, table.format) for table in found.tables] == [
+    assert [(table.location, table.format) for table in found.tables] == [
         (f"{group}/first", "tiledb"),
         (f"{group}/second", "tiledb"),
     ]

@@ -19,7 +19,7 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
     RetentionFloor,
 )
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.formats.tiledb.maintenance import ArrayMaintenance
 from tailerd.storage.stores import Stores
 from tests.formats.tiledb import arrays
@@ -35,7 +35,7 @@ def work(
         return RetentionFloor(from_version=floor)
 
     return ArrayMaintenance(
-        place_at(str(path), stores=Stores()),
+        table_location(str(path), stores=Stores()),
         MaintenancePolicies(jobs=json.dumps(jobs), cleanup=CleanupPolicy(is_enabled=cleans)),
         SystemClock(),
         ask,

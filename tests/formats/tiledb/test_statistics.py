@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.detect import table_format
-from tailerd.formats.placement import place_at
+from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import PendingWork, TableStatistics
 from tailerd.storage.stores import Stores
 from tests.formats.tiledb import arrays
@@ -17,7 +17,9 @@ from tests.formats.tiledb.reading import opened
 def measured(path: Path) -> TableStatistics:
     found = table_format("tiledb")
     assert found.statistics is not None
-    return found.statistics(place_at(str(path), stores=Stores(), commits=found.folder(str(path))))
+    return found.statistics(
+        table_location(str(path), stores=Stores(), commits=found.folder(str(path)))
+    )
 
 
 def fragment_bytes(path: Path, *times: int) -> int:

@@ -46,7 +46,7 @@ def test_a_backlog_comes_as_one_difference_and_is_verified(
 def test_a_format_without_differences_refuses_them(tmp_path: Path) -> None:
     dataset = DatasetWriter(tmp_path / "store")
     dataset.commit([{"id": 1, "name": "a"}])
-    table = file_table(dataset.place, tmp_path / "out", on_gap="net")
+    table = file_table(dataset.location, tmp_path / "out", on_gap="net")
     done = run_to_end("run", "--config", write_config(tmp_path, orders=table), "--once")
     assert done.returncode == 3
     assert "cannot be given as one difference" in done.stderr

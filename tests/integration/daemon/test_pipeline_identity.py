@@ -1,7 +1,7 @@
 """One name, one offset, wrongly shared; and engines, which go on from each other's offsets.
 
-A pipeline is a daemon's name, a table's name, and the place of its sink. What one pipeline saved no
-other goes on from without being told to.
+A pipeline is a daemon's name, a table's name, and the location of its sink. What one pipeline saved
+no other goes on from without being told to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IDENTITIES = st.builds(
     table=TEXTS,
     sink=st.just("kafka"),
     cluster=TEXTS,
-    place=st.text("ab/{}:._-", min_size=1, max_size=300),
+    location=st.text("ab/{}:._-", min_size=1, max_size=300),
 )
 
 
@@ -98,19 +98,19 @@ def test_two_configurations_over_one_table_into_two_topics_both_get_the_whole_ta
 ) -> None:
     table = filled(tmp_path / "orders", [1, 2], [3])
     offsets = topics.new_name("offsets")
-    places = [topics.create(), topics.create()]
+    locations = [topics.create(), topics.create()]
     configs = [
         configured(
-            tmp_path / place, table, into(kafka_broker, topics, place, offsets_topic=offsets)
+            tmp_path / location, table, into(kafka_broker, topics, location, offsets_topic=offsets)
         )
-        for place in places
+        for location in locations
     ]
     for config in configs:
         assert command("run", "--config", config, "--once").status == 0
     append(table, 4)
     for config in reversed(configs):
         assert command("run", "--config", config, "--once").status == 0
-    assert [ids_in(kafka_broker, place) for place in places] == [[1, 2, 3, 4]] * 2
+    assert [ids_in(kafka_broker, location) for location in locations] == [[1, 2, 3, 4]] * 2
 
 
 @pytest.mark.kafka
@@ -292,5 +292,5 @@ def test_a_saved_offset_is_read_back_whole_with_its_mark(
         epoch=epoch,
         topics={"orders": "an id"},
     )
-    assert SavedOffset.from_json(saved.to_json(), place="The record", fix="") == saved
+    assert SavedOffset.from_json(saved.to_json(), location="The record", fix="") == saved
     assert replace(saved.offset, mark="").order == saved.offset.order

@@ -301,11 +301,11 @@ class Follower:
             assert len(found) == len(set(ids)) == len(set(changes)), "an id is of one change"
 
     def _is_in_order(self, records: list[Record]) -> None:
-        places: dict[int, int] = {}
+        locations: dict[int, int] = {}
         newest: dict[int, list[int]] = {}
         for record in records:
             row, _, version = change_of(record)
-            assert places.setdefault(row, record.partition) == record.partition
+            assert locations.setdefault(row, record.partition) == record.partition
             seen = newest.setdefault(row, [])
             # A repeated delivery begins again at an older version; what is new to a reader comes
             # in order.

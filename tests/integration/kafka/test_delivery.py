@@ -16,7 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError, SinkFencedError, SinkRefusedError
 from tailerd.sinks.base import Delivery
@@ -84,7 +84,7 @@ class Place:
 
 
 @pytest.fixture
-def place(kafka_broker: Broker, topics: Topics) -> Place:
+def location(kafka_broker: Broker, topics: Topics) -> Place:
     return Place(kafka_broker, topics)
 
 
@@ -108,7 +108,7 @@ def rows_of(version: int, change: ChangeType = ChangeType.INSERT, **columns: Any
         version=Version(version),
         timestamp_us=1_700_000_000_123_456,
         change_source=ChangeSourceKind.FILES,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 
@@ -129,72 +129,72 @@ def commit(version: int, *batches: ChangeBatch) -> Delivery:
     return delivery(offset(version), offset(version + 1), *batches)
 
 
-async def kept(sink: KafkaSink, place: Place) -> int | None:
+async def kept(sink: KafkaSink, location: Place) -> int | None:
     """Return the version of the saved offset."""
     assert sink.offsets is not None
-    saved = await sink.offsets.load(place.topic)
+    saved = await sink.offsets.load(location.topic)
     return None if saved is None else saved.offset.version
 
 
-async def test_records_have_key_headers_and_the_time_of_the_commit(place: Place) -> None:
-    place.create()
+async def test_records_have_key_headers_and_the_time_of_the_commit(location: Place) -> None:
+    location.create()
     headers = {"origin": "lake", "version": "{table}/{commit_version}"}
-    async with place.open(key=["id"], headers=headers, event_ids=True) as sink:
+    async with location.open(key=["id"], headers=headers, event_ids=True) as sink:
         await sink.write(commit(0, ids_of(0, 7)))
-    [record] = place.read()
+    [record] = location.read()
     assert record.key == b'{"id":7}'
     assert record.timestamp_ms == 1_700_000_000_123
     assert record.headers == (
         ("origin", b"lake"),
-        ("version", f"{place.topic}/0".encode()),
+        ("version", f"{location.topic}/0".encode()),
         ("tailerd.id", b"id-1/0/0.0"),
     )
     assert json.loads(record.value or b"")["_commit_version"] == 0
 
 
 async def test_headers_stay_with_their_rows_where_a_batch_is_larger_than_what_is_built_at_once(
-    place: Place,
+    location: Place,
 ) -> None:
-    place.create()
+    location.create()
     # Twice what `BatchProducer` lays out at once.
     wide = rows_of(0, id=list(range(160)), text=["x" * 100_000] * 160)
-    async with place.open(key=["id"], event_ids=True) as sink:
+    async with location.open(key=["id"], event_ids=True) as sink:
         await sink.write(commit(0, wide))
-    found = {record.key: dict(record.headers)["tailerd.id"] for record in place.read()}
+    found = {record.key: dict(record.headers)["tailerd.id"] for record in location.read()}
     assert found == {b'{"id":%d}' % row: b"id-1/0/0.%d" % row for row in range(160)}
 
 
 async def test_records_say_the_id_that_the_table_had_where_their_delivery_begins(
-    place: Place,
+    location: Place,
 ) -> None:
-    place.create()
+    location.create()
     replaced = replace(offset(1), table_id="table-2")
-    async with place.open(format="debezium", key=["id"]) as sink:
+    async with location.open(format="debezium", key=["id"]) as sink:
         await sink.write(delivery(offset(0), replaced, ids_of(0, 1)))
         await sink.write(delivery(replaced, replace(replaced, version=Version(2)), ids_of(1, 2)))
-    sources = [json.loads(record.value or b"")["source"] for record in place.read()]
+    sources = [json.loads(record.value or b"")["source"] for record in location.read()]
     assert [source["table_id"] for source in sources] == ["table-1", "table-2"]
 
 
-async def test_a_key_is_in_the_partition_where_other_producers_put_it(place: Place) -> None:
+async def test_a_key_is_in_the_partition_where_other_producers_put_it(location: Place) -> None:
     from kafka.partitioner.default import murmur2
 
-    place.create(partitions=5)
-    async with place.open(key=["id"]) as sink:
+    location.create(partitions=5)
+    async with location.open(key=["id"]) as sink:
         await sink.write(commit(0, ids_of(0, *range(200))))
-    records = place.read()
+    records = location.read()
     assert len(records) == 200
     expected = {record.key: (murmur2(record.key) & 0x7FFFFFFF) % 5 for record in records}
     assert {record.key: record.partition for record in records} == expected
 
 
-async def test_a_column_chooses_the_partition_or_the_topic(place: Place) -> None:
+async def test_a_column_chooses_the_partition_or_the_topic(location: Place) -> None:
     regions = ["eu", "us"]
     for region in regions:
-        place.topics.create(f"{place.topic}.{region}", partitions=3)
-    template = f"{place.topic}.{{column:region}}"
+        location.topics.create(f"{location.topic}.{region}", partitions=3)
+    template = f"{location.topic}.{{column:region}}"
     rows = rows_of(0, id=[1, 2, 3, 4], region=["eu", "us", "eu", "us"], shard=[0, 1, 2, 0])
-    async with place.open(topic=template, partition={"column": "shard"}) as sink:
+    async with location.open(topic=template, partition={"column": "shard"}) as sink:
         await sink.write(commit(0, rows))
         with pytest.raises(SinkRefusedError, match="does not choose a topic"):
             await sink.write(commit(1, rows_of(1, id=[5], region=["a/b"], shard=[0])))
@@ -204,50 +204,50 @@ async def test_a_column_chooses_the_partition_or_the_topic(place: Place) -> None
     found = {
         json.loads(record.value or b"")["id"]: (region, record.partition)
         for region in regions
-        for record in place.read(f"{place.topic}.{region}")
+        for record in location.read(f"{location.topic}.{region}")
     }
     assert found == {1: ("eu", 0), 2: ("us", 1), 3: ("eu", 2), 4: ("us", 0)}
 
 
-async def test_a_row_that_moves_to_another_topic_is_gone_from_the_old_one(place: Place) -> None:
-    topics = [f"{place.topic}.{region}" for region in ("eu", "us")]
+async def test_a_row_that_moves_to_another_topic_is_gone_from_the_old_one(location: Place) -> None:
+    topics = [f"{location.topic}.{region}" for region in ("eu", "us")]
     for topic in topics:
-        place.topics.create(topic)
+        location.topics.create(topic)
     images = pa.array(["update_preimage", "update_postimage"])
     update = replace(rows_of(0, id=[1, 1], region=["eu", "us"]), change_type=images)
-    fields: dict[str, Any] = {"topic": f"{place.topic}.{{column:region}}", "format": "debezium"}
-    async with place.open(**fields, key=["id"]) as sink:
+    fields: dict[str, Any] = {"topic": f"{location.topic}.{{column:region}}", "format": "debezium"}
+    async with location.open(**fields, key=["id"]) as sink:
         await sink.write(commit(0, update))
     old, new = (
-        [record.value and json.loads(record.value)["op"] for record in place.read(topic)]
+        [record.value and json.loads(record.value)["op"] for record in location.read(topic)]
         for topic in topics
     )
     assert (old, new) == (["d", None], ["c"])
 
 
-async def test_topics_are_made_as_configured_and_only_by_deliveries(place: Place) -> None:
+async def test_topics_are_made_as_configured_and_only_by_deliveries(location: Place) -> None:
     create = {"partitions": 3, "configs": {"max.message.bytes": 2_000_000}}
-    sink = place.sink(create_topic=create)
+    sink = location.sink(create_topic=create)
     await sink.healthcheck()
-    assert place.topic not in place.topics.names()
+    assert location.topic not in location.topics.names()
     await sink.resume(offset(0))
     await sink.aclose()
-    assert len(place.topics.leaders(place.topic)) == 3
-    assert len(place.topics.leaders(place.offsets)) == 1
+    assert len(location.topics.leaders(location.topic)) == 3
+    assert len(location.topics.leaders(location.offsets)) == 1
 
 
-async def test_a_topic_that_is_not_there_is_named_before_any_row_is_read(place: Place) -> None:
-    sink = place.sink()
+async def test_a_topic_that_is_not_there_is_named_before_any_row_is_read(location: Place) -> None:
+    sink = location.sink()
     for attempt in (sink.healthcheck, lambda: sink.resume(offset(0))):
-        with pytest.raises(SinkRefusedError, match=f"{place.topic} does not exist"):
+        with pytest.raises(SinkRefusedError, match=f"{location.topic} does not exist"):
             await attempt()
     await sink.aclose()
 
 
-async def test_a_topic_of_offsets_that_would_forget_them_is_refused(place: Place) -> None:
-    place.create()
-    place.topics.create(place.offsets, config={"cleanup.policy": "delete"})
-    sink = place.sink()
+async def test_a_topic_of_offsets_that_would_forget_them_is_refused(location: Place) -> None:
+    location.create()
+    location.topics.create(location.offsets, config={"cleanup.policy": "delete"})
+    sink = location.sink()
     with pytest.raises(ConfigError, match=r"cleanup\.policy=delete"):
         await sink.healthcheck()
     with pytest.raises(ConfigError, match=r"cleanup\.policy=delete"):
@@ -257,66 +257,68 @@ async def test_a_topic_of_offsets_that_would_forget_them_is_refused(place: Place
 
 @BOTH
 async def test_a_row_that_is_too_large_stops_the_delivery_and_nothing_is_saved(
-    place: Place, guarantee: str
+    location: Place, guarantee: str
 ) -> None:
-    place.create()
+    location.create()
     large = rows_of(0, id=[1, 2], text=["small", "x" * 2_000_000])
-    async with place.open(guarantee) as sink:
+    async with location.open(guarantee) as sink:
         with pytest.raises(SinkRefusedError, match="takes 1048576") as raised:
             await sink.write(commit(0, large))
         assert not raised.value.retryable
-        assert await kept(sink, place) is None
+        assert await kept(sink, location) is None
     if guarantee == "exactly-once":
-        assert place.read() == []
+        assert location.read() == []
 
 
 @BOTH
 async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arrive(
-    place: Place, guarantee: str
+    location: Place, guarantee: str
 ) -> None:
-    place.create(config={"max.message.bytes": "10000"})
-    place.topics.create(place.other)
+    location.create(config={"max.message.bytes": "10000"})
+    location.topics.create(location.other)
     rows = rows_of(0, id=[1, 2, 3], text=["a", "x" * 20_000, "c"])
-    options = {"on_oversize": "dead-letter", "dead_letter_topic": place.other, "key": ["id"]}
-    async with place.open(guarantee, **options) as sink:
+    options = {"on_oversize": "dead-letter", "dead_letter_topic": location.other, "key": ["id"]}
+    async with location.open(guarantee, **options) as sink:
         assert await sink.write(commit(0, rows)) == 3
-        assert await kept(sink, place) == 1
-    assert place.ids() == [1, 3]
-    [letter] = place.read(place.other)
+        assert await kept(sink, location) == 1
+    assert location.ids() == [1, 3]
+    [letter] = location.read(location.other)
     headers = dict(letter.headers)
     assert letter.key == b'{"id":2}'
     assert json.loads(letter.value or b"")["text"] == "x" * 20_000
     assert headers["tailerd.reason"] == b"record_too_large"
-    assert headers["tailerd.topic"] == place.topic.encode()
+    assert headers["tailerd.topic"] == location.topic.encode()
     assert headers["tailerd.commit_version"] == b"0"
     assert int(headers["tailerd.size_bytes"] or b"") > 20_000
     assert headers["tailerd.limit_bytes"] == b"10000"
-    told = [event for event in place.told if isinstance(event, events.DeadLettersStored)]
-    assert [(event.topic, event.records) for event in told] == [(place.other, 1)]
+    told = [event for event in location.told if isinstance(event, events.DeadLettersStored)]
+    assert [(event.topic, event.records) for event in told] == [(location.other, 1)]
 
 
 @BOTH
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 async def test_batches_that_the_broker_finds_too_large_are_split_and_each_row_comes_once(
-    place: Place, guarantee: str, compression: str
+    location: Place, guarantee: str, compression: str
 ) -> None:
-    place.create(partitions=2)
+    location.create(partitions=2)
     import hashlib
 
     # Text that does not compress.
     texts = [hashlib.sha512(bytes([n % 256, n // 256])).hexdigest() * 4 for n in range(1000)]
     producer = {"compression_type": compression}
-    async with place.open(guarantee, key=["id"], producer=producer) as sink:
+    async with location.open(guarantee, key=["id"], producer=producer) as sink:
         # Learned too late: the sink has asked what the topic takes.
-        place.topics.configure(place.topic, {"max.message.bytes": "30000"})
+        location.topics.configure(location.topic, {"max.message.bytes": "30000"})
         await sink.write(commit(0, rows_of(0, id=list(range(1000)), text=texts)))
         await sink.write(commit(1, ids_of(1, 1000)))
-    assert sorted(place.ids()) == list(range(1001))
+    assert sorted(location.ids()) == list(range(1001))
 
 
-async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(place: Place) -> None:
-    place.create()
-    async with place.open() as sink:
+async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(
+    location: Place,
+) -> None:
+    location.create()
+    async with location.open() as sink:
         await sink.write(commit(0, ids_of(0, 1)))
         session = sink._session
         assert session is not None
@@ -327,86 +329,88 @@ async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(pla
         # The process ends here: rows and offset are written, the transaction is open.
         session._client._sender.force_close()
         sink._session = None
-        assert place.ids() == [1]
-        assert await kept(sink, place) == 1
-        async with place.open() as successor:
-            assert await kept(successor, place) == 1
+        assert location.ids() == [1]
+        assert await kept(sink, location) == 1
+        async with location.open() as successor:
+            assert await kept(successor, location) == 1
             await successor.write(commit(1, ids_of(1, 2)))
-            assert await kept(successor, place) == 2
-    assert place.ids() == [1, 2]
+            assert await kept(successor, location) == 2
+    assert location.ids() == [1, 2]
 
 
-async def test_the_older_of_two_sinks_is_shut_out_and_does_not_come_back(place: Place) -> None:
-    place.create()
+async def test_the_older_of_two_sinks_is_shut_out_and_does_not_come_back(location: Place) -> None:
+    location.create()
     saved = SavedOffset(offset=offset(0), changes=ChangeMode.AUTO)
-    async with place.open() as older:
+    async with location.open() as older:
         assert older.offsets is not None
         # As every start does.
-        await older.offsets.save(place.topic, replace(saved, epoch=1))
-        async with place.open() as newer:
+        await older.offsets.save(location.topic, replace(saved, epoch=1))
+        async with location.open() as newer:
             assert newer.offsets is not None
-            await newer.offsets.save(place.topic, replace(saved, epoch=2))
+            await newer.offsets.save(location.topic, replace(saved, epoch=2))
             with pytest.raises(SinkError, match="no longer accept this claim"):
                 await older.write(commit(0, ids_of(0, 99)))
             with pytest.raises(SinkFencedError, match="another process"):
                 await older.fence()
             await newer.write(commit(0, ids_of(0, 1)))
             await newer.write(commit(1, ids_of(1, 2)))
-    assert place.ids() == [1, 2]
+    assert location.ids() == [1, 2]
 
 
-async def test_looking_at_the_offset_shuts_nobody_out(place: Place) -> None:
-    place.create()
-    async with place.open() as running:
+async def test_looking_at_the_offset_shuts_nobody_out(location: Place) -> None:
+    location.create()
+    async with location.open() as running:
         await running.write(commit(0, ids_of(0, 1)))
-        looking = place.sink()
-        assert await kept(looking, place) == 1
+        looking = location.sink()
+        assert await kept(looking, location) == 1
         await looking.healthcheck()
         await looking.aclose()
         await running.write(commit(1, ids_of(1, 2)))
-        assert await kept(running, place) == 2
+        assert await kept(running, location) == 2
 
 
-async def test_an_offset_that_was_reset_is_where_the_next_run_begins(place: Place) -> None:
-    place.create()
-    async with place.open() as sink:
+async def test_an_offset_that_was_reset_is_where_the_next_run_begins(location: Place) -> None:
+    location.create()
+    async with location.open() as sink:
         await sink.write(commit(0, ids_of(0, 1)))
-    command = place.sink()
+    command = location.sink()
     assert command.offsets is not None
-    await command.offsets.save(place.topic, SavedOffset(offset=offset(40), changes=ChangeMode.AUTO))
+    await command.offsets.save(
+        location.topic, SavedOffset(offset=offset(40), changes=ChangeMode.AUTO)
+    )
     await command.aclose()
-    async with place.open() as sink:
-        assert await kept(sink, place) == 40
+    async with location.open() as sink:
+        assert await kept(sink, location) == 40
 
 
 async def test_an_offset_far_behind_those_of_others_is_found(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    location: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_topic, "_FIRST_WINDOW", 3)
-    place.create()
-    async with place.open("at-least-once") as sink:
+    location.create()
+    async with location.open("at-least-once") as sink:
         await sink.write(commit(0, ids_of(0, 1)))
         assert sink.offsets is not None
         for number in range(70):
             saved = SavedOffset(offset=offset(number), changes=ChangeMode.AUTO)
             await sink.offsets.save(f"other-{number % 3}", saved)
-        assert await kept(sink, place) == 1
+        assert await kept(sink, location) == 1
         assert await sink.offsets.load("nobody") is None
 
 
 @BOTH
 async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_answer(
-    place: Place, guarantee: str
+    location: Place, guarantee: str
 ) -> None:
-    place.create()
+    location.create()
     text = "x" * 1000
     # The first one alone is many times what may be in flight.
     batches = [rows_of(0, id=list(range(n)), text=[text] * n) for n in (8000, 500, 500, 500, 500)]
-    async with place.open(guarantee, max_in_flight_bytes="1MiB") as sink:
+    async with location.open(guarantee, max_in_flight_bytes="1MiB") as sink:
         await sink.write(commit(0, ids_of(0, 1)))
         session = sink._session
         assert session is not None
-        with paused(place.broker):
+        with paused(location.broker):
             writing = asyncio.create_task(sink.write(commit(1, *batches)))
             in_flight = session._delivery
             async with asyncio.timeout(30):
@@ -419,18 +423,18 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
             assert 0 < in_flight.in_flight_bytes <= 2 * 1024**2
             assert not writing.done()
         assert await writing == 10_000
-    assert len(place.read()) == 10_001
+    assert len(location.read()) == 10_001
 
 
 @pytest.mark.full
 @BOTH
 async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
-    place: Place, guarantee: str
+    location: Place, guarantee: str
 ) -> None:
-    place.create()
-    async with place.open(guarantee) as sink:
+    location.create()
+    async with location.open(guarantee) as sink:
         await sink.write(commit(0, ids_of(0, 1)))
-        with paused(place.broker):
+        with paused(location.broker):
             writing = asyncio.create_task(sink.write(commit(1, ids_of(1, 2))))
             await asyncio.sleep(0.3)
             writing.cancel()
@@ -440,25 +444,25 @@ async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
         with pytest.raises(SinkError, match="was lost"):
             await sink.write(commit(1, ids_of(1, 2)))
         await sink.fence()
-        saved = await kept(sink, place)
+        saved = await kept(sink, location)
         await sink.resume(offset(saved or 0))
         await sink.write(commit(1, ids_of(1, 2)))
-    assert set(place.ids()) == {1, 2}
-    assert guarantee == "at-least-once" or place.ids() == [1, 2]
+    assert set(location.ids()) == {1, 2}
+    assert guarantee == "at-least-once" or location.ids() == [1, 2]
 
 
-async def test_commits_are_framed_as_debezium_frames_transactions(place: Place) -> None:
-    place.create()
-    place.topics.create(place.other)
+async def test_commits_are_framed_as_debezium_frames_transactions(location: Place) -> None:
+    location.create()
+    location.topics.create(location.other)
     part = ids_of(2, 4, 5)
-    async with place.open(transaction_topic=place.other) as sink:
+    async with location.open(transaction_topic=location.other) as sink:
         await sink.write(delivery(offset(0), offset(2), ids_of(0, 1, 2), ids_of(1, 3)))
-        # A huge commit in two deliveries: nobody knows its size in one place.
+        # A huge commit in two deliveries: nobody knows its size in one location.
         await sink.write(delivery(offset(2), offset(2, 7), part))
         await sink.write(delivery(offset(2, 7), offset(3), part))
-        gap = Gap(table=place.topic, start=offset(3), end=offset(9), reason="missing_version")
+        gap = Gap(table=location.topic, start=offset(3), end=offset(9), reason="missing_version")
         await sink.note_gap(gap)
-    told = [json.loads(record.value or b"") for record in place.read(place.other)]
+    told = [json.loads(record.value or b"") for record in location.read(location.other)]
     assert [(each["status"], each["id"], each.get("event_count")) for each in told] == [
         ("BEGIN", "table-1:0", None),
         ("END", "table-1:0", 2),
@@ -468,26 +472,26 @@ async def test_commits_are_framed_as_debezium_frames_transactions(place: Place) 
         ("END", "table-1:2", None),
         ("GAP", "table-1:gap:3", None),
     ]
-    assert told[1]["data_collections"] == [{"data_collection": place.topic, "event_count": 2}]
+    assert told[1]["data_collections"] == [{"data_collection": location.topic, "event_count": 2}]
 
 
-async def test_hearts_beat_while_nothing_changes(place: Place) -> None:
-    place.create()
-    place.topics.create(place.other)
-    async with place.open(heartbeat_interval="100ms", heartbeat_topic=place.other) as sink:
+async def test_hearts_beat_while_nothing_changes(location: Place) -> None:
+    location.create()
+    location.topics.create(location.other)
+    async with location.open(heartbeat_interval="100ms", heartbeat_topic=location.other) as sink:
         await sink.write(commit(0, ids_of(0, 1)))
         await asyncio.sleep(0.6)
         await sink.write(commit(1, ids_of(1, 2)))
-    beats = [json.loads(record.value or b"") for record in place.read(place.other)]
+    beats = [json.loads(record.value or b"") for record in location.read(location.other)]
     assert len(beats) >= 2
     assert beats[-1]["next_version"] == 1
-    assert place.ids() == [1, 2]
+    assert location.ids() == [1, 2]
 
 
 async def test_updates_are_one_record_and_deletes_leave_a_tombstone_in_debezium(
-    place: Place,
+    location: Place,
 ) -> None:
-    place.create()
+    location.create()
     rows = pa.record_batch({"id": pa.array([1, 1, 2]), "n": pa.array([10, 11, 5])})
     kinds = pa.array(["update_preimage", "update_postimage", "delete"])
     batch = ChangeBatch(
@@ -496,11 +500,11 @@ async def test_updates_are_one_record_and_deletes_leave_a_tombstone_in_debezium(
         version=Version(0),
         timestamp_us=1_700_000_000_000_000,
         change_source=ChangeSourceKind.CDC,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
-    async with place.open(format="debezium", key=["id"], topic_prefix="lake") as sink:
+    async with location.open(format="debezium", key=["id"], topic_prefix="lake") as sink:
         assert await sink.write(commit(0, batch)) == 3
-    records = place.read()
+    records = location.read()
     by_key = {key: [r.value for r in records if r.key == key] for key in {r.key for r in records}}
     [update] = [json.loads(value or b"") for value in by_key[b'{"id":1}']]
     assert (update["op"], update["before"]["n"], update["after"]["n"]) == ("u", 10, 11)

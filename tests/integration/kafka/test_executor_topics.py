@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.errors import ConfigError, SinkError
 from tailerd.sinks.kafka import remote_writer
 from tailerd.sinks.kafka.acknowledgements import SendWindow
@@ -149,7 +149,7 @@ def rows(version: int, columns: Mapping[str, list[Any]]) -> ChangeBatch:
         version=Version(version),
         timestamp_us=10**15,
         change_source=ChangeSourceKind.FILES,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 

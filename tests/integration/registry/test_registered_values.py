@@ -99,7 +99,7 @@ def context(topic: str, part: MessageField = MessageField.VALUE) -> Serializatio
 
 
 @pytest.fixture
-def place(kafka_broker: Broker, schema_registry: SchemaRegistry, topics: Topics) -> Place:
+def location(kafka_broker: Broker, schema_registry: SchemaRegistry, topics: Topics) -> Place:
     return Place(kafka_broker, schema_registry, topics)
 
 
@@ -107,58 +107,60 @@ def rows(version: int, *ids: int, **columns: Any) -> ChangeBatch:
     return rows_of(version, id=list(ids), **columns)
 
 
-def of_protobuf(place: Place, raw: bytes) -> dict[str, Any]:
+def of_protobuf(location: Place, raw: bytes) -> dict[str, Any]:
     """Return a message as Confluent's deserializer reads it, by the schema the registry has.
 
     The class is protoc's of the registered text: this registry does not compile it, as the
     deserializer would ask it to.
     """
-    schema = place.client.get_schema(int.from_bytes(raw[1:5], "big"))
+    schema = location.client.get_schema(int.from_bytes(raw[1:5], "big"))
     message = compiled_class(schema.schema_str or "", "Value")
     found = ProtobufDeserializer(message, {"use.deprecated.format": False})(raw, None)
     return MessageToDict(found, preserving_proto_field_name=True)
 
 
-def read_values(place: Place, form: str) -> list[Any]:
+def read_values(location: Place, form: str) -> list[Any]:
     """Return the values of the topic as the peer's reader gives them."""
-    where = context(place.topic)
+    where = context(location.topic)
     match form:
         case "avro":
-            return place.avro()
+            return location.avro()
         case "json_schema":
-            read = JSONDeserializer(None, schema_registry_client=place.client)
-            return [read(record.value, where) for record in place.read()]
-    return [of_protobuf(place, record.value or b"") for record in place.read()]
+            read = JSONDeserializer(None, schema_registry_client=location.client)
+            return [read(record.value, where) for record in location.read()]
+    return [of_protobuf(location, record.value or b"") for record in location.read()]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_rows_are_read_by_confluents_deserializers(place: Place, form: str) -> None:
+async def test_rows_are_read_by_confluents_deserializers(location: Place, form: str) -> None:
     batch = rows(0, 1, 2, name=["ä", None])
-    async with place.open(format=form) as sink:
+    async with location.open(format=form) as sink:
         await sink.healthcheck()
         assert await sink.write(commit(0, batch)) == 2
-    found = read_values(place, form)
+    found = read_values(location, form)
     assert [(int(row["id"]), row.get("name")) for row in found] == [(1, "ä"), (2, None)]
     assert [row["_change_type"] for row in found] == ["insert", "insert"]
-    assert {f"{place.topic}-key", f"{place.topic}-value"} <= set(place.client.get_subjects())
+    assert {f"{location.topic}-key", f"{location.topic}-value"} <= set(
+        location.client.get_subjects()
+    )
     if form == "avro":
         keys = [
-            AvroDeserializer(place.client)(record.key, context(place.topic, MessageField.KEY))
-            for record in place.read()
+            AvroDeserializer(location.client)(record.key, context(location.topic, MessageField.KEY))
+            for record in location.read()
         ]
         assert keys == [{"id": 1}, {"id": 2}]
 
 
 @FULL
 @pytest.mark.parametrize("form", ["avro", "json_schema"])
-async def test_envelopes_are_those_of_debezium(place: Place, form: str) -> None:
+async def test_envelopes_are_those_of_debezium(location: Place, form: str) -> None:
     batch = rows(0, 1)
     gone = rows_of(1, ChangeType.DELETE, id=[1])
-    async with place.open(format=form, envelope="debezium") as sink:
+    async with location.open(format=form, envelope="debezium") as sink:
         await sink.write(commit(0, batch))
         await sink.write(commit(1, gone))
-    made, removed, tombstone = place.read()
-    found = read_values(place, form)
+    made, removed, tombstone = location.read()
+    found = read_values(location, form)
     assert found[2] is None
     assert [(each["op"], each["before"], each["after"]) for each in found[:2]] == [
         ("c", None, {"id": 1}),
@@ -170,71 +172,73 @@ async def test_envelopes_are_those_of_debezium(place: Place, form: str) -> None:
 
 @pytest.mark.parametrize("form", [FORMATS[0], *(pytest.param(f, marks=FULL) for f in FORMATS[1:])])
 async def test_a_new_column_registers_a_version_between_two_commits(
-    place: Place, form: str
+    location: Place, form: str
 ) -> None:
     first, second = rows(0, 1), rows(1, 2, name=["b"])
-    async with place.open(format=form) as sink:
+    async with location.open(format=form) as sink:
         await sink.write(commit(0, first))
-        place.forbid(f"{place.topic}-value")
+        location.forbid(f"{location.topic}-value")
         await sink.write(commit(1, second))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert place.versions(f"{place.topic}-value") == 2
-    assert place.versions(f"{place.topic}-key") == 1
-    found = read_values(place, form)
+    assert location.versions(f"{location.topic}-value") == 2
+    assert location.versions(f"{location.topic}-key") == 1
+    found = read_values(location, form)
     assert [(int(row["id"]), row.get("name")) for row in found] == [(1, None), (2, "b"), (3, "c")]
 
 
-async def test_a_schema_that_the_registry_forbids_stops_before_any_row(place: Place) -> None:
-    async with place.open(format="avro") as sink:
+async def test_a_schema_that_the_registry_forbids_stops_before_any_row(location: Place) -> None:
+    async with location.open(format="avro") as sink:
         await sink.write(commit(0, rows(0, 1, name=["a"])))
-        place.forbid(f"{place.topic}-value")
-        with pytest.raises(IncompatibleSchemaError, match=f"{place.topic}-value") as raised:
+        location.forbid(f"{location.topic}-value")
+        with pytest.raises(IncompatibleSchemaError, match=f"{location.topic}-value") as raised:
             await sink.write(commit(1, rows(1, 2, name=[5])))
     assert not raised.value.retryable
-    assert [row["id"] for row in place.avro()] == [1]
-    assert place.versions(f"{place.topic}-value") == 1
+    assert [row["id"] for row in location.avro()] == [1]
+    assert location.versions(f"{location.topic}-value") == 1
 
 
 @FULL
 async def test_rows_of_a_forbidden_schema_become_dead_letters_with_their_bytes(
-    place: Place,
+    location: Place,
 ) -> None:
     fields: dict[str, Any] = {
         "registry": {"on_incompatible_schema": "dead_letter"},
-        "dead_letter_topic": place.letters,
+        "dead_letter_topic": location.letters,
     }
-    async with place.open(format="avro", **fields) as sink:
+    async with location.open(format="avro", **fields) as sink:
         await sink.write(commit(0, rows(0, 1, name=["a"])))
-        place.forbid(f"{place.topic}-value")
+        location.forbid(f"{location.topic}-value")
         await sink.write(commit(1, rows(1, 2, name=[5])))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert [row["id"] for row in place.avro()] == [1, 3]
-    [letter] = place.avro(place.letters)
+    assert [row["id"] for row in location.avro()] == [1, 3]
+    [letter] = location.avro(location.letters)
     assert (letter["id"], letter["name"], letter["_commit_version"]) == (2, 5, 1)
-    headers = dict(place.read(place.letters)[0].headers)
+    headers = dict(location.read(location.letters)[0].headers)
     assert headers["tailerd.reason"] == b"incompatible_schema"
-    assert headers["tailerd.topic"] == place.topic.encode()
-    [told] = [event for event in place.told if isinstance(event, events.DeadLettersStored)]
+    assert headers["tailerd.topic"] == location.topic.encode()
+    [told] = [event for event in location.told if isinstance(event, events.DeadLettersStored)]
     assert (told.error_code, told.records) == ("incompatible_schema", 1)
 
 
 @FULL
 async def test_rows_of_a_forbidden_schema_go_to_a_new_topic_also_after_a_restart(
-    place: Place,
+    location: Place,
 ) -> None:
     fields: dict[str, Any] = {"registry": {"on_incompatible_schema": "new_topic"}}
-    async with place.open(format="avro", **fields) as sink:
+    async with location.open(format="avro", **fields) as sink:
         await sink.write(commit(0, rows(0, 1, name=["a"])))
-        place.forbid(f"{place.topic}-value")
+        location.forbid(f"{location.topic}-value")
         await sink.write(commit(1, rows(1, 2, name=[5])))
-    place.forbid(f"{place.topic}.v2-value")
-    async with place.open(format="avro", **fields) as sink:
+    location.forbid(f"{location.topic}.v2-value")
+    async with location.open(format="avro", **fields) as sink:
         # What is known goes where it went, what is new goes on in the newest topic.
         await sink.write(commit(1, rows(1, 2, name=[5])))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
         await sink.write(commit(3, rows(3, 4, name=[7], more=["x"])))
         await sink.write(commit(4, rows(4, 5, name=[True])))
-    found = [[row["id"] for row in place.avro(f"{place.topic}{n}")] for n in ("", ".v2", ".v3")]
+    found = [
+        [row["id"] for row in location.avro(f"{location.topic}{n}")] for n in ("", ".v2", ".v3")
+    ]
     assert found == [[1, 3], [2, 2, 4], [5]]
 
 
@@ -244,71 +248,71 @@ async def test_rows_of_a_forbidden_schema_go_to_a_new_topic_also_after_a_restart
     [("record", "tailerd.orders.Value"), ("topic_record", "{topic}-tailerd.orders.Value")],
 )
 async def test_subjects_are_named_by_the_strategy(
-    place: Place, strategy: str, subject: str
+    location: Place, strategy: str, subject: str
 ) -> None:
-    prefix = place.topics.new_name("prefix").replace("-", "_").replace(".", "_")
+    prefix = location.topics.new_name("prefix").replace("-", "_").replace(".", "_")
     section = {"registry": {"subject_strategy": strategy}, "topic_prefix": prefix}
-    async with place.open(format="avro", **section) as sink:
+    async with location.open(format="avro", **section) as sink:
         await sink.write(commit(0, rows(0, 1)))
-    expected = subject.replace("tailerd", prefix).format(topic=place.topic)
-    assert expected in place.client.get_subjects()
-    assert [row["id"] for row in place.avro()] == [1]
+    expected = subject.replace("tailerd", prefix).format(topic=location.topic)
+    assert expected in location.client.get_subjects()
+    assert [row["id"] for row in location.avro()] == [1]
 
 
-async def test_a_schema_that_nobody_registered_is_named(place: Place) -> None:
-    async with place.open(format="avro", registry={"auto_register": False}) as sink:
-        with pytest.raises(SchemaNotRegisteredError, match=f"{place.topic}-value"):
+async def test_a_schema_that_nobody_registered_is_named(location: Place) -> None:
+    async with location.open(format="avro", registry={"auto_register": False}) as sink:
+        with pytest.raises(SchemaNotRegisteredError, match=f"{location.topic}-value"):
             await sink.write(commit(0, rows(0, 1)))
-    assert place.read() == []
+    assert location.read() == []
 
 
 @FULL
 async def test_while_the_registry_hangs_deliveries_wait_and_known_schemas_go_on(
-    place: Place,
+    location: Place,
 ) -> None:
     section = {"registry": {"timeout": "500ms", "retries": 0}}
-    async with place.open(format="avro", **section) as sink:
+    async with location.open(format="avro", **section) as sink:
         await sink.write(commit(0, rows(0, 1)))
-        place.registry.pause()
+        location.registry.pause()
         try:
             await sink.write(commit(1, rows(1, 2)))
             with pytest.raises(SinkError, match="cannot be reached") as raised:
                 await sink.write(commit(2, rows(2, 3, name=["c"])))
             assert raised.value.retryable
         finally:
-            place.registry.resume()
+            location.registry.resume()
         await sink.fence()
         await sink.resume(offset(2))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert [row["id"] for row in place.avro()] == [1, 2, 3]
+    assert [row["id"] for row in location.avro()] == [1, 2, 3]
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("name", FORMATS)
-async def test_after_a_restart_known_schemas_need_no_registry(place: Place, name: str) -> None:
-    async with place.open(format=name) as sink:
+async def test_after_a_restart_known_schemas_need_no_registry(location: Place, name: str) -> None:
+    async with location.open(format=name) as sink:
         await sink.write(commit(0, rows(0, 1)))
         kept = dict(sink.schemas)
     down = {"registry": {"urls": ["http://127.0.0.1:1"], "retries": 0, "timeout": "500ms"}}
-    async with place.open(format=name, **down) as sink:
+    async with location.open(format=name, **down) as sink:
         sink.learn_schemas(kept)
         await sink.write(commit(1, rows(1, 2)))
         with pytest.raises(SinkError, match="cannot be reached"):
             await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert len(place.read()) == 2
+    assert len(location.read()) == 2
 
 
 @FULL
-async def test_the_first_url_that_answers_is_used(place: Place) -> None:
-    urls = ["http://127.0.0.1:1", place.registry.url]
-    async with place.open(format="avro", registry={"urls": urls, "retries": 0}) as sink:
+async def test_the_first_url_that_answers_is_used(location: Place) -> None:
+    urls = ["http://127.0.0.1:1", location.registry.url]
+    async with location.open(format="avro", registry={"urls": urls, "retries": 0}) as sink:
         await sink.healthcheck()
         await sink.write(commit(0, rows(0, 1)))
-    assert [row["id"] for row in place.avro()] == [1]
+    assert [row["id"] for row in location.avro()] == [1]
 
 
-async def test_another_server_at_the_url_is_no_registry(place: Place) -> None:
-    url = place.registry.url.removesuffix("/apis/ccompat/v7")
-    async with place.open(format="avro", registry={"urls": [f"{url}/nothing"]}) as sink:
+async def test_another_server_at_the_url_is_no_registry(location: Place) -> None:
+    url = location.registry.url.removesuffix("/apis/ccompat/v7")
+    async with location.open(format="avro", registry={"urls": [f"{url}/nothing"]}) as sink:
         with pytest.raises(SinkRefusedError, match="answers with something else"):
             await sink.healthcheck()

@@ -30,7 +30,7 @@ def write_tables_config(
     """Write a configuration with a file sink for each table, all of them looked at often.
 
     Args:
-        tables: Their places by name.
+        tables: Their locations by name.
         endpoint: Where buckets are asked for; the server's own by default.
         keys: More of the section `storage`; static keys by default.
         options: More of each table.
@@ -45,13 +45,13 @@ def write_tables_config(
         "storage": storage | (STATIC_KEYS if keys is None else keys),
         "tables": {
             name: {
-                "path": place,
+                "path": location,
                 "from": "0",
                 "poll_interval": "200ms",
                 "sink": {"kind": "file", "path": str(folder / "out" / name)},
                 **(options or {}),
             }
-            for name, place in tables.items()
+            for name, location in tables.items()
         },
         **top,
     }

@@ -60,7 +60,7 @@ def table(tmp_path: Path) -> TableBuilder:
 
 
 @pytest.fixture
-def place(s3_moto: S3Server, bucket: str, table: TableBuilder) -> str:
+def location(s3_moto: S3Server, bucket: str, table: TableBuilder) -> str:
     """The URL of the table's copy in the bucket."""
     upload(s3_moto, table.log.parent, bucket, "lake/orders")
     return f"s3://{bucket}/lake/orders"

@@ -24,7 +24,7 @@ class LivingTable:
         self.builder = TableBuilder(folder)
         self.notified = notified
         self.prefix = prefix
-        self.place = f"s3://{notified.bucket}/{prefix}"
+        self.location = f"s3://{notified.bucket}/{prefix}"
         self.ids: list[int] = []
         self._known: set[Path] = set()
         self.append()
@@ -78,7 +78,7 @@ def write_config(
         },
         "tables": {
             "orders": {
-                "path": table.place,
+                "path": table.location,
                 "from": start,
                 "sink": {"kind": "file", "path": str(folder / "out")},
                 **options,

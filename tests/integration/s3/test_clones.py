@@ -37,7 +37,7 @@ class Clone:
     def __init__(self, here: S3Server, there: S3Server, folder: Path) -> None:
         self.here, self.there = here, there
         self.bucket, self.origin = here.new_bucket(), there.new_bucket()
-        self.place = f"s3://{self.bucket}/lake/clone"
+        self.location = f"s3://{self.bucket}/lake/clone"
         self._folder = folder
         table = TableBuilder(folder / "origin")
         [self._add] = table.append([{"id": n, "name": f"n{n}"} for n in range(5)]).adds
@@ -73,7 +73,7 @@ def deliver(clone: Clone, tmp_path: Path) -> Callable[..., subprocess.CompletedP
         config = write_tables_config(
             tmp_path,
             clone.here,
-            {"orders": clone.place},
+            {"orders": clone.location},
             keys={**keys, "attempts": 2, "buckets": buckets},
             options=options,
         )
@@ -105,7 +105,7 @@ def test_data_in_another_bucket_is_refused_where_nobody_allowed_that_place(
     allowed: list[str],
 ) -> None:
     clone.write("s3://{origin}/lake/orders/")
-    ran = deliver(allowed_paths=[f"s3://{clone.origin}/{place}" for place in allowed])
+    ran = deliver(allowed_paths=[f"s3://{clone.origin}/{location}" for location in allowed])
     assert ran.returncode != 0
     assert "path_outside_table" in ran.stderr
     assert f"s3://{clone.origin}/lake/orders" in ran.stderr
@@ -120,7 +120,7 @@ async def test_no_spelling_leads_out_of_the_bucket(
     for name, value in clone.here.environment().items():
         monkeypatch.setenv(name, value)
     with pytest.raises(PathOutsideTableError):
-        await changes(clone.place, "0")
+        await changes(clone.location, "0")
 
 
 @pytest.mark.full

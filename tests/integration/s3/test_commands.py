@@ -38,22 +38,22 @@ def test_commands_take_a_table_in_a_bucket_on_either_server(
 ) -> None:
     bucket = server.new_bucket()
     upload(server, table.log.parent, bucket, "lake/or ders")
-    place = f"s3://{bucket}/lake/or ders"
-    tail = tailerd(server, "tail", place, "--from", "2", "--once", "--format", "jsonl")
+    location = f"s3://{bucket}/lake/or ders"
+    tail = tailerd(server, "tail", location, "--from", "2", "--once", "--format", "jsonl")
     assert tail.stderr == ""
     assert len(tail.stdout.splitlines()) == 6
-    history = tailerd(server, "history", place, "--json")
+    history = tailerd(server, "history", location, "--json")
     assert len(history.stdout.splitlines()) == 4
-    inspected = json.loads(tailerd(server, "inspect", place, "--json").stdout)
-    assert (inspected["version"], inspected["num_files"], inspected["path"]) == (3, 2, place)
-    kept = tailerd(server, "maintain", place)
+    inspected = json.loads(tailerd(server, "inspect", location, "--json").stdout)
+    assert (inspected["version"], inspected["num_files"], inspected["path"]) == (3, 2, location)
+    kept = tailerd(server, "maintain", location)
     assert "checkpoint: not due" in kept.stdout
     missing = tailerd(server, "inspect", f"s3://{bucket}/nothing")
     assert missing.returncode == 3
     assert missing.stderr.startswith(f"error[not_a_table]: There is no table at s3://{bucket}")
 
 
-def configuration(server: S3Server, endpoint: str, folder: Path, place: str) -> Path:
+def configuration(server: S3Server, endpoint: str, folder: Path, location: str) -> Path:
     account = server.account(endpoint)
     file = folder / "tailerd.yaml"
     file.write_text(
@@ -68,7 +68,7 @@ storage:
   secret_access_key: {account.secret_access_key}
 tables:
   orders:
-    path: {place}
+    path: {location}
     from: snapshot
     sink: {{kind: file, path: {folder}/out, format: jsonl}}
     maintenance: {{checkpoint: {{every_commits: 1, min_interval: 0s}}}}
@@ -83,10 +83,10 @@ def test_the_daemon_delivers_and_maintains_a_table_in_a_bucket(
 ) -> None:
     bucket = server.new_bucket()
     upload(server, table.log.parent, bucket, "orders")
-    place = f"s3://{bucket}/orders"
+    location = f"s3://{bucket}/orders"
     with FaultProxy(server.port) as proxy:
         proxy.fail_every(5, Fault.RESET)
-        file = configuration(server, proxy.endpoint, tmp_path, place)
+        file = configuration(server, proxy.endpoint, tmp_path, location)
         ran = tailerd(server, "run", "--config", str(file), "--once")
         assert ran.returncode == 0, ran.stderr
         assert "tailerd-test-secret" not in ran.stderr
@@ -168,14 +168,14 @@ def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_b
 ) -> None:
     bucket = s3_moto.new_bucket()
     count = upload(s3_moto, table.log.parent, bucket, "orders")
-    place = f"s3://{bucket}/orders"
+    location = f"s3://{bucket}/orders"
     with FaultProxy(s3_moto.port) as proxy:
         proxy.choose = lambda seen: Fault.NO_CONDITIONS if seen.kind == "put" else None
-        file = configuration(s3_moto, proxy.endpoint, tmp_path, place)
+        file = configuration(s3_moto, proxy.endpoint, tmp_path, location)
         ran = tailerd(s3_moto, "validate", str(file), "--json")
         assert json.loads(ran.stdout)["missing_rights"] == ["conditional put"]
         # Following needs none.
-        tail = tailerd(s3_moto, "tail", place, "--from", "0", "--once", endpoint=proxy.endpoint)
+        tail = tailerd(s3_moto, "tail", location, "--from", "0", "--once", endpoint=proxy.endpoint)
         assert tail.returncode == 0
     assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
 

@@ -100,7 +100,7 @@ def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
     config = write_tables_config(
         tmp_path,
         living.notified.server,
-        {"orders": living.place},
+        {"orders": living.location},
         endpoint=turnstile.endpoint,
         keys={"profile": "lake"},
     )
@@ -133,7 +133,7 @@ def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
     config = write_tables_config(
         tmp_path,
         living.notified.server,
-        {"orders": living.place},
+        {"orders": living.location},
         endpoint=turnstile.endpoint,
         keys={"profile": "lake"},
         notifications={
@@ -217,7 +217,7 @@ def test_a_web_identity_gets_other_keys_when_the_first_expire(
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", server.endpoint)
     config = write_tables_config(
-        tmp_path, server, {"orders": living.place}, endpoint=turnstile.endpoint, keys={}
+        tmp_path, server, {"orders": living.location}, endpoint=turnstile.endpoint, keys={}
     )
     with daemon(config):
         for _ in range(3):

@@ -36,7 +36,7 @@ def config_of(living: LivingTable, folder: Path, endpoint: str = "", state: str 
     return write_tables_config(
         folder,
         living.notified.server,
-        {"orders": living.place},
+        {"orders": living.location},
         endpoint=endpoint,
         keys={**STATIC_KEYS, "attempts": 3},
         **top,

@@ -60,9 +60,9 @@ def long_table(tmp_path: Path) -> TableBuilder:
     return table
 
 
-async def do_all_jobs(place: str, done: set[str]) -> None:
+async def do_all_jobs(location: str, done: set[str]) -> None:
     """Do what is due under a lease, as the keeper does; add the jobs that did something."""
-    work = DeltaMaintenance(LogReader.at(place), ALL_JOBS, clock=Later())
+    work = DeltaMaintenance(LogReader.at(location), ALL_JOBS, clock=Later())
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock(), seconds=3)
     # One that could not be given back is waited for.
     async with lease.hold(is_patient=True):
@@ -81,8 +81,8 @@ async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, long_table: TableBuilder, seed: int
 ) -> None:
     upload(s3_moto, long_table.folder, bucket, "orders")
-    place = f"s3://{bucket}/orders"
-    before = await changes(place, "snapshot")
+    location = f"s3://{bucket}/orders"
+    before = await changes(location, "snapshot")
     chance = random.Random(seed)
 
     def choose(seen: Seen) -> Fault | None:
@@ -92,19 +92,19 @@ async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
     for _ in range(MOST_TURNS):
         proxy.choose = choose
         try:
-            await do_all_jobs(place, done)
+            await do_all_jobs(location, done)
         except TailerdError:
             proxy.forget()
             # Whatever was half done when it failed: readers see the same table.
-            assert await changes(place, "snapshot") == before
+            assert await changes(location, "snapshot") == before
         else:
             break
     proxy.forget()
-    await do_all_jobs(place, done)
+    await do_all_jobs(location, done)
     assert {"checkpoint", "cleanup"} <= done
-    assert await changes(place, "snapshot") == before
+    assert await changes(location, "snapshot") == before
     options = {**s3_moto.environment(), "AWS_ALLOW_HTTP": "true"}
-    theirs = deltalake.DeltaTable(place, storage_options=options)
+    theirs = deltalake.DeltaTable(location, storage_options=options)
     assert theirs.version() == COMMITS - 1
     assert len(theirs.to_pyarrow_table()) == len(before)
     assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)

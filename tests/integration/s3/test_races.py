@@ -67,7 +67,7 @@ class Writer:
     """
 
     def __init__(self, server: S3Server, bucket: str) -> None:
-        self._place = f"s3://{bucket}/{PREFIX}"
+        self._location = f"s3://{bucket}/{PREFIX}"
         self._options = {
             **server.environment(),
             "AWS_ALLOW_HTTP": "true",
@@ -98,7 +98,7 @@ class Writer:
 
     def _append(self, number: int) -> None:
         deltalake.write_deltalake(
-            self._place,
+            self._location,
             pa.table({"id": pa.array([number], pa.int64())}),
             mode="append",
             post_commithook_properties=HOOKS,
@@ -107,7 +107,7 @@ class Writer:
         self._ids.add(number)
 
     def _table(self, version: int | None = None) -> deltalake.DeltaTable:
-        return deltalake.DeltaTable(self._place, version=version, storage_options=self._options)
+        return deltalake.DeltaTable(self._location, version=version, storage_options=self._options)
 
 
 @pytest.mark.full

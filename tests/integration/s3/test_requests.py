@@ -32,7 +32,7 @@ class Table:
         self.builder.checkpoint(16)
         self._server = server
         self.bucket = server.new_bucket()
-        self.place = f"s3://{self.bucket}/lake/orders"
+        self.location = f"s3://{self.bucket}/lake/orders"
         upload(server, folder, self.bucket, "lake/orders")
 
     def commit(self) -> int:
@@ -54,7 +54,7 @@ def table(s3_moto: S3Server, tmp_path: Path) -> Table:
 
 @pytest.fixture
 def peer(s3_moto: S3Server, proxy: FaultProxy, table: Table) -> Iterator[Peer]:
-    with Peer(s3_moto, table.place, proxy.endpoint) as peer:
+    with Peer(s3_moto, table.location, proxy.endpoint) as peer:
         yield peer
 
 
@@ -66,7 +66,7 @@ def counted(proxy: FaultProxy) -> dict[str, int]:
 
 
 async def followed(table: Table) -> tuple[VersionedSource, Offset]:
-    source = await open_delta(table.place)
+    source = await open_delta(table.location)
     at = await source.initial_offset("latest")
     assert await source.latest_offset(at, EVERYTHING) == at
     return source, at
@@ -75,7 +75,7 @@ async def followed(table: Table) -> tuple[VersionedSource, Offset]:
 async def test_opening_a_table_with_a_checkpoint_takes_half_of_the_peers_requests(
     proxy: FaultProxy, table: Table, peer: Peer
 ) -> None:
-    snapshot = await LogReader.at(table.place).open()
+    snapshot = await LogReader.at(table.location).open()
     ours = counted(proxy)
     assert peer.ask("open") == snapshot.version
     theirs = counted(proxy)

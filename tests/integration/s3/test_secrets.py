@@ -93,10 +93,10 @@ def test_a_daemon_whose_requests_fail_in_all_ways_shows_no_secret(
 def test_commands_with_keys_of_the_environment_show_no_secret(
     s3_versitygw: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = f"s3://{s3_versitygw.new_bucket()}/orders"
+    location = f"s3://{s3_versitygw.new_bucket()}/orders"
     for name, value in {**s3_versitygw.environment(), **environment(**WRONG)}.items():
         monkeypatch.setenv(name, value)
-    for words in (["tail", place], ["history", place], ["maintain", place]):
+    for words in (["tail", location], ["history", location], ["maintain", location]):
         said = said_by("--debug", *words)
         assert "does not accept the credentials" in said
         assert_says_nothing(said)

@@ -85,9 +85,9 @@ def _config(folder: Path, follows: dict[str, Followed], endpoint: str) -> Path:
     [notified] = {followed.table.notified for followed in follows.values()}
     server = notified.server
     queue = {"queue": notified.queue, "endpoint": server.endpoint, "wait": "2s"}
-    places = {name: followed.table.place for name, followed in follows.items()}
+    locations = {name: followed.table.location for name, followed in follows.items()}
     path = write_tables_config(
-        folder, server, places, endpoint=endpoint, engine="spark", notifications=queue
+        folder, server, locations, endpoint=endpoint, engine="spark", notifications=queue
     )
     config = yaml.safe_load(path.read_text())
     del config["tables"]["lines"]["poll_interval"]

@@ -294,8 +294,8 @@ def test_validate_names_the_right_that_the_state_lacks(
     state, table = (json.loads(line) for line in done.stdout.splitlines())
     assert state["missing_rights"] == ([right] if right else [])
     assert (done.returncode != 0) == bool(right)
-    place = f"s3://{living.notified.bucket}/state"
-    assert (f"Missing for {place}: {right}. " in done.stderr) == bool(right)
+    location = f"s3://{living.notified.bucket}/state"
+    assert (f"Missing for {location}: {right}. " in done.stderr) == bool(right)
     assert table["table"] == "orders"
     left = living.notified.server.admin().list_objects_v2(
         Bucket=living.notified.bucket, Prefix="state/"

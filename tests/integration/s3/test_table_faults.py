@@ -33,9 +33,9 @@ GET_OVER = [Fault.LOSE_ANSWER, Fault.TRUNCATE, Fault.SLOW_DOWN, Fault.EXPIRED]
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 
 
-async def changes(place: str, start: str) -> list[tuple[Any, ...]]:
+async def changes(location: str, start: str) -> list[tuple[Any, ...]]:
     """Return every change row from `start` to the head, as pipelines plan and read them."""
-    source = await open_delta(place, OpenRequest(changes=ChangeMode.AUTO))
+    source = await open_delta(location, OpenRequest(changes=ChangeMode.AUTO))
     offset = await source.initial_offset(start)
     rows: list[tuple[Any, ...]] = []
     while (end := await source.latest_offset(offset, EVERYTHING)) != offset:
@@ -51,65 +51,65 @@ async def changes(place: str, start: str) -> list[tuple[Any, ...]]:
 
 
 async def test_the_bucket_gives_the_rows_the_folder_gives(
-    place: str, table: TableBuilder, proxy: FaultProxy
+    location: str, table: TableBuilder, proxy: FaultProxy
 ) -> None:
     folder = str(table.log.parent)
     for start in ("0", "snapshot"):
-        assert await changes(place, start) == await changes(folder, start) != []
+        assert await changes(location, start) == await changes(folder, start) != []
 
 
 @pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", GET_OVER, ids=lambda fault: fault.value)
 async def test_a_fault_at_each_request_in_turn_changes_no_row(
-    place: str, proxy: FaultProxy, fault: Fault
+    location: str, proxy: FaultProxy, fault: Fault
 ) -> None:
-    expected = await changes(place, "2")
+    expected = await changes(location, "2")
     proxy.forget()
-    assert await changes(place, "2") == expected
+    assert await changes(location, "2") == expected
     asked = len(proxy.requests)
     assert asked > 5
     for nth in range(1, asked + 1):
         proxy.forget()
         proxy.fail_nth(nth, fault)
-        assert await changes(place, "2") == expected, f"request {nth} of {asked}"
+        assert await changes(location, "2") == expected, f"request {nth} of {asked}"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("every", [2, 3])
 async def test_faults_at_every_nth_request_change_no_row(
-    place: str, proxy: FaultProxy, every: int
+    location: str, proxy: FaultProxy, every: int
 ) -> None:
-    expected = await changes(place, "snapshot")
+    expected = await changes(location, "snapshot")
     for fault in (Fault.RESET, Fault.SLOW_DOWN):
         proxy.forget()
         proxy.fail_every(every, fault)
-        assert await changes(place, "snapshot") == expected
+        assert await changes(location, "snapshot") == expected
 
 
 async def test_a_right_that_is_missing_at_any_request_is_an_error_and_no_wrong_row(
-    place: str, proxy: FaultProxy
+    location: str, proxy: FaultProxy
 ) -> None:
-    expected = await changes(place, "2")
+    expected = await changes(location, "2")
     proxy.forget()
-    await changes(place, "2")
+    await changes(location, "2")
     kinds = [seen.kind for seen in proxy.requests]
     for nth in range(1, len(kinds) + 1):
         proxy.forget()
         proxy.fail_nth(nth, Fault.DENY)
         if kinds[nth - 1] == "head":
             # Its answer has no reason, so it is asked again with new credentials.
-            assert await changes(place, "2") == expected
+            assert await changes(location, "2") == expected
             continue
         with pytest.raises(AccessDeniedError, match="is refused") as caught:
-            await changes(place, "2")
+            await changes(location, "2")
         assert "s3:" in caught.value.remedy
 
 
 async def test_a_listing_that_is_behind_loses_nothing(
-    place: str, proxy: FaultProxy, s3_moto: S3Server, bucket: str, table: TableBuilder
+    location: str, proxy: FaultProxy, s3_moto: S3Server, bucket: str, table: TableBuilder
 ) -> None:
-    source = await open_delta(place)
+    source = await open_delta(location)
     offset = await source.initial_offset("latest")
     assert await source.latest_offset(offset, EVERYTHING) == offset
     table.append([{"id": 12, "name": "twelve"}])
@@ -121,13 +121,13 @@ async def test_a_listing_that_is_behind_loses_nothing(
     assert end.version == offset.version + 1
 
 
-def maintenance(place: str) -> DeltaMaintenance:
-    return DeltaMaintenance(LogReader.at(place), Policies())
+def maintenance(location: str) -> DeltaMaintenance:
+    return DeltaMaintenance(LogReader.at(location), Policies())
 
 
-async def maintain(place: str) -> list[str]:
+async def maintain(location: str) -> list[str]:
     """Do what is due under a lease, as the command does."""
-    work = maintenance(place)
+    work = maintenance(location)
     assessment = await work.assessment()
     lease = Lease(work.reader.store, work.reader.root, clock=SystemClock())
     async with lease.hold():
@@ -159,13 +159,13 @@ def fresh_copy(s3_moto: S3Server, long_table: TableBuilder, bucket: str) -> Call
 async def test_a_checkpoint_is_written_into_a_bucket_and_read_back(
     fresh_copy: Callable[[int], str], proxy: FaultProxy
 ) -> None:
-    place = fresh_copy(0)
-    before = await changes(place, "snapshot")
-    assert await maintain(place) == ["written"]
-    snapshot, segment = await LogReader.at(place).open_listed()
+    location = fresh_copy(0)
+    before = await changes(location, "snapshot")
+    assert await maintain(location) == ["written"]
+    snapshot, segment = await LogReader.at(location).open_listed()
     assert [file.version for file in segment.checkpoint] == [11]
     assert snapshot.num_files == 12
-    assert await changes(place, "snapshot") == before
+    assert await changes(location, "snapshot") == before
 
 
 @pytest.mark.full
@@ -180,18 +180,18 @@ async def test_a_checkpoint_is_written_into_a_bucket_and_read_back(
 async def test_maintenance_gets_over_a_fault_at_every_third_request(
     fresh_copy: Callable[[int], str], proxy: FaultProxy, fault: Fault, shift: int
 ) -> None:
-    place = fresh_copy(shift)
-    expected = await changes(place, "snapshot")
+    location = fresh_copy(shift)
+    expected = await changes(location, "snapshot")
     proxy.forget()
     asked = itertools.count()
     proxy.choose = lambda seen: fault if next(asked) % 3 == shift else None
-    assert await maintain(place) == ["written"]
+    assert await maintain(location) == ["written"]
     proxy.forget()
-    assert await changes(place, "snapshot") == expected
+    assert await changes(location, "snapshot") == expected
 
 
-async def test_only_one_of_two_processes_has_the_lease(place: str, proxy: FaultProxy) -> None:
-    store, root = Stores().locate(place)
+async def test_only_one_of_two_processes_has_the_lease(location: str, proxy: FaultProxy) -> None:
+    store, root = Stores().locate(location)
     assert isinstance(store, S3Store)
     clock = SystemClock()
 

@@ -96,8 +96,8 @@ async def test_an_authority_that_nobody_trusts_is_refused_and_named(tls_server: 
 def test_a_command_reads_a_table_over_https(trusted_server: S3Server, table: TableBuilder) -> None:
     bucket = trusted_server.new_bucket()
     upload(trusted_server, table.log.parent, bucket, "orders")
-    place = f"s3://{bucket}/orders"
-    said = tailerd(trusted_server, "tail", place, "--from", "2", "--once", "--format", "jsonl")
+    location = f"s3://{bucket}/orders"
+    said = tailerd(trusted_server, "tail", location, "--from", "2", "--once", "--format", "jsonl")
     assert said.stderr == ""
     assert len(said.stdout.splitlines()) == 6
 

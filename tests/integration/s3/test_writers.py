@@ -34,7 +34,7 @@ class LakeTable:
     """A table that deltalake writes, with conditional puts, straight into a bucket."""
 
     def __init__(self, server: S3Server, *, has_feed: bool, name: str = "orders") -> None:
-        self.place = f"s3://{server.new_bucket()}/lake/{name}"
+        self.location = f"s3://{server.new_bucket()}/lake/{name}"
         self._options = {
             **server.environment(),
             "AWS_ALLOW_HTTP": "true",
@@ -45,7 +45,7 @@ class LakeTable:
 
     def append(self, ids: Iterable[int]) -> None:
         deltalake.write_deltalake(
-            self.place,
+            self.location,
             _named(ids),
             mode="append",
             configuration=self._feed,
@@ -54,7 +54,7 @@ class LakeTable:
 
     @property
     def table(self) -> deltalake.DeltaTable:
-        return deltalake.DeltaTable(self.place, storage_options=self._options)
+        return deltalake.DeltaTable(self.location, storage_options=self._options)
 
     def live(self) -> Iterator[str]:
         """Do one thing after another; its name is yielded when it is done."""
@@ -115,7 +115,7 @@ def test_what_deltalake_writes_is_delivered_while_it_writes(
     server: S3Server, tmp_path: Path, has_feed: bool
 ) -> None:
     lake = LakeTable(server, has_feed=has_feed)
-    config = write_tables_config(tmp_path, server, {"orders": lake.place})
+    config = write_tables_config(tmp_path, server, {"orders": lake.location})
     with daemon(config):
         for done in lake.live():
             if done in ("delete", "append after a checkpoint"):
@@ -155,19 +155,19 @@ def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
     upload(s3_versitygw, table.log.parent, bucket, "orders")
     clone = Clone(s3_versitygw, s3_moto, tmp_path)
     clone.write("s3://{origin}/lake/orders/")
-    places = {"fed": lake.place, "built": f"s3://{bucket}/orders", "clone": clone.place}
+    locations = {"fed": lake.location, "built": f"s3://{bucket}/orders", "clone": clone.location}
     refused, wrong = s3_versitygw.new_bucket(), {**STATIC_KEYS, "secret_access_key": "unsayable"}
     config = write_tables_config(
         tmp_path,
         s3_versitygw,
-        {**places, "refused": f"s3://{refused}/orders"},
+        {**locations, "refused": f"s3://{refused}/orders"},
         endpoint=failing.endpoint,
         keys={**STATIC_KEYS, "buckets": {clone.origin: clone.account_there, refused: wrong}},
         options={"allowed_paths": [f"s3://{clone.origin}"]},
         engine="spark",
     )
     with daemon(config) as process:
-        eventually(lambda: all(delivered(tmp_path, name) for name in places), seconds=240)
+        eventually(lambda: all(delivered(tmp_path, name) for name in locations), seconds=240)
         assert [*lake.live()]
         rows = lake.rows()
         eventually(lambda: replayed(delivered(tmp_path, "fed")) == rows, seconds=120)
@@ -197,27 +197,27 @@ DELTA_SPARK = [
 def test_what_delta_spark_writes_is_delivered_while_it_writes_and_so_is_a_clone_elsewhere(
     delta_spark: DeltaSpark, s3_versitygw: S3Server, s3_moto: S3Server, tmp_path: Path
 ) -> None:
-    place = f"s3://{bucket_for(delta_spark, s3_versitygw)}/lake/orders"
+    location = f"s3://{bucket_for(delta_spark, s3_versitygw)}/lake/orders"
     cloned = f"s3://{bucket_for(delta_spark, s3_moto)}/clone"
-    config = write_tables_config(tmp_path, s3_versitygw, {"orders": place})
-    create, *more = (text.format(t=f"delta.`{place}`") for text in DELTA_SPARK)
+    config = write_tables_config(tmp_path, s3_versitygw, {"orders": location})
+    create, *more = (text.format(t=f"delta.`{location}`") for text in DELTA_SPARK)
     delta_spark.ask("sql", text=create)
     with daemon(config):
         for text in more:
             delta_spark.ask("sql", text=text)
-        delta_spark.ask("checkpoint", path=place)
-        delta_spark.ask("sql", text=f"INSERT INTO delta.`{place}` VALUES (200, 'last')")
+        delta_spark.ask("checkpoint", path=location)
+        delta_spark.ask("sql", text=f"INSERT INTO delta.`{location}` VALUES (200, 'last')")
         feed = {"readChangeFeed": "true", "startingVersion": "0"}
-        said = delta_spark.ask("rows", path=place, format="delta", options=feed)
+        said = delta_spark.ask("rows", path=location, format="delta", options=feed)
         wanted = text_of(json.loads(row) for row in said)
         eventually(lambda: text_of(delivered(tmp_path, "orders")) == wanted)
-    delta_spark.ask("sql", text=f"CREATE TABLE delta.`{cloned}` SHALLOW CLONE delta.`{place}`")
+    delta_spark.ask("sql", text=f"CREATE TABLE delta.`{cloned}` SHALLOW CLONE delta.`{location}`")
     config = write_tables_config(
         tmp_path,
         s3_versitygw,
         {"clone": cloned},
         keys={**STATIC_KEYS, "buckets": {cloned.split("/")[2]: {"endpoint": s3_moto.endpoint}}},
-        options={"allowed_paths": [place], "from": "snapshot"},
+        options={"allowed_paths": [location], "from": "snapshot"},
     )
     ran = run_to_end("run", "--config", config, "--once")
     assert ran.returncode == 0, ran.stderr

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import tailerd.spark
 
 
-def _place(_: int) -> tuple[str, str]:
+def _location(_: int) -> tuple[str, str]:
     import time
     from pathlib import Path
 
@@ -30,11 +30,11 @@ def main(table: str, out: str) -> None:
     writer = stream.writeStream.format("json").option("path", f"{out}/rows")
     query = writer.option("checkpointLocation", f"{out}/checkpoint").trigger(availableNow=True)
     query.start().awaitTermination()
-    places = spark.sparkContext.parallelize(range(8), 8).map(_place).collect()
+    locations = spark.sparkContext.parallelize(range(8), 8).map(_location).collect()
     answer = {
         "master": spark.sparkContext.master,
         "rows": sorted(row["id"] for row in changes.where("_commit_version > 0").collect()),
-        "places": sorted(set(places)),
+        "places": sorted(set(locations)),
     }
     print(json.dumps(answer))
     spark.stop()

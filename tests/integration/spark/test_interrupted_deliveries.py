@@ -16,7 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.pipeline.remote_rows import RemoteWork
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.place import SparkPlace
+from tailerd.spark.task_runner import SparkTaskRunner
 from tailerd.storage.stores import StoreSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.attack]
@@ -60,17 +60,17 @@ class Engine:
         return await asyncio.to_thread(work)
 
 
-def place_of(spark: SparkSession) -> SparkPlace:
-    return SparkPlace(cast(SparkEngine, cast(Any, Engine(spark))), StoreSettings)
+def position_of(spark: SparkSession) -> SparkTaskRunner:
+    return SparkTaskRunner(cast(SparkEngine, cast(Any, Engine(spark))), StoreSettings)
 
 
 async def test_nothing_is_written_after_a_cancelled_delivery_has_returned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    place = place_of(spark)
-    await place.run(writing(tmp_path / "first", 0))
-    running = asyncio.create_task(place.run(writing(tmp_path / "cancelled", 30)))
-    other = asyncio.create_task(place.run(writing(tmp_path / "other", 3)))
+    location = position_of(spark)
+    await location.run(writing(tmp_path / "first", 0))
+    running = asyncio.create_task(location.run(writing(tmp_path / "cancelled", 30)))
+    other = asyncio.create_task(location.run(writing(tmp_path / "other", 3)))
     async with asyncio.timeout(20):
         while not (tmp_path / "cancelled").exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
@@ -87,15 +87,15 @@ async def test_nothing_is_written_after_a_cancelled_delivery_has_returned(
 async def test_a_delivery_gets_its_result_before_its_job_ends(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.spark.place._JOBS_AT_ONCE", 1)
-    place = place_of(spark)
-    first = asyncio.create_task(place.run(writing(tmp_path / "first", 0)))
+    monkeypatch.setattr("tailerd.spark.task_runner._JOBS_AT_ONCE", 1)
+    location = position_of(spark)
+    first = asyncio.create_task(location.run(writing(tmp_path / "first", 0)))
     await asyncio.sleep(0)
     # The slow one is the last item of the second task.
     names = ["a", "b", "c", "slow"]
     slow_seconds = 4
     works = [writing(tmp_path / name, slow_seconds if name == "slow" else 0) for name in names]
-    running = [asyncio.create_task(place.run(work)) for work in works]
+    running = [asyncio.create_task(location.run(work)) for work in works]
     await first
     for each, name in zip(running[:3], names, strict=False):
         assert (await each).written == name

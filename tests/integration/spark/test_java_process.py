@@ -76,10 +76,10 @@ def test_workers_load_pyspark_from_where_pip_put_it_unless_a_home_was_named(name
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
     )
-    place, home = done.stdout.split()
+    location, home = done.stdout.split()
     if named:
-        assert place.startswith(f"{own}/python/lib/pyspark.zip/")
+        assert location.startswith(f"{own}/python/lib/pyspark.zip/")
         assert home == own
     else:
-        assert place == f"{own}/__init__.py"
+        assert location == f"{own}/__init__.py"
         assert home == "None"

@@ -97,21 +97,21 @@ def test_files_have_the_same_names_and_bytes_on_both_engines_and_a_broken_table_
         "gone": {"path": str(gone.folder), "from": "0"},
         "missing": {"path": str(tmp_path / "no"), "from": "0"},
     }
-    places = {engine: tmp_path / engine for engine in ENGINES}
-    for engine, place in places.items():
-        ran = run_on(command, engine, place, tables | broken)
+    locations = {engine: tmp_path / engine for engine in ENGINES}
+    for engine, location in locations.items():
+        ran = run_on(command, engine, location, tables | broken)
         assert ran.status == 3, ran.errors
         assert "missing_data_file" in ran.errors
         assert "not_a_table" in ran.errors
         # Nothing of the broken one's batch, and nothing half written.
-        assert files(place, "gone") == {}
-        assert not list((place / "out").glob("*/.*.tmp"))
+        assert files(location, "gone") == {}
+        assert not list((location / "out").glob("*/.*.tmp"))
 
     kept.rename(lost)
-    for engine, place in places.items():
-        assert run_on(command, engine, place, tables | broken).status == 3
+    for engine, location in locations.items():
+        assert run_on(command, engine, location, tables | broken).status == 3
     for name in [*tables, "gone"]:
-        arrow, spark = (files(place, name) for place in places.values())
+        arrow, spark = (files(location, name) for location in locations.values())
         assert arrow.keys() == spark.keys(), name
         assert arrow == spark, name
         assert arrow, name

@@ -98,7 +98,7 @@ class Workload:
         return f"USING delta {partition} TBLPROPERTIES ({properties})"
 
     def replace(self) -> str:
-        """Return a statement that puts another table in this one's place, with rows or without."""
+        """Return a statement that replaces this table by another one, with rows or without."""
         if self._random.random() < 0.5:
             return f"CREATE OR REPLACE TABLE {self._table} {self._definition(2)}"
         columns = self._columns(2)

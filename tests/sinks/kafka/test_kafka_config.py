@@ -182,8 +182,8 @@ def test_every_value_format_can_be_chosen() -> None:
 
 def test_two_tables_cannot_have_one_transactional_id() -> None:
     one = config(delivery="exactly-once", transactional_id="x")
-    assert one.place()
-    assert config(delivery="exactly-once").place() == ""
+    assert one.location()
+    assert config(delivery="exactly-once").location() == ""
 
 
 def test_a_column_chooses_the_topic() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import RowPlaces
+from tailerd.changefeed.row_positions import RowPositions
 from tailerd.errors import ConfigError, SinkRefusedError
 from tailerd.records.base import FormatOptions
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -30,7 +30,7 @@ def batch(**columns: Any) -> ChangeBatch:
         version=Version(5),
         timestamp_us=1_000_000,
         change_source=ChangeSourceKind.FILES,
-        places=RowPlaces(table_id="id-1", files=0, rows=0),
+        positions=RowPositions(table_id="id-1", files=0, rows=0),
     )
 
 
@@ -80,14 +80,16 @@ def test_an_update_of_the_column_that_chooses_removes_the_row_where_it_was(
     images = pa.array(["update_preimage", "update_postimage"])
     rows = replace(batch(id=[1, 1], shard=[0, 1]), change_type=images)
     ops = {
-        (out.topic, place): json.loads(value)["op"] if value else "tombstone"
+        (out.topic, location): json.loads(value)["op"] if value else "tombstone"
         for out in routed(rows, **fields, key=["id"], format="debezium")
-        for value, place in zip(out.records.values.to_pylist(), places_of(out), strict=True)
+        for value, location in zip(
+            out.records.values.to_pylist(), number_positions(out), strict=True
+        )
     }
     assert ops == {old: "tombstone", new: "c"}
 
 
-def places_of(out: ProduceRequest) -> list[int]:
+def number_positions(out: ProduceRequest) -> list[int]:
     number = out.partitions
     return [number] * len(out.records) if isinstance(number, int) else number.tolist()
 

@@ -87,13 +87,13 @@ async def test_a_body_goes_where_it_is_wanted_if_it_is_as_long() -> None:
     large = bytes(range(256)) * 4000
     head = f"HTTP/1.1 206 Partial Content\r\ncontent-length: {len(large)}\r\n\r\n".encode()
     async with serving([head + large], [head + large], [OK]) as (wire, _):
-        place = memoryview(bytearray(len(large)))
-        assert (await wire.get(ASKED, place)).body is place
-        assert bytes(place) == large
+        location = memoryview(bytearray(len(large)))
+        assert (await wire.get(ASKED, location)).body is location
+        assert bytes(location) == large
         assert bytes((await wire.get(ASKED)).body) == large
-        before = bytes(place)
-        assert bytes((await wire.get(ASKED, place)).body) == b"hello"
-        assert bytes(place) == before
+        before = bytes(location)
+        assert bytes((await wire.get(ASKED, location)).body) == b"hello"
+        assert bytes(location) == before
 
 
 async def test_an_empty_body_and_one_of_no_length_by_its_status_are_understood() -> None:

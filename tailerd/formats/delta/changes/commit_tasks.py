@@ -29,19 +29,19 @@ MAX_ADMITTED_TASKS = 10_000
 
 @dataclass(slots=True)
 class _Marks:
-    """Places in a large commit at which reading can resume: task position, pass and byte."""
+    """Positions in a large commit at which reading can resume: task position, pass and byte."""
 
-    places: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, 0)])
+    positions: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, 0)])
 
     def before(self, position: int) -> tuple[int, int, int]:
         """Return the last mark at or before a position."""
-        end = bisect.bisect_right(self.places, (position, sys.maxsize, sys.maxsize))
-        return self.places[end - 1]
+        end = bisect.bisect_right(self.positions, (position, sys.maxsize, sys.maxsize))
+        return self.positions[end - 1]
 
     def note(self, position: int, number: int, byte: int) -> None:
-        """Record a place, if it is after the last."""
-        if (position, number, byte) > self.places[-1]:
-            self.places.append((position, number, byte))
+        """Record a position, if it is after the last."""
+        if (position, number, byte) > self.positions[-1]:
+            self.positions.append((position, number, byte))
 
 
 class CommitTasks:

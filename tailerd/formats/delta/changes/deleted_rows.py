@@ -20,7 +20,7 @@ from tailerd.errors import (
 from tailerd.formats.delta.protocol.data_file import DeletionVector, RowFilter
 from tailerd.formats.delta.protocol.deletion_vector import (
     FRAME_BYTES,
-    check_place,
+    check_bounds,
     decode_framed,
     decode_inline,
 )
@@ -99,7 +99,7 @@ def _read_frame(source: BinaryIO, vector: DeletionVector, memory_bytes: int) -> 
     """Read a vector with its frame, without reading beyond the end of the file."""
     # Without an offset the vector is the first one, after the file's version byte.
     start = 1 if vector.offset is None else vector.offset
-    check_place(vector, source.seek(0, 2))
+    check_bounds(vector, source.seek(0, 2))
     if vector.size_bytes > largest_piece_bytes(memory_bytes):
         raise TooLargeError.within(
             memory_bytes, f"The deletion vector {vector.url} has {vector.size_bytes >> 20} MiB"

@@ -46,10 +46,10 @@ from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
-from tailerd.formats.placement import allowed_places
+from tailerd.formats.placement import allowed_locations
 from tailerd.formats.table_log import TableLog, ahead_bytes, version_ahead
 from tailerd.formats.versioned_source import VersionedSource, open_log
-from tailerd.storage.links import RealPlaces
+from tailerd.storage.links import AllowedPaths
 
 _READER = DeltaTaskReader()
 
@@ -58,7 +58,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
     """The commits of one table.
 
     Args:
-        name: The table's place, as the user gave it.
+        name: The table's location, as the user gave it.
         reader: Its log.
         state, head_version: The newest version when it was opened.
         request: Which changes are requested.
@@ -81,9 +81,9 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         self._reader = reader
         self._head_state = state
         self._head_version = head_version
-        places = allowed_places(request.allowed_paths)
-        self._paths = DataPaths(reader.url, places)
-        self.links = RealPlaces(reader.url, places) if reader.url.startswith("/") else None
+        locations = allowed_locations(request.allowed_paths)
+        self._paths = DataPaths(reader.url, locations)
+        self.links = AllowedPaths(reader.url, locations) if reader.url.startswith("/") else None
         # The reader's own store may be wrapped.
         self.run_bytes = ahead_bytes(request.stores.locate(reader.url)[0])
         self._window = CommitCache(
@@ -418,7 +418,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
 
 
 async def open_source(
-    place: str,
+    location: str,
     request: OpenRequest | None = None,
     *,
     spool: Spool | None = None,
@@ -426,11 +426,13 @@ async def open_source(
 ) -> VersionedSource:
     """Open a table for its changes; arguments as for `open_delta_log`."""
     request = request or OpenRequest()
-    return open_log(await open_delta_log(place, request, spool=spool, zone=zone), _READER, request)
+    return open_log(
+        await open_delta_log(location, request, spool=spool, zone=zone), _READER, request
+    )
 
 
 async def open_delta_log(
-    place: str,
+    location: str,
     request: OpenRequest,
     *,
     spool: Spool | None = None,
@@ -439,16 +441,16 @@ async def open_delta_log(
     """Open a table at its newest version.
 
     Args:
-        place: A path or URL.
+        location: A path or URL.
         request: Which changes to read.
         spool: Keeps the file list of a snapshot across restarts; see `OpenRequest.scratch`.
         zone: Of partition timestamps without one; without it they are UTC.
 
     Raises:
         NotATableError, TableError: The table cannot be read.
-        ConfigError: No store serves this place.
+        ConfigError: No store serves this location.
     """
-    store, root = request.stores.locate_table(place, allowed_places(request.allowed_paths))
+    store, root = request.stores.locate_table(location, allowed_locations(request.allowed_paths))
     store = request.wrap_store(store) if request.wrap_store else store
     reader = LogReader(
         store, root, on_mismatch=request.on_warning, memory_bytes=request.memory_bytes
@@ -456,13 +458,13 @@ async def open_delta_log(
     head, segment = await reader.open_listed(with_files=False)
     head.state.check_rows()
     log = DeltaLog(
-        place,
+        location,
         reader,
         head.state,
         head.version,
         request,
         spool=spool,
-        zone=zone or PartitionZone(place),
+        zone=zone or PartitionZone(location),
     )
     log.begin(head.version, head.state, segment)
     return log

@@ -118,8 +118,8 @@ class NetPlanFile:
         payload = kept.payload
         if payload is None:
             return kept.group
-        for place in _places(payload):
-            self._paths.resolve(place.replace("%", "%25"))
+        for location in _locations(payload):
+            self._paths.resolve(location.replace("%", "%25"))
         removed, added = (
             tuple(replace(file, schema=schema) for file in files)
             for files, schema in (
@@ -140,7 +140,7 @@ def _without_schema(file: DataFile) -> DataFile:
     return replace(file, schema=_NO_SCHEMA)
 
 
-def _places(payload: RewrittenFiles) -> Iterator[str]:
+def _locations(payload: RewrittenFiles) -> Iterator[str]:
     for file in (*payload.removed, *payload.added):
         yield file.url
         for vector in (file.rows.include, file.rows.exclude):

@@ -23,7 +23,7 @@ class PartitionZone:
     """The zone of a table's partition timestamps that have none of their own.
 
     Args:
-        place: The table, for the warning.
+        location: The table, for the warning.
         name: An IANA name; empty or None to assume UTC.
         on_guess: Called once, for the first value whose zone is assumed.
 
@@ -33,17 +33,17 @@ class PartitionZone:
 
     def __init__(
         self,
-        place: str,
+        location: str,
         name: str | None = None,
         on_guess: Callable[[ZoneAssumedError], None] | None = None,
     ) -> None:
         try:
             self._zone = zone_named(name) if name else None
         except ValueError as error:
-            raise ConfigError(f"The partition timezone of {place} is {name!r}, but {error}.") from (
-                error
-            )
-        self._place = place
+            raise ConfigError(
+                f"The partition timezone of {location} is {name!r}, but {error}."
+            ) from (error)
+        self._location = location
         self._on_guess = on_guess
         self._is_reported = False
 
@@ -72,8 +72,8 @@ class PartitionZone:
             self._is_reported = True
             self._on_guess(
                 ZoneAssumedError(
-                    f"Partition timestamps of {column} in {self._place} have no zone and are taken"
-                    " as UTC.",
+                    f"Partition timestamps of {column} in {self._location} have no zone and are"
+                    " taken as UTC.",
                     remedy="Name the zone they are in, such as Europe/Berlin or UTC:"
                     " partition_timezone in the configuration, --partition-timezone of a command,"
                     " the option partitionTimezone in Spark.",

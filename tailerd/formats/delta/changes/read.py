@@ -15,7 +15,7 @@ from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
-from tailerd.changefeed.row_places import places_of
+from tailerd.changefeed.row_positions import number_positions
 from tailerd.errors import (
     LEAVE_OUT,
     START_AFTER,
@@ -82,7 +82,7 @@ def read_changes(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            places=places_of(task, task.position, positions),
+            positions=number_positions(task, task.position, positions),
         )
 
 

@@ -36,12 +36,14 @@ def check_entries(add: pa.StructArray, keys: KeyArray, name: str, root_url: str)
         )
 
 
-def entries_at(add: pa.StructArray, places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
-    """Return the entries at ascending places; without copying if they are consecutive."""
-    first, count = int(places[0]), len(places)
-    if int(places[-1]) - first == count - 1:
+def entries_at(
+    add: pa.StructArray, positions: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> pa.Array:
+    """Return the entries at ascending positions; without copying if they are consecutive."""
+    first, count = int(positions[0]), len(positions)
+    if int(positions[-1]) - first == count - 1:
         return add.slice(first, count)
-    return add.take(pa.array(places))
+    return add.take(pa.array(positions))
 
 
 def expired_removes(

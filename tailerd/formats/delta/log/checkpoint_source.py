@@ -227,24 +227,24 @@ class CheckpointSource:
             GroupChecks(file.name, self._log.url, add_type) as checks,
         ):
             chosen = (origins >= first_row) & (origins < first_row + rows.num_rows)
-            # Scattering them to their places in the file avoids a sort.
-            by_place = np.empty(rows.num_rows, np.uint64)
+            # Scattering them to their positions in the file avoids a sort.
+            by_row = np.empty(rows.num_rows, np.uint64)
             is_live = np.zeros(rows.num_rows, np.bool_)
             found = origins[chosen].astype(np.int64) - first_row
-            by_place[found] = keys[chosen]
+            by_row[found] = keys[chosen]
             is_live[found] = True
-            places = np.flatnonzero(is_live)
-            keys = by_place[places]
-            for run in self._runs(rows, places, keys, checks):
+            positions = np.flatnonzero(is_live)
+            keys = by_row[positions]
+            for run in self._runs(rows, positions, keys, checks):
                 if isinstance(run, CopiedGroup):
                     yield run
                     continue
                 offset = run.first_row
                 for batch in rows.rows_of_groups(run.groups, ("add",), ROWS_AT_ONCE):
                     until = offset + batch.num_rows
-                    start, stop = np.searchsorted(places, [offset, until])
+                    start, stop = np.searchsorted(positions, [offset, until])
                     if start < stop:
-                        column = entries_at(batch.column("add"), places[start:stop] - offset)
+                        column = entries_at(batch.column("add"), positions[start:stop] - offset)
                         check_entries(column, keys[start:stop], file.name, self._log.url)
                         yield FileActions(conformed_adds(column, self.form), keys[start:stop])
                     offset = until
@@ -253,7 +253,7 @@ class CheckpointSource:
     def _runs(
         self,
         rows: CheckpointFile,
-        places: np.ndarray[tuple[int], np.dtype[np.int64]],
+        positions: np.ndarray[tuple[int], np.dtype[np.int64]],
         keys: KeyArray,
         checks: GroupChecks,
     ) -> Iterator[_Run | CopiedGroup]:
@@ -271,7 +271,7 @@ class CheckpointSource:
         run, offset = _Run([], 0), 0
         for number, group in enumerate(footer.groups):
             until = offset + group.rows
-            start, stop = np.searchsorted(places, [offset, until])
+            start, stop = np.searchsorted(positions, [offset, until])
             found = None
             if stop - start == group.rows and group.rows >= COPIED_ROWS:
                 found = copier.columns_of(group)
@@ -422,7 +422,7 @@ class GroupChecks:
 
     Args:
         name: Of the file, for error messages.
-        root_url: The table's place, to recognise absolute paths below it.
+        root_url: The table's location, to recognise absolute paths below it.
         add_type: Of the `add` actions that are written.
     """
 

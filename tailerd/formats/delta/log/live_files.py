@@ -156,9 +156,9 @@ def _checkpoint_entries(
                 origins.checkpoint_rows, [first_row, first_row + batch.num_rows]
             )
             if start < end:
-                places = origins.checkpoint_rows[start:end].astype(np.int64) - first_row
+                positions = origins.checkpoint_rows[start:end].astype(np.int64) - first_row
                 add, keys = (
-                    entries_at(batch.column("add"), places),
+                    entries_at(batch.column("add"), positions),
                     origins.checkpoint_keys[start:end],
                 )
                 check_entries(add, keys, file.name, reader.url)

@@ -138,11 +138,11 @@ class LogReader(LogFolder):
         """Return the reader of the table at a path or URL.
 
         Args:
-            allowed: Places that symbolic links in the log may lead to.
+            allowed: Positions that symbolic links in the log may lead to.
             stores: By default configured by the environment.
 
         Raises:
-            ConfigError: No store serves this place.
+            ConfigError: No store serves this location.
         """
         store, root = (stores or Stores()).locate_table(table, allowed)
         return cls(store, root, on_mismatch=on_mismatch)
@@ -209,7 +209,7 @@ class LogReader(LogFolder):
         while True:
             try:
                 segment = LogSegment.for_version(
-                    listing, version, place=self.url, excluded=frozenset(excluded)
+                    listing, version, location=self.url, excluded=frozenset(excluded)
                 )
             except TableError as error:
                 lacking = listing.gap(version, frozenset(excluded))

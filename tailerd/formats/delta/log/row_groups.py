@@ -162,7 +162,7 @@ class GroupCopier:
     """
 
     def __init__(self, source: Footer, target: Footer) -> None:
-        self._places = {path: place for place, path in enumerate(source.leaves)}
+        self._positions = {path: location for location, path in enumerate(source.leaves)}
         # The blank has `dataChange` false for every file.
         self._copied = [
             path for path in target.leaves if path.startswith("add.") and path != "add.dataChange"
@@ -189,7 +189,9 @@ class GroupCopier:
         if self._has_parsed and not self._has_both(group):
             return None
         columns = {
-            path: group.chunks[self._places[path]] for path in self._copied if path in self._places
+            path: group.chunks[self._positions[path]]
+            for path in self._copied
+            if path in self._positions
         }
         return columns if all(chunk.is_compressed for chunk in columns.values()) else None
 
@@ -200,5 +202,5 @@ class GroupCopier:
         return not self._wants_text and self._nulls(group, f"{_PARSED[0]}numRecords") == 0
 
     def _nulls(self, group: Group, path: str) -> int | None:
-        place = self._places.get(path)
-        return None if place is None else group.chunks[place].null_count
+        location = self._positions.get(path)
+        return None if location is None else group.chunks[location].null_count

@@ -18,7 +18,7 @@ from tailerd.formats.maintenance import (
     TaskExecutor,
     no_readers,
 )
-from tailerd.formats.placement import TablePlace
+from tailerd.formats.placement import TableLocation
 
 
 class DeltaMaintainer:
@@ -26,7 +26,7 @@ class DeltaMaintainer:
 
     def open(
         self,
-        place: TablePlace,
+        location: TableLocation,
         policies: MaintenancePolicies,
         *,
         clock: Clock,
@@ -39,21 +39,23 @@ class DeltaMaintainer:
             ConfigError: The policies are not valid for Delta.
         """
         return DeltaMaintenance(
-            LogReader(place.store, place.root, on_mismatch=place.warn, with_rows=True),
+            LogReader(location.store, location.root, on_mismatch=location.warn, with_rows=True),
             Policies.of(policies),
             clock=clock,
             floor=floor,
             run_on_engine=run_on_engine,
         )
 
-    async def run_request(self, place: TablePlace, request: bytes, executor: TaskExecutor) -> bytes:
+    async def run_request(
+        self, location: TableLocation, request: bytes, executor: TaskExecutor
+    ) -> bytes:
         """Write a checkpoint of the newest version by an engine's tasks; return its result.
 
         Raises:
             TableError, StorageError: It cannot be written.
             EngineError: The engine failed.
         """
-        reader = LogReader(place.store, place.root, on_mismatch=place.warn)
+        reader = LogReader(location.store, location.root, on_mismatch=location.warn)
         wanted = CheckpointRequest.from_json(request)
         snapshot, _ = await reader.open_listed(with_files=False)
         result = await DistributedCheckpoints(executor, reader).write(snapshot, wanted.manifest)

@@ -250,7 +250,7 @@ class TaskPlanner:
 
     Args:
         plan: From `plan_commit`.
-        paths: Resolves the files' places.
+        paths: Resolves the files' positions.
 
     Attributes:
         position: Number of tasks so far.

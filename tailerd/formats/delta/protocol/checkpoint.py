@@ -140,7 +140,7 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
     Args:
         batch: At least the `KEY_COLUMNS` that the file has.
         first_row: Row number of the batch's first row within the whole checkpoint.
-        root_url: The table's place, to recognise absolute paths below it.
+        root_url: The table's location, to recognise absolute paths below it.
 
     Raises:
         CorruptLogError: The entries do not have the shape of `add`.
@@ -239,9 +239,9 @@ def vectors_of(add: pa.StructArray) -> Iterator[FileVector]:
     kind = pc.struct_field(vector, "storageType")
     if kind.null_count == len(kind):
         return
-    places = _positions(pc.is_valid(kind))
-    chosen = vector.take(pa.array(places, pa.int64()))
-    for row, entry in zip(places, chosen.to_pylist(), strict=True):
+    positions = _positions(pc.is_valid(kind))
+    chosen = vector.take(pa.array(positions, pa.int64()))
+    for row, entry in zip(positions, chosen.to_pylist(), strict=True):
         offset = entry.get("offset")
         suffix = "" if offset is None else f"@{offset}"
         unique_id = f"{entry['storageType']}{entry['pathOrInlineDv']}{suffix}"

@@ -261,7 +261,7 @@ class CommitScan:
     Args:
         version: Version of the commit.
         name: File name for error messages.
-        root_url: The table's place, to recognise absolute paths below it.
+        root_url: The table's location, to recognise absolute paths below it.
         with_rows: Whether to read the number of rows from statistics.
         memory_bytes: Memory for reading.
         keeps_lines: Whether to keep the decoded lines.

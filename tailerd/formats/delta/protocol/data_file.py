@@ -28,7 +28,7 @@ class DeletionVector:
         offset: Start in the file; None is not 0 (it is part of the identity).
         size_bytes: Length of the serialized bitmap.
         cardinality: Number of rows it removes.
-        url: Resolved place of the file; empty if inline.
+        url: Resolved location of the file; empty if inline.
 
     Protocol: PROTOCOL.md#deletion-vectors
     """

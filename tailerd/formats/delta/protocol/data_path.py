@@ -27,8 +27,8 @@ class DataPaths:
     """Resolves paths of one table.
 
     Attributes:
-        root: The table's place, decoded: an absolute path or a URL, without a trailing slash.
-        allowed: Further places for files (shallow clones), in the same form; an empty one allows
+        root: The table's location, decoded: an absolute path or a URL, without a trailing slash.
+        allowed: Further positions for files (shallow clones), in the same form; an empty one allows
             all local files.
     """
 
@@ -37,15 +37,15 @@ class DataPaths:
     _folders: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Note how the places of files begin: all paths of a log are compared with it."""
+        """Note how the positions of files begin: all paths of a log are compared with it."""
         folders = tuple(f"{folder}/" for folder in (self.root, *self.allowed))
         object.__setattr__(self, "_folders", folders)
 
     def resolve(self, path: str) -> str:
-        """Return the absolute place of a path in the log, which is percent-decoded exactly once.
+        """Return the absolute location of a path in the log, which is percent-decoded exactly once.
 
         Raises:
-            PathOutsideTableError: It is outside the table and every allowed place.
+            PathOutsideTableError: It is outside the table and every allowed location.
             CorruptLogError: It is not a valid file name.
         """
         if len(path) > MOST_PATH_CHARACTERS:
@@ -61,25 +61,25 @@ class DataPaths:
                 remedy="The writer is broken: restore the log entry from a backup.",
             )
         if _SCHEME.match(path) or path.startswith("/"):
-            place = _plain(decoded)
+            location = _plain(decoded)
         else:
-            place = f"{self.root}/{decoded}"
+            location = f"{self.root}/{decoded}"
         # A name may contain ".."; most do not, and need not be cut into pieces.
-        if ".." in place and ".." in place.split("/"):
-            place = _normal(place)
-        if not place.startswith(self._folders):
+        if ".." in location and ".." in location.split("/"):
+            location = _normal(location)
+        if not location.startswith(self._folders):
             raise PathOutsideTableError(
                 f"The log names the file {path!r}, which is outside the table at {self.root},"
                 " so it is not read.",
                 remedy=(
                     "If it is a shallow clone, allow the place with --allow-path (or allowed_paths"
-                    f" in the configuration), for example {posixpath.dirname(place)}."
+                    f" in the configuration), for example {posixpath.dirname(location)}."
                 ),
             )
-        return place
+        return location
 
     def vector(self, descriptor: DeletionVectorDescriptor) -> DeletionVector:
-        """Return a deletion vector with its file's place.
+        """Return a deletion vector with its file's location.
 
         Raises:
             PathOutsideTableError: As `resolve`.
@@ -110,21 +110,21 @@ class DataPaths:
         )
 
 
-def _plain(place: str) -> str:
-    """Return the normal form of an absolute place: local files as a path, the rest as a URL.
+def _plain(location: str) -> str:
+    """Return the normal form of an absolute location: local files as a path, the rest as a URL.
 
     Hadoop's schemes for S3 (`s3a`, `s3n`) are equivalent to `s3`.
     """
-    if place.startswith(("s3a://", "s3n://")):
-        place = f"s3{place[3:]}"
-    if place.startswith("file:"):
-        place = "/" + place.removeprefix("file:").lstrip("/")
-    return place.rstrip("/") if place != "/" else place
+    if location.startswith(("s3a://", "s3n://")):
+        location = f"s3{location[3:]}"
+    if location.startswith("file:"):
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    return location.rstrip("/") if location != "/" else location
 
 
-def _normal(place: str) -> str:
-    scheme = _SCHEME.match(place)
+def _normal(location: str) -> str:
+    scheme = _SCHEME.match(location)
     if scheme is None:
-        return posixpath.normpath(place)
-    head, _, tail = place.partition("://")
+        return posixpath.normpath(location)
+    head, _, tail = location.partition("://")
     return f"{head}://{posixpath.normpath(tail)}"

@@ -103,7 +103,7 @@ def decode_inline(vector: DeletionVector) -> BitMap64:
     return _bitmap(vector, data[: vector.size_bytes])
 
 
-def check_place(vector: DeletionVector, file_bytes: int) -> None:
+def check_bounds(vector: DeletionVector, file_bytes: int) -> None:
     """Make sure that a vector is within its file, before any of it is read.
 
     Raises:
@@ -174,11 +174,11 @@ def _native_bitmap(data: bytes) -> BitMap64:
 
 
 def _invalid(vector: DeletionVector, why: str) -> InvalidDeletionVectorError:
-    place = vector.url or "inline"
+    location = vector.url or "inline"
     if vector.offset is not None:
-        place += f" at byte {vector.offset}"
+        location += f" at byte {vector.offset}"
     return InvalidDeletionVectorError(
-        f"The deletion vector {place} cannot be used: {why}. Without it deleted rows would come"
+        f"The deletion vector {location} cannot be used: {why}. Without it deleted rows would come"
         " back.",
         remedy="Restore the file from a backup, or RESTORE the table to a version before it.",
     )

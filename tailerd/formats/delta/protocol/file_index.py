@@ -188,10 +188,10 @@ class FileIndex:
         # Recent files are not live in the arrays, so no key occurs twice and a merge is enough.
         order = np.argsort(keys)
         base = self._keys[live]
-        places = np.searchsorted(base, keys[order])
-        self._keys = np.insert(base, places, keys[order])
-        self._sizes = np.insert(self._sizes[live], places, sizes[order])
-        self._origins = np.insert(self._origins[live], places, origins[order])
+        positions = np.searchsorted(base, keys[order])
+        self._keys = np.insert(base, positions, keys[order])
+        self._sizes = np.insert(self._sizes[live], positions, sizes[order])
+        self._origins = np.insert(self._origins[live], positions, origins[order])
         self._is_live = np.ones(len(self._keys), np.bool_)
 
     def _set_arrays(self, keys: KeyArray, sizes: Sizes, origins: Origins) -> None:
@@ -296,7 +296,7 @@ class FileIndex:
         keys, origins = self._keys[start:end], self._origins[start:end]
         if not live.all():
             keys, origins = keys[live], origins[live]
-        # Origins in commits have the flag and come last, so one array of places is enough.
+        # Origins in commits have the flag and come last, so one array of positions is enough.
         order = np.argsort(origins)
         first_commit = len(origins) - int(np.count_nonzero(origins >= VERSION_FLAG))
         in_checkpoint, in_commits = order[:first_commit], np.sort(order[first_commit:])

@@ -25,7 +25,7 @@ def normal_path(path: str, root_url: str = "") -> bytes:
 
     Args:
         path: As in the log: a URI, relative or absolute.
-        root_url: The table's place as a decoded URL or absolute path, without a trailing slash.
+        root_url: The table's location as a decoded URL or absolute path, without a trailing slash.
     """
     decoded = unquote_to_bytes(path) if "%" in path else path.encode()
     if path.startswith(("s3a://", "s3n://")):

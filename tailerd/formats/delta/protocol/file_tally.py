@@ -58,10 +58,10 @@ class SizeBins:
 
     def count_all(self, sizes: npt.NDArray[np.int64], files: int = 1) -> None:
         """Count each of `sizes` as `count` does."""
-        places = np.maximum(np.searchsorted(_BOUNDARIES, sizes, side="right") - 1, 0)
+        positions = np.maximum(np.searchsorted(_BOUNDARIES, sizes, side="right") - 1, 0)
         sums = np.zeros(len(SIZE_BOUNDARIES), np.int64)
-        np.add.at(sums, places, sizes)
-        for at, count in enumerate(np.bincount(places, minlength=len(sums)).tolist()):
+        np.add.at(sums, positions, sizes)
+        for at, count in enumerate(np.bincount(positions, minlength=len(sums)).tolist()):
             self.files[at] += files * count
             self.bytes[at] += files * int(sums[at])
 
@@ -168,8 +168,8 @@ class VectorTally:
             at[at == len(self._keys)] = 0
             rows = self._by_path[at]
             hits = (self._sorted_paths[at] == wanted) & self._is_live[rows]
-            for place in np.flatnonzero(hits).tolist():
-                found[place] = int(self._keys[rows[place]])
+            for location in np.flatnonzero(hits).tolist():
+                found[location] = int(self._keys[rows[location]])
         return found
 
     def _count(self, deleted_rows: int, vectors: int) -> None:

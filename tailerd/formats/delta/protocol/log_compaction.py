@@ -24,7 +24,7 @@ def compact(bodies: Sequence[tuple[str, bytes]], root_url: str) -> bytes:
 
     Args:
         bodies: Name and body of each commit of the range, ascending.
-        root_url: The table's place, to recognise absolute paths below it.
+        root_url: The table's location, to recognise absolute paths below it.
 
     Raises:
         CorruptLogError: A line is not an action, or a commit has two actions of one kind for a

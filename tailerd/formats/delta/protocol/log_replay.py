@@ -62,7 +62,7 @@ class LogReplay:
         segment: The segment to replay.
         with_files: Whether to build the index of live files; without it, row groups of file
             actions need not be fed.
-        root_url: The table's place, to recognise absolute paths below it.
+        root_url: The table's location, to recognise absolute paths below it.
         memory_bytes: Memory for reading a file.
     """
 

@@ -128,13 +128,13 @@ class LogSegment:
         listing: LogListing,
         version: int | None = None,
         *,
-        place: str = "this place",
+        location: str = "this place",
         excluded: frozenset[str] = frozenset(),
     ) -> LogSegment:
         """Choose the files for `version` (None: the newest).
 
         Args:
-            place: The table's, for error messages.
+            location: The table's, for error messages.
             excluded: Names of damaged checkpoint or compaction files, which are skipped.
 
         Raises:
@@ -144,7 +144,8 @@ class LogSegment:
         head = listing.head_version
         if head is None:
             raise NotATableError(
-                f"There is no Delta table at {place}: its log holds no commit and no checkpoint.",
+                f"There is no Delta table at {location}: its log holds no commit and no"
+                " checkpoint.",
                 remedy="Check the path; it is the folder that contains _delta_log.",
             )
         target = head if version is None else version

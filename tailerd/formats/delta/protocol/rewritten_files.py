@@ -60,7 +60,7 @@ class RewrittenFiles:
         groups: Every file is in one.
         removed_tasks, added_tasks: The position of the task that each file would have alone.
         key: Key columns by which a delete and an insert are paired to an update; empty: no pairing.
-        prefix: Of the rows' places (`RowPlaces`).
+        prefix: Of the rows' positions (`RowPositions`).
         are_updates: Whether deleted and inserted rows are the images of updates.
     """
 

@@ -170,8 +170,8 @@ def find_sources(
 def _field(message: bytes) -> _Field:
     id_, parent, name, kind, extension = 0, 0, "", "", ""
     metadata: dict[str, bytes] = {}
-    for place, value in fields(message):
-        match place:
+    for location, value in fields(message):
+        match location:
             case 2:
                 name = text(value)
             case 3:

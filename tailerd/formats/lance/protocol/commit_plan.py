@@ -126,8 +126,8 @@ def _changed_columns(
     found = []
     for column in new:
         former = matching(column, new, old)
-        was = frozenset() if former is None else before.column_places(former.ids)
-        now = after.column_places(column.ids)
+        was = frozenset() if former is None else before.locate_columns(former.ids)
+        now = after.locate_columns(column.ids)
         if now != was:
             found.append(column.id)
     return tuple(found)

@@ -14,7 +14,7 @@ from tailerd.formats.lance.protocol.wire import content, fields, number, numbers
 DATA_FOLDER = "data"
 DELETIONS_FOLDER = "_deletions"
 _OVERLAYS = 11
-ColumnPlace = tuple[str, int | None, int]
+ColumnLocation = tuple[str, int | None, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +96,13 @@ class Fragment:
         paths = {(file.base, file.path) for file in other.files}
         return any((file.base, file.path) in paths for file in self.files)
 
-    def column_places(self, field_ids: Iterable[int]) -> frozenset[tuple[int, ColumnPlace]]:
+    def locate_columns(self, field_ids: Iterable[int]) -> frozenset[tuple[int, ColumnLocation]]:
         """Return the location of the values of fields: id, and file, base and column."""
         wanted = frozenset(field_ids)
         return frozenset(
-            (each, (file.path, file.base, file.columns[place] if file.columns else place))
+            (each, (file.path, file.base, file.columns[location] if file.columns else location))
             for file in self.files
-            for place, each in enumerate(file.field_ids)
+            for location, each in enumerate(file.field_ids)
             if each in wanted
         )
 
@@ -116,18 +116,18 @@ def parse_fragment(message: bytes) -> Fragment:
     """
     said: dict[int, int | bytes] = {}
     files: list[LanceFile] = []
-    for place, value in fields(message):
-        if place == 2:
+    for location, value in fields(message):
+        if location == 2:
             files.append(_data_file(content(value)))
-        elif place >= _OVERLAYS:
-            what = "overlay files" if place == _OVERLAYS else f"a part {place}"
+        elif location >= _OVERLAYS:
+            what = "overlay files" if location == _OVERLAYS else f"a part {location}"
             raise UnsupportedFeatureError(
                 f"A fragment has {what}, which this release does not support: they may have"
                 " values of its rows.",
                 remedy="Use a newer release, or compact the table.",
             )
         else:
-            said[place] = value
+            said[location] = value
     number_ = number(said.get(1, 0))
     deletions = _deletion_file(number_, content(said[3])) if 3 in said else None
     return Fragment(
@@ -142,8 +142,8 @@ def _data_file(message: bytes) -> LanceFile:
     path, size, base, versions = "", 0, None, [0, 0]
     ids: list[int] = []
     columns: list[int] = []
-    for place, value in fields(message):
-        match place:
+    for location, value in fields(message):
+        match location:
             case 1:
                 path = text(value)
             case 2:
@@ -151,7 +151,7 @@ def _data_file(message: bytes) -> LanceFile:
             case 3:
                 columns += numbers(value)
             case 4 | 5:
-                versions[place - 4] = number(value)
+                versions[location - 4] = number(value)
             case 6:
                 size = number(value)
             case 7:
@@ -168,7 +168,7 @@ def _data_file(message: bytes) -> LanceFile:
 
 
 def _deletion_file(fragment: int, message: bytes) -> DeletionFile:
-    said = {place: number(value) for place, value in fields(message)}
+    said = {location: number(value) for location, value in fields(message)}
     return DeletionFile(
         fragment=fragment,
         is_bitmap=said.get(1, 0) == 1,

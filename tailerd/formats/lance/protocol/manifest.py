@@ -38,7 +38,7 @@ _OTHER_FLAGS = {64: "data overlay files", 128: "covering indices", 256: "mixed f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasePath:
-    """A place for data files outside the table's own folder.
+    """A location for data files outside the table's own folder.
 
     Attributes:
         is_table: Whether it is a table's folder, with `data` and `_deletions` in it.
@@ -114,7 +114,7 @@ class Manifest:
         bits = (1 << bit for bit in range(self.reader_flags.bit_length()))
         return [known.get(bit, f"bit {bit}") for bit in bits if self.reader_flags & bit]
 
-    def check_readable(self, place: str) -> None:
+    def check_readable(self, location: str) -> None:
         """Make sure that every flag is known, before any row is read.
 
         Raises:
@@ -127,8 +127,8 @@ class Manifest:
                 f"{bit} ({_OTHER_FLAGS[bit]})" if bit in _OTHER_FLAGS else str(bit) for bit in bits
             )
             raise UnsupportedFeatureError(
-                f"Version {self.version} of {place} requires an unsupported feature: flag {named}."
-                " Its rows would not be read correctly.",
+                f"Version {self.version} of {location} requires an unsupported feature: flag"
+                f" {named}. Its rows would not be read correctly.",
                 remedy="Use a newer release, or let a writer remove the feature.",
             )
 
@@ -161,19 +161,19 @@ def _parse_manifest(file: bytes) -> Manifest:
     message = _message_at(file, position)
     found: dict[int, int | bytes] = {}
     columns: list[bytes] = []
-    places: list[BasePath] = []
+    locations: list[BasePath] = []
     config: dict[str, str] = {}
     fragments, others = runs(message, _FRAGMENTS)
-    for place, value in others:
-        if place == 1:
+    for location, value in others:
+        if location == 1:
             columns.append(content(value))
-        elif place == 16:
+        elif location == 16:
             key, said = entry(value)
             config[key] = text(said)
-        elif place == 18:
-            places.append(_base_path(content(value)))
+        elif location == 18:
+            locations.append(_base_path(content(value)))
         else:
-            found[place] = value
+            found[location] = value
     return Manifest(
         version=number(found.get(3, 0)),
         timestamp_us=_micros(content(found.get(7, b""))),
@@ -182,7 +182,7 @@ def _parse_manifest(file: bytes) -> Manifest:
         reader_flags=number(found.get(9, 0)),
         transaction_file=text(found.get(12, b"")),
         transaction=_transaction(file, found),
-        base_paths=tuple(places),
+        base_paths=tuple(locations),
         branch=text(found.get(20, b"")),
         file_version=_second(content(found.get(15, b"")), ""),
         writer=_second(content(found.get(13, b"")), " "),
@@ -198,8 +198,8 @@ def _transaction(file: bytes, found: dict[int, int | bytes]) -> bytes | None:
     It is used only if it has the uuid in the name of the transaction's own file.
     """
     name = text(found.get(12, b"")).removesuffix(".txn").partition("-")[2]
-    for place in _TRANSACTION_SECTIONS:
-        position = found.get(place)
+    for location in _TRANSACTION_SECTIONS:
+        position = found.get(location)
         if not isinstance(position, int):
             continue
         try:
@@ -227,14 +227,14 @@ def _micros(timestamp: bytes) -> int:
 
     pylance divides nanoseconds as floats, which may change the last digit by one.
     """
-    said = {place: number(value) for place, value in fields(timestamp)}
+    said = {location: number(value) for location, value in fields(timestamp)}
     nanos = said.get(1, 0) * 10**9 + said.get(2, 0)
     return int(nanos // _NANOS) * 10**6 + int(nanos % _NANOS // 1e3)
 
 
 def _second(message: bytes, joint: str) -> str:
     """Return the second text of a message; with `joint`, both texts joined by it."""
-    said = {place: text(value) for place, value in fields(message) if place in (1, 2)}
+    said = {location: text(value) for location, value in fields(message) if location in (1, 2)}
     return said.get(2, "") if not joint else joint.join(said[each] for each in sorted(said))
 
 

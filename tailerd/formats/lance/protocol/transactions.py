@@ -46,5 +46,5 @@ def parse_operation(message: bytes) -> Operation:
         CorruptLogError: It is not a message.
     """
     known = {each.value for each in Operation}
-    places = [place for place, _ in fields(message) if place in known]
-    return Operation(places[-1]) if places else Operation.UNKNOWN
+    locations = [location for location, _ in fields(message) if location in known]
+    return Operation(locations[-1]) if locations else Operation.UNKNOWN

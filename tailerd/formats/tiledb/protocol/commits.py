@@ -22,7 +22,7 @@ _LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePlace:
+class DeleteRecord:
     """Where the condition of a delete is: a file, and a byte range (None: to its end)."""
 
     file: str
@@ -35,14 +35,14 @@ class ConsolidatedFile:
     """The content of a `.con` file: names of commit files; for deletes, also their conditions."""
 
     writes: tuple[str, ...]
-    deletes: tuple[tuple[str, DeletePlace], ...]
+    deletes: tuple[tuple[str, DeleteRecord], ...]
 
 
 def read_consolidated(content: bytes, file: str) -> ConsolidatedFile:
     """Parse a `.con` file: a line for each commit; for a delete followed by length and condition.
 
     Args:
-        file: Its name, for errors and for the places of conditions.
+        file: Its name, for errors and for the locations of conditions.
 
     Raises:
         CorruptLogError: It is truncated, or lists a file that is not a commit.
@@ -69,7 +69,7 @@ def read_consolidated(content: bytes, file: str) -> ConsolidatedFile:
         at += _LENGTH_BYTES
         if at + length > len(content):
             raise CorruptLogError(f"The condition of {name} in {file} is cut off.", path=file)
-        deletes.append((name, DeletePlace(file, at, length)))
+        deletes.append((name, DeleteRecord(file, at, length)))
         at += length
     return ConsolidatedFile(writes=tuple(writes), deletes=tuple(deletes))
 
@@ -100,7 +100,7 @@ class Commits:
     """
 
     fragments: frozenset[TimedName]
-    deletes: Mapping[TimedName, DeletePlace] = field(default_factory=dict)
+    deletes: Mapping[TimedName, DeleteRecord] = field(default_factory=dict)
     to_vacuum: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
@@ -150,7 +150,7 @@ def find_commits(
         UnsupportedFeatureError: There is an update by condition.
     """
     found: set[TimedName] = {name for text in fragments if (name := timed_name(text)) is not None}
-    deletes: dict[TimedName, DeletePlace] = {}
+    deletes: dict[TimedName, DeleteRecord] = {}
     for text in files:
         known = commit_file(text)
         if known is None:
@@ -159,15 +159,15 @@ def find_commits(
         if kind in _WRITES:
             found.add(name)
         elif kind is CommitKind.DELETE:
-            deletes[name] = DeletePlace(text)
+            deletes[name] = DeleteRecord(text)
         elif kind is CommitKind.UPDATE:
             raise refused_update(text)
     for each in consolidated:
         found.update(name for text in each.writes if text not in ignored for name in _stem(text))
-        for text, place in each.deletes:
+        for text, location in each.deletes:
             if text not in ignored:
                 for name in _stem(text):
-                    deletes.setdefault(name, place)
+                    deletes.setdefault(name, location)
     vacuums = {name: frozenset(map(last_part, old)) for name, old in (to_vacuum or {}).items()}
     return Commits(fragments=frozenset(found), deletes=deletes, to_vacuum=vacuums)
 

@@ -82,6 +82,6 @@ def commit_file(name: str) -> tuple[TimedName, CommitKind] | None:
         return None
 
 
-def last_part(place: str) -> str:
+def last_part(location: str) -> str:
     """Return the last part of a path or URL, for vacuum files of older writers with full paths."""
-    return place.rstrip("/").rpartition("/")[2]
+    return location.rstrip("/").rpartition("/")[2]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from tailerd.formats.tiledb.protocol.commits import Commits, DeletePlace
+from tailerd.formats.tiledb.protocol.commits import Commits, DeleteRecord
 from tailerd.formats.tiledb.protocol.names import TimedName
 
 NONE_MS = -1
@@ -98,7 +98,7 @@ class Timeline:
 
     def deletes_between(
         self, after_ms: int, until_ms: int
-    ) -> tuple[tuple[TimedName, DeletePlace], ...]:
+    ) -> tuple[tuple[TimedName, DeleteRecord], ...]:
         """Return the deletes of (after, until], ascending."""
         found = self.commits.deletes.items()
         return tuple(sorted((n, p) for n, p in found if after_ms < n.last_ms <= until_ms))

@@ -57,8 +57,8 @@ def assign_partitions(
 
 
 def _in_turns(count: int, num_partitions: int, before: int) -> Partitions:
-    places = np.arange(before, before + count, dtype=np.int64)
-    return (places // RUN_RECORDS % num_partitions).astype(np.int32)
+    indexes = np.arange(before, before + count, dtype=np.int64)
+    return (indexes // RUN_RECORDS % num_partitions).astype(np.int32)
 
 
 def explicit_partitions(numbers: pa.Array, num_partitions: int, *, column: str) -> Partitions:
@@ -188,9 +188,9 @@ def _mix_tail(data: Bytes, starts: Rows, lengths: Rows, hashes: Hashes) -> None:
     """Mix the one to three bytes after the last whole word."""
     extra = lengths & 3
     ends = starts + lengths - extra
-    for place in (2, 1, 0):
-        rows = np.flatnonzero(extra > place)
+    for index in (2, 1, 0):
+        rows = np.flatnonzero(extra > index)
         if len(rows):
-            hashes[rows] ^= data[ends[rows] + place].astype(np.uint32) << np.uint32(8 * place)
+            hashes[rows] ^= data[ends[rows] + index].astype(np.uint32) << np.uint32(8 * index)
     rows = np.flatnonzero(extra)
     hashes[rows] *= _M32

@@ -306,13 +306,13 @@ class _Plan:
         data, sizes = layout.encode_records(deltas, offsets)
         payloads = memoryview(data).cast("B")
         ends = np.cumsum(np.add.reduceat(sizes, bounds[:-1] - first)).tolist()
-        places = self.partitions[bounds[:-1]] if len(self.partitions) > 1 else self.partitions
+        indexes = self.partitions[bounds[:-1]] if len(self.partitions) > 1 else self.partitions
         batches = []
         for index, (start, end) in enumerate(pairwise([0, *ends])):
             payload, used = _compress(payloads[start:end], compression)
             batches.append(
                 RecordBatch(
-                    partition=int(places[index if len(places) > 1 else 0]),
+                    partition=int(indexes[index if len(indexes) > 1 else 0]),
                     rows=rows[bounds[index] - first : bounds[index + 1] - first],
                     payload=payload,
                     compression=used,
@@ -405,11 +405,11 @@ def _batches(
     """Yield the payloads of one partition, split at the limits."""
     start, size = 0, 0
     pieces: list[bytes] = []
-    for place, row in enumerate(rows):
-        record = _record(times[row] - times[rows[start]], place - start, fields[row])
+    for index, row in enumerate(rows):
+        record = _record(times[row] - times[rows[start]], index - start, fields[row])
         if pieces and (size + len(record) > max_bytes or len(pieces) == max_records):
-            yield _cut(partition, rows[start:place], pieces, times)
-            start, size, pieces = place, 0, []
+            yield _cut(partition, rows[start:index], pieces, times)
+            start, size, pieces = index, 0, []
             record = _record(0, 0, fields[row])
         pieces.append(record)
         size += len(record)

@@ -76,8 +76,8 @@ class TopicSubjects:
         subjects = [self.subject(each.part, each.name) for each in schemas]
         asked = list(zip(subjects, schemas, strict=True))
         found = [self.registry.registered_id(*each) for each in asked]
-        for place, (subject, schema) in enumerate(asked):
-            if found[place] is None:
+        for index, (subject, schema) in enumerate(asked):
+            if found[index] is None:
                 self._check(subject, schema)
         return [
             self.registry.register(*each) if number is None else number

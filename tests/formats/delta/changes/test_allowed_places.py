@@ -6,11 +6,11 @@ import pytest
 
 from tailerd.errors import ConfigError, PathOutsideTableError
 from tailerd.formats.delta.protocol.data_path import DataPaths
-from tailerd.formats.placement import allowed_places
+from tailerd.formats.placement import allowed_locations
 
 
 def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:
-    paths = DataPaths("/lake/clone", allowed_places(["file:///lake/origin/", "s3://b/t/"]))
+    paths = DataPaths("/lake/clone", allowed_locations(["file:///lake/origin/", "s3://b/t/"]))
     assert paths.resolve("file:/lake/origin/a%20b") == "/lake/origin/a b"
     assert paths.resolve("/lake/origin/a") == "/lake/origin/a"
     assert paths.resolve("s3://b/t/a") == "s3://b/t/a"
@@ -35,26 +35,26 @@ def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:
     ],
 )
 def test_a_place_is_allowed_however_it_is_written(
-    monkeypatch: pytest.MonkeyPatch, place: str, path: str, found: str
+    monkeypatch: pytest.MonkeyPatch, location: str, path: str, found: str
 ) -> None:
     monkeypatch.setattr("os.getcwd", lambda: "/work")
-    assert DataPaths("/lake/t", allowed_places([place])).resolve(path) == found
-    assert DataPaths("s3://b/t", allowed_places([place])).resolve(path) == found
+    assert DataPaths("/lake/t", allowed_locations([location])).resolve(path) == found
+    assert DataPaths("s3://b/t", allowed_locations([location])).resolve(path) == found
 
 
 def test_everything_local_is_nothing_in_buckets() -> None:
     with pytest.raises(PathOutsideTableError):
-        DataPaths("/lake/t", allowed_places(["/"])).resolve("s3://b/x")
+        DataPaths("/lake/t", allowed_locations(["/"])).resolve("s3://b/x")
 
 
-@pytest.mark.parametrize("place", ["", "hdfs://host/lake", "s3://"])
-def test_a_place_that_cannot_be_is_refused(place: str) -> None:
+@pytest.mark.parametrize("location", ["", "hdfs://host/lake", "s3://"])
+def test_a_place_that_cannot_be_is_refused(location: str) -> None:
     with pytest.raises(ConfigError):
-        allowed_places([place])
+        allowed_locations([location])
 
 
 def test_a_relative_place_is_one_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert allowed_places(["."]) == (str(tmp_path),)
+    assert allowed_locations(["."]) == (str(tmp_path),)

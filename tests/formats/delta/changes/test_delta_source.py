@@ -161,19 +161,19 @@ async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "an empty log", "foreign files"])
 async def test_a_place_without_a_log_is_no_table(tmp_path: Path, what: str) -> None:
-    place = tmp_path / "t"
+    location = tmp_path / "t"
     match what:
         case "a file":
-            place.write_text("x")
+            location.write_text("x")
         case "an empty log":
-            (place / "_delta_log").mkdir(parents=True)
+            (location / "_delta_log").mkdir(parents=True)
         case "foreign files":
-            (place / "_delta_log").mkdir(parents=True)
-            (place / "_delta_log" / "readme.json").write_text("{}")
+            (location / "_delta_log").mkdir(parents=True)
+            (location / "_delta_log" / "readme.json").write_text("{}")
         case _:
             pass
     with pytest.raises(NotATableError):
-        await open_delta(str(place))
+        await open_delta(str(location))
 
 
 async def test_the_backlog_counts_what_is_left(tmp_path: Path) -> None:

@@ -504,8 +504,8 @@ async def test_commits_are_read_together_as_they_are_one_by_one(tmp_path: Path) 
 
 async def test_a_reader_may_be_made_of_a_place(tmp_path: Path) -> None:
     table = write_history(tmp_path)
-    for place in (str(tmp_path), f"{tmp_path}/", tmp_path.as_uri()):
-        assert_is(await LogReader.at(place).open(), table.state())
+    for location in (str(tmp_path), f"{tmp_path}/", tmp_path.as_uri()):
+        assert_is(await LogReader.at(location).open(), table.state())
 
 
 class TestAListingThatShowsFilesOutOfOrder:

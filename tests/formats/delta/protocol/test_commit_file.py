@@ -78,8 +78,8 @@ def test_feeding_byte_by_byte_equals_feeding_the_whole() -> None:
 def test_feeding_in_any_pieces_equals_feeding_the_whole(cuts: list[int], has_end: bool) -> None:
     body = WHOLE if has_end else WHOLE[:-1]
     pieces = CommitScan(1, NAME)
-    places = [0, *sorted(cuts), len(body)]
-    for start, end in itertools.pairwise(places):
+    positions = [0, *sorted(cuts), len(body)]
+    for start, end in itertools.pairwise(positions):
         pieces.feed(body[start:end])
     assert pieces.finish() == scan(body)
 

@@ -45,8 +45,8 @@ def descriptor(kind: str, text: str) -> DeletionVectorDescriptor:
         ("a%FF", "/lake/my table/a\udcff"),
     ],
 )
-def test_a_path_is_decoded_exactly_once(path: str, place: str) -> None:
-    assert LOCAL.resolve(path) == place
+def test_a_path_is_decoded_exactly_once(path: str, location: str) -> None:
+    assert LOCAL.resolve(path) == location
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_a_vector_of_an_unknown_kind_is_refused() -> None:
     ],
 )
 def test_files_of_a_bucket_are_found_by_all_names_of_s3(
-    root: str, allowed: tuple[str, ...], path: str, place: str
+    root: str, allowed: tuple[str, ...], path: str, location: str
 ) -> None:
-    assert DataPaths(root, allowed).resolve(path) == place
+    assert DataPaths(root, allowed).resolve(path) == location
 
 
 @pytest.mark.parametrize(

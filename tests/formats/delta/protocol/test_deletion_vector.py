@@ -53,9 +53,9 @@ def test_the_same_rows_in_the_portable_form_are_the_same() -> None:
 
 
 def test_the_protocols_relative_example_lies_where_it_says() -> None:
-    place = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
-    assert relative_file_path("ab^-aqEH.-t@S}K{vb[*k^") == place
-    assert relative_file_path("^-aqEH.-t@S}K{vb[*k^") == place.removeprefix("ab/")
+    location = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
+    assert relative_file_path("ab^-aqEH.-t@S}K{vb[*k^") == location
+    assert relative_file_path("^-aqEH.-t@S}K{vb[*k^") == location.removeprefix("ab/")
 
 
 @pytest.mark.parametrize("text", ["", "short", "ab", "^-aqEH.-t@S}K{vb[*k\n", "ü" * 20, "#" * 20])

@@ -113,8 +113,8 @@ def test_decoding_undoes_encoding(path: str) -> None:
 def test_keys_of_many_entries_are_those_of_each() -> None:
     count = 3 * NAMES_AT_ONCE + 5
     paths = [f"p={n % 7}/x%20{n}" if n % 5 == 0 else f"p/{n}" for n in range(count)]
-    places = [0, 5, NAMES_AT_ONCE - 1, NAMES_AT_ONCE, 2 * NAMES_AT_ONCE + 1, count - 1]
-    vectors = [FileVector(place, f"u{place}", 1) for place in places]
+    positions = [0, 5, NAMES_AT_ONCE - 1, NAMES_AT_ONCE, 2 * NAMES_AT_ONCE + 1, count - 1]
+    vectors = [FileVector(location, f"u{location}", 1) for location in positions]
     ids = {vector.row: vector.unique_id for vector in vectors}
     for several in (paths, [f"p/{n}" for n in range(count)]):
         found = logical_keys(pa.array(several), vectors, ROOT)

@@ -102,7 +102,7 @@ def test_a_cleaned_up_log_says_what_is_left() -> None:
 def test_an_empty_log_is_no_table() -> None:
     for log in (listing(), listing(f"{3:020}.crc"), listing(part(3, 1, 2))):
         with pytest.raises(NotATableError, match="/lake/x"):
-            LogSegment.for_version(log, place="/lake/x")
+            LogSegment.for_version(log, location="/lake/x")
 
 
 def test_a_version_that_does_not_exist_yet_is_refused() -> None:

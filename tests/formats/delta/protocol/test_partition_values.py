@@ -185,7 +185,7 @@ def test_no_text_is_another_error(text: str, kind: pa.DataType) -> None:
         ("Europe/Berlin", "2024-10-27 02:59:59.999999", "2024-10-27T00:59:59.999999Z"),
         ("Europe/Berlin", "2024-10-27 03:00:00", "2024-10-27T02:00:00Z"),
         ("America/New_York", "2024-11-03 01:30:00", "2024-11-03T05:30:00Z"),
-        # A day that a place did not have, and a place's own sun before there were zones.
+        # A day that a location did not have, and a location's own sun before there were zones.
         ("Pacific/Apia", "2011-12-30 12:00:00", "2011-12-30T22:00:00Z"),
         ("Europe/Berlin", "1800-01-01 00:00:00", "1799-12-31T23:06:32Z"),
         ("America/New_York", "0001-01-01 00:00:00", "0001-01-01T04:56:02Z"),

@@ -19,7 +19,7 @@ class AppendSinkConfig(SinkConfig):
     path: str = Field(description="The file.", examples=["/data/lines"])
     format: str = Field(default="json", description="Value format.", examples=["json"])
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the file."""
         return str(Path(self.path).absolute())
 

@@ -1,7 +1,7 @@
 """File actions of a log as exchanged between tasks: Arrow rows that can be sorted.
 
 Of the actions with the same key the last is valid: the one with the highest `order` (twice the
-version, an `add` after the `remove` of its commit), and among these the highest `place`.
+version, an `add` after the `remove` of its commit), and among these the highest `position`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tailerd.formats.delta.protocol.full_actions import FileRow, FullLine
 from tailerd.formats.delta.protocol.log_path import LogFile
 
 BATCH_ROWS = 32_768
-Places = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class OrderedActions:
 
     Attributes:
         body: In the checkpoint's form, without nulls.
-        keys, places: Parallel.
+        keys, positions: Parallel.
     """
 
     is_add: bool
     version: int
     body: pa.StructArray
     keys: KeyArray
-    places: Places
+    positions: Positions
 
     def batch(self) -> pa.RecordBatch:
         """Return the actions as rows of `schema_of`."""
@@ -56,7 +56,7 @@ class OrderedActions:
         columns = [
             pa.array(self.keys),
             pa.repeat(pa.scalar(order, pa.int64()), len(self.keys)),
-            pa.array(self.places),
+            pa.array(self.positions),
             self.body,
         ]
         return pa.RecordBatch.from_arrays(columns, names=["key", "order", "place", "body"])
@@ -99,16 +99,16 @@ def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterato
 
 
 def _of_json(log: LogFolder, file: LogFile, form: CheckpointForm) -> Iterator[OrderedActions]:
-    place = 0
+    position = 0
     adds: list[tuple[int, FileRow]] = []
     removes: list[tuple[int, FileRow]] = []
     for lines in lines_of(log, file):
         for line in lines:
             if line.add is not None:
-                adds.append((place, line.add))
+                adds.append((position, line.add))
             elif line.remove is not None:
-                removes.append((place, line.remove))
-            place += 1
+                removes.append((position, line.remove))
+            position += 1
             if len(adds) + len(removes) >= BATCH_ROWS:
                 yield from _from_rows(log, file.end_version, adds, removes, form)
                 adds, removes = [], []
@@ -128,8 +128,8 @@ def _from_rows(
         rows = [row for _, row in found]
         body = adds_of_rows(rows, form) if is_add else removes_of_rows(rows, form)
         keys = np.fromiter((row.key(log.url) for row in rows), np.uint64, len(rows))
-        places = np.fromiter((place for place, _ in found), np.int64, len(rows))
-        yield OrderedActions(is_add, version, body, keys, places)
+        positions = np.fromiter((position for position, _ in found), np.int64, len(rows))
+        yield OrderedActions(is_add, version, body, keys, positions)
 
 
 def _of_parquet(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
@@ -141,18 +141,18 @@ def _of_parquet(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterat
                 continue
             first = split.first_row
             for batch in rows.rows_of_groups(groups, (kind,), BATCH_ROWS):
-                places = np.arange(first, first + batch.num_rows, dtype=np.int64)
+                positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
                 first += batch.num_rows
-                column, chosen = present(batch.column(kind), places)
+                column, chosen = present(batch.column(kind), positions)
                 if len(column):
                     yield _from_column(log, file.version, kind == "add", column, chosen, form)
 
 
-def present(column: pa.StructArray, places: Places) -> tuple[pa.StructArray, Places]:
-    """Return the rows that are actions, and their places."""
+def present(column: pa.StructArray, positions: Positions) -> tuple[pa.StructArray, Positions]:
+    """Return the rows that are actions, and their positions."""
     is_action = pc.is_valid(pc.struct_field(column, "path"))
     mask = is_action.to_numpy(zero_copy_only=False)
-    return (column, places) if mask.all() else (column.filter(is_action), places[mask])
+    return (column, positions) if mask.all() else (column.filter(is_action), positions[mask])
 
 
 def _from_column(
@@ -160,9 +160,9 @@ def _from_column(
     version: int,
     is_add: bool,
     column: pa.StructArray,
-    places: Places,
+    positions: Positions,
     form: CheckpointForm,
 ) -> OrderedActions:
     keys = remove_keys(column, log.url)
     body = conformed_adds(column, form) if is_add else conformed_removes(column, form)
-    return OrderedActions(is_add, version, body, keys, places)
+    return OrderedActions(is_add, version, body, keys, positions)

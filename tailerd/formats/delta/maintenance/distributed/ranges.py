@@ -100,11 +100,11 @@ def _valid_actions(
     for is_add, body in pieces:
         batches[is_add].append(pa.ipc.read_record_batch(pa.py_buffer(body), schemas[is_add]))
     tables = [pa.Table.from_batches(batches[is_add], schemas[is_add]) for is_add in (True, False)]
-    keys, order, place = (
+    keys, order, position = (
         np.concatenate([table.column(name).to_numpy() for table in tables])
         for name in ("key", "order", "place")
     )
-    ranked = np.lexsort((place, order, keys))
+    ranked = np.lexsort((position, order, keys))
     ordered = keys[ranked]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
     last = np.sort(ranked[is_last])
@@ -115,9 +115,9 @@ def _valid_actions(
 
 
 def _take_actions(
-    table: pa.Table, places: np.ndarray[tuple[int], np.dtype[np.int64]]
+    table: pa.Table, positions: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> FileActions:
-    chosen = table.take(pa.array(places)).combine_chunks()
+    chosen = table.take(pa.array(positions)).combine_chunks()
     body = chosen.column("body")
     kind = table.schema.field("body").type
     column = body.chunk(0) if body.num_chunks else pa.array([], kind)

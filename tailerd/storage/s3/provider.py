@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailerd.storage.s3.store import S3Store
 
 
-class S3Places:
+class S3StoreProvider:
     """Serves `s3:`, `s3a:` and `s3n:`; a `storage.base.StoreProvider`.
 
     URLs are used literally, as other S3 tools do; paths start with the bucket.

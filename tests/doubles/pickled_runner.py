@@ -1,4 +1,4 @@
-"""A `Place` in this process that passes on only what pickling keeps, as an engine's does."""
+"""A `Location` in this process that passes on only what pickling keeps, as an engine's does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def nothing_happens() -> None:
     """Let work end as it does."""
 
 
-class PickledPlace:
+class PickledRunner:
     """Does work in a thread.
 
     Attributes:

@@ -135,8 +135,8 @@ class _Job:
         return f"tailerd-delivery-{self.number}"
 
 
-class SparkPlace:
-    """A `Place` on a session's executors. Use it from one event loop."""
+class SparkTaskRunner:
+    """A `Location` on a session's executors. Use it from one event loop."""
 
     def __init__(self, engine: SparkEngine, storage: Callable[[], StoreSettings]) -> None:
         """Initialize; no session is opened yet.

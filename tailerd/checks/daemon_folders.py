@@ -46,19 +46,20 @@ def state_finding(folder: Path, *, is_held: bool) -> Finding:
     check = "state"
     if is_held:
         return Finding.ok(check, f"A daemon is running on {folder}")
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
+    location = folder.absolute()
+    while not location.exists():
+        location = location.parent
     remedy = "Set `state` to a folder that this user can write."
-    if not place.is_dir():
+    if not location.is_dir():
         error = ConfigError(
-            f"The state folder {folder} cannot be made, because {place} is a file.", remedy=remedy
+            f"The state folder {folder} cannot be made, because {location} is a file.",
+            remedy=remedy,
         )
         return Finding.problem(check, error)
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.access(location, os.W_OK | os.X_OK):
         error = ConfigError(
             f"The state folder {folder} cannot be written, because this user may not write to"
-            f" {place}.",
+            f" {location}.",
             remedy=remedy,
         )
         return Finding.problem(check, error)
