@@ -112,6 +112,8 @@ def log_handler(stream: TextIO, log_format: LogFormat = "auto", level: Level = "
         stream: Usually standard error.
         log_format: `auto` is `human` on a terminal and `json` elsewhere.
         level: The least important level that is written.
+
+    A line that cannot be written, as on a full disk, is dropped.
     """
     is_human = log_format == "human" or (log_format == "auto" and stream.isatty())
     renderer: structlog.typing.Processor = (
@@ -136,7 +138,14 @@ def log_handler(stream: TextIO, log_format: LogFormat = "auto", level: Level = "
             return
         event_level, sentence = line
         if logging.getLevelNamesMapping()[event_level.upper()] >= least:
-            getattr(logger, event_level)(sentence, **line_fields(event))
+            try:
+                getattr(logger, event_level)(sentence, **line_fields(event))
+            except BrokenPipeError:
+                # Nobody reads any more: as for other commands, that ends the process.
+                raise
+            except OSError:
+                # A disk that takes no log lines must not stop deliveries.
+                return
 
     return handle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import signal
 from pathlib import Path
@@ -37,27 +38,30 @@ def status(config: Path) -> dict[str, Any]:
     return shown
 
 
+FILE_BYTES = 200
+
+
 def stop(process: Any) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_disk_that_is_full_while_offsets_are_saved_is_waited_for(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_offset_is_waited_for(tmp_path: Path) -> None:
     builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     saved = tmp_path / "state/offsets/orders.json"
     with daemon(config) as process:
         eventually(lambda: out.exists() and delivered_ids(out) == [1])
         eventually(lambda: json.loads(saved.read_text())["offset"]["version"] == 2)
-        full = saved.with_name(".orders.json.tmp")
-        full.symlink_to("/dev/full")
+        # The row fits into a file of this size, its offset does not.
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES, resource.RLIM_INFINITY))
         builder.append([{"id": 2}])
         eventually(lambda: status(config)["state"] == "retrying")
-        assert "No space left" in status(config)["last_error"]["message"]
+        assert "File too large" in status(config)["last_error"]["message"]
         assert json.loads(saved.read_text())["offset"]["version"] == 2
-        full.unlink()
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
         builder.append([{"id": 3}])
         eventually(lambda: json.loads(saved.read_text())["offset"]["version"] == 4)
         assert delivered_ids(out) == [1, 2, 3]
