@@ -26,11 +26,11 @@ KEEP_CHECKPOINT = (
 )
 """Remedies that hold for a command, for Spark and for the daemon."""
 
-MOST_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 """Of a message or remedy between processes: a longer one is truncated."""
-MOST_FIELD_CHARACTERS = 1024
+MAX_FIELD_CHARACTERS = 1024
 """Of a field between processes: as long as the names of files and objects may be."""
-MOST_LEFTOVERS = 10
+MAX_LEFTOVERS = 10
 """Of the files of an error between processes."""
 
 
@@ -111,8 +111,8 @@ class TailerdError(Exception):
             "code": self.code,
             "class": type(self).__name__,
             "ancestors": [kind.code for kind in bases],
-            "message": _bounded(self.message, MOST_CHARACTERS),
-            "remedy": _bounded(self.remedy, MOST_CHARACTERS),
+            "message": _bounded(self.message, MAX_CHARACTERS),
+            "remedy": _bounded(self.remedy, MAX_CHARACTERS),
             **{name: _as_json(value) for name, value in self._fields_given().items()},
         }
 
@@ -129,7 +129,7 @@ class TailerdError(Exception):
         fields = {
             name: value
             for name, expected in kind.fields.items()
-            if (value := _of_json(data.get(name), expected)) is not None
+            if (value := _from_json(data.get(name), expected)) is not None
         }
         message, remedy = data.get("message"), data.get("remedy")
         return _rebuild(
@@ -177,18 +177,18 @@ def _as_text(text: str) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _bounded(text: str, most: int = MOST_FIELD_CHARACTERS) -> str:
+def _bounded(text: str, most: int = MAX_FIELD_CHARACTERS) -> str:
     text = _as_text(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _as_json(value: object) -> object:
     if isinstance(value, tuple):
-        return [_bounded(each) for each in value[:MOST_LEFTOVERS]]
+        return [_bounded(each) for each in value[:MAX_LEFTOVERS]]
     return _bounded(value) if isinstance(value, str) else value
 
 
-def _of_json(value: object, expected: type) -> object:
+def _from_json(value: object, expected: type) -> object:
     """Return a field's value; None if it is not of its type."""
     if expected is tuple:
         is_good = isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -8,8 +8,8 @@ import pickle
 import pytest
 
 from tailerd.errors import (
-    MOST_CHARACTERS,
-    MOST_FIELD_CHARACTERS,
+    MAX_CHARACTERS,
+    MAX_FIELD_CHARACTERS,
     BugError,
     CommitAheadError,
     CommitChangedError,
@@ -87,7 +87,7 @@ def test_texts_are_bounded_and_can_be_encoded() -> None:
     error = SinkError("x" * 100_000, remedy="\udcff" * 100_000, path="é" * 100_000)
     data = error.to_data()
     texts = [data["message"], data["remedy"], data["path"]]
-    most = [MOST_CHARACTERS, MOST_CHARACTERS, MOST_FIELD_CHARACTERS]
+    most = [MAX_CHARACTERS, MAX_CHARACTERS, MAX_FIELD_CHARACTERS]
     assert [len(str(text)) for text in texts] == most
     assert json.dumps(data).encode()
 

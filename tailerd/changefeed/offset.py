@@ -18,7 +18,7 @@ BEFORE_ALL = Version(-1)
 FORMAT = 1
 FILE_KEYS = 1 << 64
 """Number of keys that files of a snapshot may have."""
-MOST_MARK_CHARS = 1024
+MAX_MARK_CHARS = 1024
 
 
 class Versions(Protocol):
@@ -155,9 +155,9 @@ class Offset:
             ) from error
         if offset.version < 0 or offset.position < 0:
             raise OffsetError(f"The offset {text[:120]!r} counts below zero.")
-        if len(offset.mark) > MOST_MARK_CHARS:
+        if len(offset.mark) > MAX_MARK_CHARS:
             raise OffsetError(
-                f"The mark of the offset {text[:120]!r} has more than {MOST_MARK_CHARS} characters."
+                f"The mark of the offset {text[:120]!r} has more than {MAX_MARK_CHARS} characters."
             )
         return offset
 

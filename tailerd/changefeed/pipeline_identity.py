@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
-_MOST_CHARS = 180
+_MAX_CHARS = 180
 _DIGITS = 12
 
 
@@ -41,7 +41,7 @@ class PipelineIdentity:
         """Return the default transactional id: readable, of bounded length, as unique as `key`."""
         readable = _NOT_PLAIN.sub("-", f"tailerd-{self.daemon}-{self.table}-{self.location}")
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:_DIGITS]
-        return f"{readable[:_MOST_CHARS]}-{digest}"
+        return f"{readable[:_MAX_CHARS]}-{digest}"
 
     def __str__(self) -> str:
         """Return the identity as text for messages."""

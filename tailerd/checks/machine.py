@@ -18,9 +18,9 @@ from tailerd.errors import ConfigError, StorageError
 from tailerd.registry import is_remote
 
 MIB = 1 << 20
-LEAST_FREE_BYTES = 64 * MIB
+MIN_FREE_BYTES = 64 * MIB
 LITTLE_FREE_BYTES = 1024 * MIB
-MOST_USED = 0.95
+MAX_USED = 0.95
 WATCHES_PER_TABLE = 2
 _PYTHON_SECONDS = 30
 _INOTIFY = Path("/proc/sys/fs/inotify")
@@ -138,9 +138,9 @@ def disk_finding(check: str, folder: Path) -> Finding:
     usage = shutil.disk_usage(location)
     free = f"{usage.free / MIB:,.0f} MiB free for {folder}"
     remedy = "Free space, or set another folder."
-    if usage.free < LEAST_FREE_BYTES:
+    if usage.free < MIN_FREE_BYTES:
         return Finding.problem(check, StorageError(f"The disk is full: {free}.", remedy=remedy))
-    if usage.free < LITTLE_FREE_BYTES and usage.used / usage.total > MOST_USED:
+    if usage.free < LITTLE_FREE_BYTES and usage.used / usage.total > MAX_USED:
         return Finding.warning(check, f"The disk is nearly full: {free}.", remedy)
     return Finding.ok(check, free)
 

@@ -40,5 +40,5 @@ def read_config(path: Path, *, engine: str | None = None) -> Configured:
         StorageError: A bucket cannot be searched for tables.
     """
     config = load_config(path, engine=engine)
-    stores = Stores.of_config(config.storage)
+    stores = Stores.from_config(config.storage)
     return Configured(discovery=discover_tables(config, stores), stores=stores)

@@ -123,14 +123,14 @@ def _write_new(path: Path, text: str) -> None:
 async def _configuration(location: str, sink: StarterSink, engine: str) -> str:
     from tailerd.config.starter import starter
     from tailerd.errors import NotATableError
-    from tailerd.formats.found_tables import DEPTH, MOST_FOLDERS, find_tables
+    from tailerd.formats.found_tables import DEPTH, MAX_FOLDERS, find_tables
     from tailerd.storage.stores import Stores
 
     stores = Stores()
     found = await find_tables(location, stores)
     if not found.is_complete:
         click.echo(
-            f"warning: only the first {MOST_FOLDERS:,} folders were searched; give a deeper PLACE,"
+            f"warning: only the first {MAX_FOLDERS:,} folders were searched; give a deeper PLACE,"
             " or use `discover` in the configuration.",
             err=True,
         )

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import click
 
-_LEAST_WIDTH = 40
+_MIN_WIDTH = 40
 
 
 def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
@@ -41,6 +41,6 @@ def _width(stream: TextIO) -> int | None:
     asked = os.environ.get("COLUMNS", "")
     try:
         width = int(asked) if asked.isascii() and asked.isdigit() else 0
-        return max(_LEAST_WIDTH, width or os.get_terminal_size(stream.fileno()).columns)
+        return max(_MIN_WIDTH, width or os.get_terminal_size(stream.fileno()).columns)
     except (OSError, ValueError):
         return None

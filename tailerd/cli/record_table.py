@@ -14,7 +14,7 @@ from tailerd.cli.change_table import GAP, pad_text, printable, text_width
 
 Record = Mapping[str, object]
 
-LEAST_WIDTH = 6
+MIN_WIDTH = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dic
     """Return the width of each column that is shown.
 
     Columns are left out while texts would be cut below `least_text_width`; then the longest of the
-    columns that may be cut shrink to `LEAST_WIDTH`.
+    columns that may be cut shrink to `MIN_WIDTH`.
     """
     shown = dict(natural)
     for name in layout.optional:
@@ -95,7 +95,7 @@ def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dic
     for name in layout.cut:
         excess = _line_width(shown) - width
         if excess > 0 and name in shown:
-            shown[name] = max(min(shown[name], LEAST_WIDTH), shown[name] - excess)
+            shown[name] = max(min(shown[name], MIN_WIDTH), shown[name] - excess)
     return shown
 
 

@@ -189,7 +189,7 @@ def _round_value(value: object) -> object:
 
 
 _LABEL_WIDTH = 12
-_LEAST_WIDTH = 40
+_MIN_WIDTH = 40
 
 Status = Mapping[str, object]
 
@@ -207,7 +207,7 @@ def view_lines(table: Status, now: float, width: int | None) -> Iterator[str]:
             continue
         lines = [printable(text)]
         if width is not None:
-            room = max(_LEAST_WIDTH, width) - _LABEL_WIDTH
+            room = max(_MIN_WIDTH, width) - _LABEL_WIDTH
             lines = textwrap.wrap(lines[0], room, break_on_hyphens=False)
         for number, line in enumerate(lines):
             yield f"{'' if number else label:<{_LABEL_WIDTH}}{line}"

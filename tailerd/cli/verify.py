@@ -24,7 +24,7 @@ Examples:
   tailerd verify orders --config tailerd.yaml
   tailerd verify orders --config tailerd.yaml --json
 """
-_MOST_CHARS = 200
+_MAX_CHARS = 200
 
 
 @click.command("verify", epilog=_EXAMPLES)
@@ -129,4 +129,4 @@ def _lines(name: str, verdict: Verdict) -> list[str]:
 
 
 def _short(row: str) -> str:
-    return row if len(row) <= _MOST_CHARS else f"{row[:_MOST_CHARS]}…"
+    return row if len(row) <= _MAX_CHARS else f"{row[:_MAX_CHARS]}…"

@@ -18,8 +18,8 @@ from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.config.positions import FieldPath, Position, path_of, without
 from tailerd.errors import ConfigError
 
-MOST_MISTAKES = 50
-_MOST_ROUNDS = 200
+MAX_MISTAKES = 50
+_MAX_ROUNDS = 200
 _ANY_SINK = {"kind": "console"}
 _SECTIONS_BY_NAME = ("tables", "discover")
 
@@ -73,7 +73,7 @@ def all_mistakes(
     found: dict[str, Mistake] = {}
     removed: set[FieldPath] = set()
     error: ValidationError | ConfigError | None = first
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         assert error is not None
         before = content
         for mistake in _mistakes(error):
@@ -135,10 +135,10 @@ def mistakes_message(
     lines = sorted(
         ((origin.position_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line
     )
-    shown = [f"{index}: {text}" for index, text in lines[:MOST_MISTAKES]]
+    shown = [f"{index}: {text}" for index, text in lines[:MAX_MISTAKES]]
     if len(shown) == 1:
         return shown[0]
-    rest = [f"and {len(lines) - MOST_MISTAKES} more"] if len(lines) > MOST_MISTAKES else []
+    rest = [f"and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
     return f"{origin.where} has {len(lines)} mistakes:\n  " + "\n  ".join([*shown, *rest])
 
 

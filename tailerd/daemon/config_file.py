@@ -84,7 +84,7 @@ class ConfigFile:
             config = await asyncio.to_thread(self._reload)
             check_fixed(self.config, config)
             check(config)
-            storage = StoreSettings.of_config(config.storage)
+            storage = StoreSettings.from_config(config.storage)
         except TailerdError as error:
             self._telemetry.emit(
                 events.ConfigRejected(path=path, error_code=error.code, error=str(error))

@@ -132,7 +132,7 @@ class Daemon:
             is_watching_config: Whether a changed file is read without a request.
             is_own_process: Whether the process ends after `run`, so that signals no longer matter.
         """
-        self._stores = Stores.of_config(config.storage)
+        self._stores = Stores.from_config(config.storage)
         self._is_once = is_once
         self._lost: TailerdError | None = None
         self._clock = SystemClock()

@@ -52,7 +52,7 @@ def open_state(
     """
     if not is_remote(config.state):
         return State(LockedFiles(Path(config.state)))
-    located, root = (stores or Stores.of_config(config.storage)).locate(config.state)
+    located, root = (stores or Stores.from_config(config.storage)).locate(config.state)
     store = MeteredStore(located, on_request)
     return State(LeasedFiles(store, root, make_lease(store, root, clock=clock)))
 
@@ -173,7 +173,7 @@ async def reset_offset(
     except ValueError as error:
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
-    stores = stores or Stores.of_config(config.storage)
+    stores = stores or Stores.from_config(config.storage)
     emitter, ledger = telemetry or Telemetry(), ledger_of(config, name)
     opened = partial(
         open_source, table, emitter, stores=stores, memory_bytes=config.memory, ledger=ledger

@@ -283,7 +283,7 @@ def check_storage(started_with: StoreSettings, after: Config) -> None:
     Raises:
         ConfigError: It has changed, and there are such tables; the message names them.
     """
-    if StoreSettings.of_config(after.storage) == started_with:
+    if StoreSettings.from_config(after.storage) == started_with:
         return
     if names := list(_remote_on_spark(after)):
         raise ConfigError(

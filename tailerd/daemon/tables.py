@@ -280,7 +280,7 @@ def watchers_of(
     return open_watchers(
         watched_folders(config),
         config.notifications,
-        account=S3Settings.of_config(config.storage).default,
+        account=S3Settings.from_config(config.storage).default,
         finished=finished,
         telemetry=telemetry,
         clock=clock,

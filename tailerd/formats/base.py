@@ -169,7 +169,7 @@ class ChangeSource(Versions, Protocol):
         """Return the table's identity in `version`; below 0: the first id and no schema."""
         ...
 
-    def hear(self, version: int | None) -> None:
+    def notify(self, version: int | None) -> None:
         """Note that the table may have changed since the last poll, or that a version exists.
 
         The event may be wrong. A poll without an event makes as few requests as possible.

@@ -16,7 +16,7 @@ from tailerd.storage.stores import Stores
 DEPTH = 3
 """Levels below the location that are searched: catalog, database, table."""
 
-MOST_FOLDERS = 5_000
+MAX_FOLDERS = 5_000
 """Folders that one search visits; a lake with many tables should use patterns (`discover`)."""
 
 _AT_ONCE = 16
@@ -110,7 +110,7 @@ class _Search:
         return sorted(found)
 
     def _list_admitted(self, level: list[str]) -> list[str]:
-        left = MOST_FOLDERS - self._looked
+        left = MAX_FOLDERS - self._looked
         self.is_complete = self.is_complete and len(level) <= left
         self._looked += min(len(level), left)
         return level[:left]

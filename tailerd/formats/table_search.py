@@ -107,7 +107,7 @@ class TableSearch:
         Raises:
             TailerdError: A search failed, if `is_strict`.
         """
-        stores = self._stores or Stores.of_config(config.storage)
+        stores = self._stores or Stores.from_config(config.storage)
         before, self._groups = self._groups, {}
         for name, section in config.discover.items():
             group = before.get(name)

@@ -77,7 +77,7 @@ class VersionedSource:
         """Return the table's identity in `version`, as far as it is known."""
         return await self._log.identity(version)
 
-    def hear(self, version: int | None) -> None:
+    def notify(self, version: int | None) -> None:
         """Note that the table may have changed since the last poll, or that a version exists."""
         self._log.notify(version)
 

@@ -111,7 +111,7 @@ class _Program:
         wanted = request.table
         self._table = await open_maintained(
             wanted.location,
-            stores=Stores(StoreSettings.of_json(request.storage)),
+            stores=Stores(StoreSettings.from_json(request.storage)),
             table_format=wanted.format,
             allowed=wanted.allowed,
             ledgers=wanted.ledgers,

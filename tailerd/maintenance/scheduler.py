@@ -41,16 +41,16 @@ _FIGURES = events.LogAssessed | events.TableMeasured | events.GrowthUnavailable
 class _TableWakeup(Wakeup):
     """A wakeup that makes a table due."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         super().__init__()
-        self._ring = ring
+        self._wake = wake
 
-    def ring(self) -> None:
-        self._ring()
+    def set(self) -> None:
+        self._wake()
 
     def notify(self, version: int | None, seen: Callable[[], None]) -> None:
         # Maintenance may be delayed: the commit counts as seen at once.
-        self._ring()
+        self._wake()
         seen()
 
 
@@ -160,7 +160,7 @@ class MaintenanceScheduler:
         """Wake tables with cleanups, which may have waited for the reported position."""
         for name, kept in self._wanted.items():
             if kept.policies.cleanup.is_enabled:
-                self.ring(name)
+                self.wake(name)
 
     def remove_all_but(self, tables: Mapping[str, KeptTable]) -> None:
         """Drop tables that are not among these, before pipelines with their names begin."""
@@ -190,7 +190,7 @@ class MaintenanceScheduler:
         self.remove_all_but(tables)
         for name, kept in tables.items():
             if name not in self._wakeups:
-                wakeup = _TableWakeup(partial(self.ring, name))
+                wakeup = _TableWakeup(partial(self.wake, name))
                 self._wakeups[name] = (kept.folder, self._registry.subscribe(kept.folder, wakeup))
                 if kept.is_alone:
                     self._telemetry.emit(
@@ -200,14 +200,14 @@ class MaintenanceScheduler:
         self._wanted = dict(tables)
         self._positions.set_pipelines(pipelines)
         for name in altered:
-            self.ring(name)
+            self.wake(name)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all tables that are maintained."""
         return tuple(self._wanted)
 
-    def ring(self, name: str) -> None:
+    def wake(self, name: str) -> None:
         """Assess a table soon: its folder may have changed."""
         self._dirty[name] = None
         self._wakeup.set()
@@ -215,7 +215,7 @@ class MaintenanceScheduler:
     def ask(self, name: str) -> None:
         """Assess a table's log soon, do what is due, and write a checkpoint if it is useful."""
         self._asked.add(name)
-        self.ring(name)
+        self.wake(name)
 
     # ------------------------------------------------------------------ turns
 

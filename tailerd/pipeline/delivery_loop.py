@@ -148,7 +148,7 @@ class DeliveryLoop:
     def stop(self) -> None:
         """Ask `run` to begin nothing new, finish what is in flight, and return."""
         self._is_stopping = True
-        self._parts.wakeup.ring()
+        self._parts.wakeup.set()
 
     async def run(self, target: Version | None) -> bool:
         """Deliver; return whether the target was reached (False: stopped before).
@@ -311,7 +311,7 @@ class DeliveryLoop:
     async def _poll(self, offset: Offset) -> Offset:
         look = self._parts.wakeup.begin_poll()
         if look.is_woken or look.version is not None:
-            self._source.hear(look.version)
+            self._source.notify(look.version)
         end = await self._source.latest_offset(offset, self._plan.read_limit)
         self._parts.wakeup.end_poll(look, is_news=end != offset)
         return end

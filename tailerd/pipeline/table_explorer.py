@@ -30,14 +30,14 @@ from tailerd.pipeline.column_mask import ColumnMask
 from tailerd.pipeline.newest_rows import shown_texts
 
 PAGE_COMMITS = 50
-MOST_COMMITS = 2000
+MAX_COMMITS = 2000
 PAGE_ROWS = 100
-MOST_PARTS = 100
-MOST_ANSWER_BYTES = 2 * 1024 * 1024
+MAX_PARTS = 100
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
 LOOK_SECONDS = 8.0
 """How long one query reads; it returns what was found until then, marked as partial."""
 WAIT_SECONDS = 10.0
-MOST_SECONDS = 40.0
+MAX_SECONDS = 40.0
 """Longest duration of one query, including opening the table."""
 _LIMIT = BatchLimit(max_rows=2_000, max_bytes=8 * 1024 * 1024, working_bytes=64 * 1024 * 1024)
 
@@ -95,7 +95,7 @@ class OpenedCommit:
         self.files_added, self.bytes_added = group.files_added, group.bytes_added
         self.files_removed, self.bytes_removed = group.files_removed, group.bytes_removed
         self.part_count += len(group.tasks)
-        for task in group.tasks[: MOST_PARTS - len(self.parts)]:
+        for task in group.tasks[: MAX_PARTS - len(self.parts)]:
             self.parts.append(
                 {
                     "change": None if task.change_type is None else task.change_type.value,
@@ -147,7 +147,7 @@ class TableExplorer:
 
     @asynccontextmanager
     async def _look(self) -> AsyncIterator[None]:
-        """Wait for the previous query to end, and run within `MOST_SECONDS`.
+        """Wait for the previous query to end, and run within `MAX_SECONDS`.
 
         Raises:
             ExplorerBusyError: It takes too long.
@@ -158,11 +158,11 @@ class TableExplorer:
         except TimeoutError as error:
             raise ExplorerBusyError("Another query of a table is still running.") from error
         try:
-            async with asyncio.timeout(MOST_SECONDS):
+            async with asyncio.timeout(MAX_SECONDS):
                 yield
         except TimeoutError as error:
             raise ExplorerBusyError(
-                f"The query took more than {MOST_SECONDS:.0f} s and was cancelled."
+                f"The query took more than {MAX_SECONDS:.0f} s and was cancelled."
             ) from error
         finally:
             self._turn.release()
@@ -173,12 +173,12 @@ class TableExplorer:
         Raises:
             TailerdError: The log cannot be read.
         """
-        wanted = min(skip + PAGE_COMMITS, MOST_COMMITS)
+        wanted = min(skip + PAGE_COMMITS, MAX_COMMITS)
         async with self._look():
             log = await self._open_log(table)
             found = [asdict(commit) async for commit in log.inspection.history(wanted)]
         newest = found[::-1]
-        has_more = len(found) == wanted and wanted < MOST_COMMITS
+        has_more = len(found) == wanted and wanted < MAX_COMMITS
         return CommitPage(commits=newest[skip:], has_more=has_more, notes=log.notes)
 
     async def commit(self, table: str, version: int, skip: int) -> OpenedCommit:
@@ -223,7 +223,7 @@ class TableExplorer:
             texts = await asyncio.to_thread(shown_texts, part, mask)
             found.rows += [json.loads(text) for text in texts]
             taken += sum(map(len, texts))
-            if batch.num_rows - begin > part.num_rows or taken > MOST_ANSWER_BYTES:
+            if batch.num_rows - begin > part.num_rows or taken > MAX_ANSWER_BYTES:
                 found.has_more = True
                 return
 

@@ -26,7 +26,7 @@ from tailerd.registry import value_format as load_value_format
 from tailerd.sinks.base import Readable
 
 EXAMPLES = 3
-MOST_BUCKETS = 64
+MAX_BUCKETS = 64
 """Number of differing buckets that are examined again: each has 1/65,536 of the rows."""
 
 Rows = tuple[list[bytes], list[int]]
@@ -123,7 +123,7 @@ class Verification:
         async for rows, signs in self._snapshot(self._version):
             table.add(rows, signs)
         differing = table.differing(replayed)
-        missing, invented = await self._differences(reader, differing[:MOST_BUCKETS])
+        missing, invented = await self._differences(reader, differing[:MAX_BUCKETS])
         start = self._start
         return Verdict(
             version=self._version,

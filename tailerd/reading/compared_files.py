@@ -34,10 +34,10 @@ from tailerd.rows.hash_kernels import Rows
 from tailerd.rows.hashing import VariantEquality
 from tailerd.rows.positions import Positions
 
-LEAST_MEMORY_BYTES = 16 * 1024 * 1024
+MIN_MEMORY_BYTES = 16 * 1024 * 1024
 """With less, files would be read many times."""
 
-LEAST_BYTES = 4 * 1024 * 1024
+MIN_BYTES = 4 * 1024 * 1024
 """For smaller commits decoding files is faster than comparing their bytes."""
 
 Columns = tuple[str, ...] | None
@@ -130,7 +130,7 @@ class ComparedInputs(abc.ABC):
 
     def __init__(self, limit: BatchLimit) -> None:
         self.limit = limit
-        self.working_bytes = max(LEAST_MEMORY_BYTES, limit.working_bytes // 2)
+        self.working_bytes = max(MIN_MEMORY_BYTES, limit.working_bytes // 2)
         self._kept: dict[tuple[Side, int], _Kept] = {}
         self._free_bytes = self.working_bytes
 
@@ -259,7 +259,7 @@ class ComparedFiles(ComparedInputs):
 
         If most columns of the files are equal byte for byte, only the others are decoded.
         """
-        if self._size_bytes < LEAST_BYTES:
+        if self._size_bytes < MIN_BYTES:
             return None
         numbers = {Side.REMOVED: removed, Side.ADDED: added}
         one, other = (self.commit.scan(side, number) for side, number in numbers.items())
@@ -279,7 +279,7 @@ class ComparedFiles(ComparedInputs):
         if selection is not None:
             scan = replace(scan, select_rows=lambda num_rows, memory_bytes: selection)
         parts = read_positioned(scan, self.limit, self._open)
-        return parts if self._size_bytes < LEAST_BYTES else read_ahead(parts, _size)
+        return parts if self._size_bytes < MIN_BYTES else read_ahead(parts, _size)
 
     def _open(self, url: str) -> BinaryIO:
         try:
@@ -380,7 +380,7 @@ def _value(encoded: bytes, chunk: ColumnChunk) -> Any:
     return encoded if shape is None else struct.unpack(shape, encoded)[0]
 
 
-MOST_ROWS = 1 << 20
+MAX_ROWS = 1 << 20
 """Of a file: if more may differ, all are compared. Fixed, so that the same rows cancel in every
 run, whatever the memory."""
 _SEED_BITS = 128
@@ -403,7 +403,7 @@ def unequal_rows(
     """
     unknown = [np.arange(g.start, g.start + g.count) for g in found.groups if g.columns is None]
     counts = [sum(map(len, unknown)) + rows - found.known_rows for rows in found.rows]
-    most = min(MOST_ROWS, min(found.rows) // 2)
+    most = min(MAX_ROWS, min(found.rows) // 2)
     if max(counts) > most:
         return None
     partly = [group for group in found.groups if group.columns is not None]

@@ -26,7 +26,7 @@ from tailerd.storage.base import RemoteFile
 
 BLOCK_BYTES = 1024 * 1024
 """Compared at a time."""
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """Share of a row group's bytes: if fewer may be equal, its rows are read and compared at once."""
 _SHORT_SIZES = re.compile(r"parquet-mr version (0|1\.[0-2])\.")
 """Writers whose footers understate the length of columns."""
@@ -173,7 +173,7 @@ def _unequal_columns(one: _File, other: _File, group: int) -> tuple[int, ...] | 
     sizes = {leaf: chunks[leaf].stored_bytes for leaves in one.leaves for leaf in leaves}
     like = sorted(leaf for leaf in sizes if one.has_like(other, group, leaf))
     # By the footers alone, so that little is read of files that have little in common.
-    least = LEAST_SHARE * sum(sizes.values())
+    least = MIN_SHARE * sum(sizes.values())
     if sum(sizes[leaf] for leaf in like) < least:
         return None
     one.expect(group, like)

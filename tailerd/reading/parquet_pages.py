@@ -17,7 +17,7 @@ from tailerd.reading.parquet_footer import UNREADABLE, PageHeader
 
 HEADER_BYTES = 1024
 """Bytes read for the header of a page; headers with long statistics are read again, with more."""
-MOST_HEADER_BYTES = 1024 * 1024
+MAX_HEADER_BYTES = 1024 * 1024
 
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
 """Maximum decoded bytes per byte; other codecs are treated as unbounded."""
@@ -90,7 +90,7 @@ def _header_at(source: BinaryIO, at: int) -> PageHeader | None:
         try:
             return PageHeader.of(data)
         except UNREADABLE:
-            if len(data) < size or size >= MOST_HEADER_BYTES:
+            if len(data) < size or size >= MAX_HEADER_BYTES:
                 return None
             size *= 32
 

@@ -22,9 +22,9 @@ from tailerd.reading.parquet_open import OpenedParquet
 from tailerd.reading.parquet_pages import page_headers
 from tailerd.rows.hash_kernels import Rows
 
-MOST_CHUNKS = 2000
+MAX_CHUNKS = 2000
 """Of a footer; reading larger footers takes longer than it saves."""
-LEAST_ROWS = 4 * 20_000
+MIN_ROWS = 4 * 20_000
 """Of a row group; smaller ones have few pages."""
 SPARSE = 8
 """Minimum ratio of all rows to wanted rows."""
@@ -86,7 +86,7 @@ class RowPieces:
         schema = opened.file.schema
         leaves = (leaf for column in columns for leaf in column)
         # Pages of repeated columns may begin within a row.
-        self._can_read = len(schema) * len(self._groups) <= MOST_CHUNKS and all(
+        self._can_read = len(schema) * len(self._groups) <= MAX_CHUNKS and all(
             schema.column(leaf).max_repetition_level == 0 for leaf in leaves
         )
 
@@ -110,7 +110,7 @@ class RowPieces:
             None if reading the whole row group is cheaper, or reading by pages is not possible.
         """
         count = self._groups[group].num_rows
-        if not self._can_read or count < LEAST_ROWS or self._footer is None:
+        if not self._can_read or count < MIN_ROWS or self._footer is None:
             return None
         leaves = self._leaves(group, int(wanted[-1]))
         if leaves is None:

@@ -40,7 +40,7 @@ class Records:
     def __len__(self) -> int:
         return len(self.values)
 
-    def of_rows(self, column: pa.Array) -> pa.Array:
+    def from_rows(self, column: pa.Array) -> pa.Array:
         """Return the value of a batch column for each record."""
         return column if self.rows is None else column.take(pa.array(self.rows))
 

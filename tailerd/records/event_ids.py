@@ -38,7 +38,7 @@ def record_ids(batch: ChangeBatch, records: Records) -> pa.Array:
             "These rows have no ids, because their reader does not provide row positions.",
             remedy="Set `event_ids: false`, and report it to the maintainers of the table format.",
         )
-    found = records.of_rows(ids)
+    found = records.from_rows(ids)
     if not records.values.null_count:
         return found
     tombstones = pc.binary_join_element_wise(found, _TOMBSTONE, "")

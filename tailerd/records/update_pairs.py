@@ -151,8 +151,8 @@ def _kinds(changes: pa.Array) -> npt.NDArray[np.int8]:
         )
     numbers = np.array([_KINDS.index(word) for word in words], dtype=np.int8)
     indices: npt.NDArray[np.integer] = changes.indices.to_numpy()
-    of_rows: npt.NDArray[np.int8] = numbers[indices]
-    return of_rows
+    from_rows: npt.NDArray[np.int8] = numbers[indices]
+    return from_rows
 
 
 def _pair_in_order(before: Rows, after: Rows) -> tuple[Rows, Rows]:
@@ -195,9 +195,9 @@ def _are_alike(column: pa.Array, before: Rows, after: Rows) -> bool:
 
 def _number_rows(codes: Rows, rows: Rows) -> Rows:
     """Return one number per row that encodes its key and its index among rows of that key."""
-    of_rows = codes[rows]
-    order = np.argsort(of_rows, kind="stable")
-    ascending = of_rows[order]
+    from_rows = codes[rows]
+    order = np.argsort(from_rows, kind="stable")
+    ascending = from_rows[order]
     is_start = np.concatenate(([True], ascending[1:] != ascending[:-1]))
     starts = np.flatnonzero(is_start)
     indexes = np.arange(len(rows)) - starts[np.cumsum(is_start) - 1]

@@ -53,11 +53,11 @@ _STORED_BYTES = 18
 """Memory per stored row: its hashes, and its position among those pushed with it."""
 _MATCHING_BYTES = 56
 """Memory per row while it is matched."""
-_LEAST_MATCHED_ROWS = 1 << 16
+_MIN_MATCHED_ROWS = 1 << 16
 _MATCHED_ROWS = 1 << 20
 """Rows matched at a time, unless there are many times as many: larger allocations are returned to
 the system after each use, and faulted in again."""
-_MOST_BITS = 12
+_MAX_BITS = 12
 """Minimum size of a hash range. Smaller ones are not needed for any table, and do not help if one
 row occurs so often that its hashes alone exceed the memory: such a row may exceed the limit."""
 
@@ -117,7 +117,7 @@ class RowDifference:
         rows = sum(map(len, removed)) + sum(map(len, added))
         balance_bytes = 0 if self._balance is None else self._balance.nbytes
         free = max(self._max_bytes - self._stored_bytes - rows - balance_bytes, 0)
-        at_once = max(free // _MATCHING_BYTES, _LEAST_MATCHED_ROWS)
+        at_once = max(free // _MATCHING_BYTES, _MIN_MATCHED_ROWS)
         # Selecting a range scans all hashes: more than a few ranges cost more than they save by
         # being small.
         at_once = min(at_once, max(_MATCHED_ROWS, rows // 4))
@@ -170,7 +170,7 @@ class _HashRange:
 
     @property
     def is_least(self) -> bool:
-        return self.bits >= _MOST_BITS
+        return self.bits >= _MAX_BITS
 
     @property
     def first_half(self) -> _HashRange:

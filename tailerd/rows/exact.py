@@ -234,9 +234,9 @@ _SEGMENT_ROWS = 64
 """If less than half of a segment is equal, rows are taken to be shifted from there on."""
 _WINDOW_ROWS = 4096
 """Number of rows of each side among which a shift is searched for."""
-_LEAST_VOTES = 16
+_MIN_VOTES = 16
 """Minimum number of rows that must agree on a shift; all of them if there are fewer."""
-_MOST_FAILURES = 3
+_MAX_FAILURES = 3
 _SHIFTS_AT_FIRST, _ROWS_PER_SHIFT = 16, 4096
 """Maximum number of shifts: a base, plus one per so many rows. Beyond that hashing is faster."""
 
@@ -288,7 +288,7 @@ class AlignedRows:
 
     def _compare(self) -> Iterator[Unaligned]:
         while True:
-            if self._failures >= _MOST_FAILURES or any(s.is_exhausted for s in self._sides):
+            if self._failures >= _MAX_FAILURES or any(s.is_exhausted for s in self._sides):
                 yield from self._removed.skip(self._removed.count)
                 yield from self._added.skip(self._added.count)
                 return
@@ -319,7 +319,7 @@ class AlignedRows:
         """Yield rows so that the following ones are equal again, or count a failure."""
         self._shifts += 1
         if self._shifts > _SHIFTS_AT_FIRST + self._rows // _ROWS_PER_SHIFT:
-            self._failures = _MOST_FAILURES
+            self._failures = _MAX_FAILURES
             return
         counts = self._rows_to_skip(window)
         self._failures = 0 if counts else self._failures + 1
@@ -339,7 +339,7 @@ class AlignedRows:
         )
         removed, added = once[0][1][left], once[1][1][right]
         _, shift, votes = np.unique(added - removed, return_inverse=True, return_counts=True)
-        needed = min(_LEAST_VOTES, *(len(each) for each in hashes))
+        needed = min(_MIN_VOTES, *(len(each) for each in hashes))
         agreed = np.flatnonzero(votes[shift] >= needed)
         if not len(agreed):
             return None

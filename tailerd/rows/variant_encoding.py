@@ -13,8 +13,8 @@ from collections.abc import Sequence, Sized
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
-MOST_LEVELS = 200
-MOST_NAME_BYTES = 64 * 1024 * 1024
+MAX_LEVELS = 200
+MAX_NAME_BYTES = 64 * 1024 * 1024
 """Of the names in all objects of a value: the dictionary has each once, however often it occurs."""
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
 _SIZED = (15, 16)
@@ -86,7 +86,7 @@ class VariantReader(Generic[Name, Made]):
         self._data = data
         self._maker = maker
         self._bytes_left = len(data)
-        self._name_bytes_left = MOST_NAME_BYTES
+        self._name_bytes_left = MAX_NAME_BYTES
 
     def read(self, position: int = 0, depth: int = 0) -> Made:
         """Return the result for the value at a position.
@@ -94,8 +94,8 @@ class VariantReader(Generic[Name, Made]):
         Raises:
             IndexError, struct.error, ValueError: There is no valid value.
         """
-        if depth > MOST_LEVELS:
-            raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+        if depth > MAX_LEVELS:
+            raise ValueError(f"nested deeper than {MAX_LEVELS} levels")
         # Every value has bytes of its own; overlapping offsets could multiply without bound.
         head = unsigned_at(self._data, position, 1)
         kind, header = head & 3, head >> 2

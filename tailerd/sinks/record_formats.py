@@ -47,7 +47,7 @@ def record_format(name: str, options: FormatOptions) -> RecordFormat:
     return IdentifiedRecords(made) if options.has_ids else made
 
 
-_MOST_PREPARED = 8
+_MAX_PREPARED = 8
 """Cached row schemas per table: the current one, and those of older files."""
 
 
@@ -100,7 +100,7 @@ class TableRecords:
         text = schema.serialize().to_pybytes()
         found = self._prepared.pop(text, None) or self._format.prepare(schema, self._registry)
         self._prepared[text] = found
-        if len(self._prepared) > _MOST_PREPARED:
+        if len(self._prepared) > _MAX_PREPARED:
             self._prepared.popitem(last=False)
         self._latest = schema, found
         return found

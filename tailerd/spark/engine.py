@@ -45,7 +45,7 @@ class SparkEngine:
         storage: StoreSettings | None = None,
     ) -> None:
         self.config = config
-        self.storage = storage or StoreSettings.of_environment()
+        self.storage = storage or StoreSettings.from_environment()
         self.telemetry = telemetry
         self.once = once
         self.listener = QueryListener()

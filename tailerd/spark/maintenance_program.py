@@ -53,7 +53,7 @@ def _end_with_input() -> None:
 
 
 async def _run(request: EngineRequest) -> bytes:
-    stores = Stores(StoreSettings.of_json(request.storage))
+    stores = Stores(StoreSettings.from_json(request.storage))
     maintainer = require_part(
         table_format(request.format).maintainer, request.format, "maintenance"
     )

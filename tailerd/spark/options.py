@@ -66,9 +66,9 @@ any, since deleted and changed rows are no error here), and the remedy for anoth
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 _BYTE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 """Longer numbers do not fit the 63 bits that Delta and Spark have for versions and sizes."""
-_MOST_SHOWN = 60
+_MAX_SHOWN = 60
 _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -110,7 +110,7 @@ class ReadOptions:
     poll_seconds: float | None = None
     allowed_paths: tuple[str, ...] = ()
     partition_timezone: str = ""
-    storage: StoreSettings = field(default_factory=StoreSettings.of_environment)
+    storage: StoreSettings = field(default_factory=StoreSettings.from_environment)
     table_format: str = AUTO
     ledger: str = ""
 
@@ -140,7 +140,7 @@ class ReadOptions:
             poll_seconds=_seconds(given, "pollInterval"),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
             partition_timezone=_timezone(given, "partitionTimezone"),
-            storage=storage or StoreSettings.of_environment(),
+            storage=storage or StoreSettings.from_environment(),
             table_format=_table_format(given),
             ledger=given.get("ledger", ""),
         )
@@ -283,7 +283,7 @@ def _version(given: Mapping[str, str], name: str, *, allow_latest: bool) -> str:
     text = given[name]
     if allow_latest and text.lower() == "latest":
         return "latest"
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         allowed = "a version number or `latest`" if allow_latest else "a version number"
         raise UsageError(f"The option {name}={_quote_text(text)} is not {allowed}.")
     return str(int(text))
@@ -357,7 +357,7 @@ def _choice(given: Mapping[str, str], name: str, kind: type[_Choice], default: _
 
 def _read_limit(given: Mapping[str, str]) -> ReadLimit:
     files = given.get("maxFilesPerTrigger", str(DEFAULT_READ_LIMIT.max_files))
-    if not (files.isascii() and files.isdigit() and len(files) <= _MOST_DIGITS and int(files) > 0):
+    if not (files.isascii() and files.isdigit() and len(files) <= _MAX_DIGITS and int(files) > 0):
         raise UsageError(
             f"The option maxFilesPerTrigger={_quote_text(files)} is not a number above 0."
         )
@@ -366,7 +366,7 @@ def _read_limit(given: Mapping[str, str]) -> ReadLimit:
 
 
 def _byte_count(name: str, text: str) -> int:
-    match = _BYTES.fullmatch(text) if text.isascii() and len(text) <= _MOST_DIGITS else None
+    match = _BYTES.fullmatch(text) if text.isascii() and len(text) <= _MAX_DIGITS else None
     count = int(match[1]) * _BYTE_UNITS[match[2].lower()] if match else 0
     if count <= 0:
         raise UsageError(
@@ -377,7 +377,7 @@ def _byte_count(name: str, text: str) -> int:
 
 
 def _quote_text(text: str) -> str:
-    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
 def _seconds(given: Mapping[str, str], name: str) -> float | None:

@@ -129,7 +129,7 @@ class FollowedTable:
     async def _poll(self, start: Offset, limit: ReadLimit) -> Offset:
         look = self._wakeup.begin_poll()
         if look.is_woken or look.version is not None:
-            self.source.hear(look.version)
+            self.source.notify(look.version)
         found = await self.source.latest_offset(start, limit)
         self._wakeup.end_poll(look, is_news=found != start)
         return found

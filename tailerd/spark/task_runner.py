@@ -38,7 +38,7 @@ _JOBS_AT_ONCE = 4
 """Jobs with deliveries of several tables."""
 _ALONE_AT_ONCE = 16
 """Large and slow deliveries; each has a thread of the engine."""
-_MOST_ITEMS = 10_000
+_MAX_ITEMS = 10_000
 _GIVEN_BYTES = 32 * 1024 * 1024
 """Most bytes that are sent to the tasks of one job."""
 _READ_BYTES = 64 * 1024 * 1024
@@ -264,7 +264,7 @@ class SparkTaskRunner:
             if self._is_alone(item) or (taken and item.table in self._failed_tables):
                 continue
             given, read = given + len(item.data), read + item.size_bytes
-            is_full = given > _GIVEN_BYTES or read > _READ_BYTES or len(taken) == _MOST_ITEMS
+            is_full = given > _GIVEN_BYTES or read > _READ_BYTES or len(taken) == _MAX_ITEMS
             if taken and is_full:
                 break
             taken.append(item)

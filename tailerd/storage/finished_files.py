@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 
 
 class FinishedFiles:
@@ -23,7 +23,7 @@ class FinishedFiles:
     def note(self, path: str) -> None:
         """Record a file and wake its waiters; called in the event loop in which they wait."""
         self._known[path] = None
-        if len(self._known) > _MOST_FILES:
+        if len(self._known) > _MAX_FILES:
             self._known.popitem(last=False)
         for waiting in self._awaited.get(path, ()):
             waiting.set()

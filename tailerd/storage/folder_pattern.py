@@ -14,7 +14,7 @@ from tailerd.storage.base import ListsFolders, ObjectStore
 
 T = TypeVar("T")
 
-MOST_REQUESTS = 10_000
+MAX_REQUESTS = 10_000
 """Per search. A pattern that needs more is broader than intended."""
 
 _AT_ONCE = 16
@@ -60,7 +60,7 @@ class FolderPattern:
 
         Raises:
             StorageError: A request failed.
-            ConfigError: It takes more than `MOST_REQUESTS`.
+            ConfigError: It takes more than `MAX_REQUESTS`.
         """
         levels = self._pattern.split("/")
         folders = await self._matching(levels)
@@ -145,9 +145,9 @@ class FolderPattern:
 
     def _count(self) -> None:
         self._requests += 1
-        if self._requests > MOST_REQUESTS:
+        if self._requests > MAX_REQUESTS:
             raise ConfigError(
-                f"Searching for {self._pattern} takes more than {MOST_REQUESTS:,} requests,"
+                f"Searching for {self._pattern} takes more than {MAX_REQUESTS:,} requests,"
                 " because there are too many other folders and files.",
                 remedy="Name more of the path in the pattern, or name the tables.",
             )

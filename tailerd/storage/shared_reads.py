@@ -17,8 +17,8 @@ from tailerd.errors import FileMissingError
 from tailerd.storage.base import FileMeta, ObjectStore
 
 KEEP_SECONDS = 60.0
-MOST_BYTES = 4 * 1024 * 1024
-MOST_FILES = 512
+MAX_BYTES = 4 * 1024 * 1024
+MAX_FILES = 512
 
 _Found = tuple[FileMeta, bytes]
 
@@ -35,7 +35,7 @@ class SharedReadCache:
 
     def note_listing(self, began: float, start_after: str, names: frozenset[str]) -> None:
         """Cache which names after `start_after` are in the folder."""
-        self._listed = (began, start_after, names) if len(names) <= MOST_FILES else None
+        self._listed = (began, start_after, names) if len(names) <= MAX_FILES else None
 
     def note(self, path: str, found: _Found | None) -> None:
         """Cache a whole file; None if it does not exist."""
@@ -44,7 +44,7 @@ class SharedReadCache:
         self.take(path)
         self._found[path] = (time.monotonic(), found)
         self._bytes += _size(found)
-        while self._bytes > MOST_BYTES or len(self._found) > MOST_FILES:
+        while self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
             _, (_, oldest) = self._found.popitem(last=False)
             self._bytes -= _size(oldest)
 

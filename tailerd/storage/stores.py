@@ -38,7 +38,7 @@ class StoreSettings:
     by_name: tuple[tuple[str, object], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of_config(cls, config: StorageConfig) -> StoreSettings:
+    def from_config(cls, config: StorageConfig) -> StoreSettings:
         """Return the settings of the section `storage`.
 
         Raises:
@@ -48,7 +48,7 @@ class StoreSettings:
         return cls(tuple((name, each.settings_of(config)) for name, each in providers.items()))
 
     @classmethod
-    def of_environment(cls) -> StoreSettings:
+    def from_environment(cls) -> StoreSettings:
         """Return the settings of this process's environment, to pass to other processes."""
         providers = _providers(registry.STORES)
         return cls(tuple((name, each.settings_of(None)) for name, each in providers.items()))
@@ -65,7 +65,7 @@ class StoreSettings:
         return {name: msgspec.Raw(msgspec.json.encode(each)) for name, each in self.by_name}
 
     @classmethod
-    def of_json(cls, fields: Mapping[str, msgspec.Raw]) -> StoreSettings:
+    def from_json(cls, fields: Mapping[str, msgspec.Raw]) -> StoreSettings:
         """Return the settings from the result of `to_json`.
 
         Raises:
@@ -105,13 +105,13 @@ class Stores:
         self.shared_reads = SharedReads()
 
     @classmethod
-    def of_config(cls, config: StorageConfig) -> Stores:
+    def from_config(cls, config: StorageConfig) -> Stores:
         """Return stores with the settings of the section `storage`.
 
         Raises:
-            ConfigError: As `StoreSettings.of_config`.
+            ConfigError: As `StoreSettings.from_config`.
         """
-        return cls(StoreSettings.of_config(config))
+        return cls(StoreSettings.from_config(config))
 
     def __reduce__(self) -> tuple[type[Stores], tuple[StoreSettings]]:
         """Pickle only the settings."""

@@ -21,7 +21,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 _LATE_SECONDS = 600
 _HEADROOM_SECONDS = 86_400
 _DEBT_COMMITS, _DEBT_BYTES = 1000, 536_870_912
-_MOST_TIMES = 100
+_MAX_TIMES = 100
 
 Table = Mapping[str, Any]
 """What `/status` shows of a table."""
@@ -53,9 +53,9 @@ class _Memory:
     skipped_ms: int | None = None
     dead_letters_ms: int | None = None
     cleanup_failed_ms: int | None = None
-    checkpoint_failed_ms: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_TIMES))
+    checkpoint_failed_ms: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_TIMES))
     checkpoint_ms: int | None = None
-    lags: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MOST_TIMES))
+    lags: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_TIMES))
 
 
 _Holds = Callable[[Table, _Memory, int], str | None]
@@ -189,7 +189,7 @@ class AlertBoard:
         self._clock = clock
         self._lock = threading.Lock()
         self._memories: dict[str, _Memory] = {}
-        self._killed_ms: deque[int] = deque(maxlen=_MOST_TIMES)
+        self._killed_ms: deque[int] = deque(maxlen=_MAX_TIMES)
         self._since: dict[tuple[str, str], tuple[int, str]] = {}
 
     def handle(self, event: events.Event) -> None:

@@ -29,9 +29,9 @@ from tailerd.telemetry.table_history import Limits, TableHistory
 from tailerd.telemetry.timeline import Timeline
 
 BUDGET_BYTES = 32 * 1024 * 1024
-MOST_DAEMON_EVENTS = 300
+MAX_DAEMON_EVENTS = 300
 SPARK_POINTS = 30
-_MOST_DURATIONS = 1000
+_MAX_DURATIONS = 1000
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Since:
 
     def add(self, rows: int, duration_seconds: float) -> None:
         self.rows += rows
-        if len(self.durations) < _MOST_DURATIONS:
+        if len(self.durations) < _MAX_DURATIONS:
             self.durations.append(duration_seconds)
 
 
@@ -66,7 +66,7 @@ class HistoryBoard:
         self._since: dict[str, _Since] = {}
         self._sampled_at: float | None = None
         self._daemon_series = Series()
-        self._daemon_events = Timeline(MOST_DAEMON_EVENTS)
+        self._daemon_events = Timeline(MAX_DAEMON_EVENTS)
         self._dirty: set[str] = set()
 
     def handle(self, event: events.Event) -> None:

@@ -25,7 +25,7 @@ _LONGEST_TEXT = 600
 _UNLISTED_JOBS = ("checksum",)
 """Jobs that are no news: they run with each commit."""
 _FIRST_WIDTH_MS = 10_000
-MOST_COLUMNS = 300
+MAX_COLUMNS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class TableHistory:
             {
                 "version": event.version,
                 "timestamp_ms": event.timestamp_ms,
-                "columns": columns[:MOST_COLUMNS],
+                "columns": columns[:MAX_COLUMNS],
                 "column_count": len(columns),
             },
             now_ms,

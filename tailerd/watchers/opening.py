@@ -76,7 +76,7 @@ def open_watchers(
         queue = SqsWatcher(
             {each.folder: each.version_of for each in remote},
             notifications,
-            account or S3Account.of_environment(),
+            account or S3Account.from_environment(),
             reports=_Reports(telemetry, notifications.queue),
             clock=clock,
         )

@@ -10,7 +10,7 @@ from functools import partial
 
 from tailerd.watchers.base import PollObserver, Watcher
 
-_MOST_UNSEEN = 1000
+_MAX_UNSEEN = 1000
 """Maximum number of events kept for a waiter that does not poll. The oldest of more count as seen,
 because its next poll reads the whole log anyway."""
 
@@ -45,7 +45,7 @@ class Wakeup:
         self._version: int | None = None
         self._unseen: list[Callable[[], None]] = []
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the waiter, now or when it next waits."""
         self._rung.set()
 
@@ -54,9 +54,9 @@ class Wakeup:
         if version is not None:
             self._version = version if self._version is None else max(version, self._version)
         self._unseen.append(seen)
-        if len(self._unseen) > _MOST_UNSEEN:
+        if len(self._unseen) > _MAX_UNSEEN:
             self._unseen.pop(0)()
-        self.ring()
+        self.set()
 
     async def wait(self) -> None:
         """Wait for a wakeup."""
@@ -137,7 +137,7 @@ class WakeupRegistry:
                 wakeups = self._wakeups.get(event.folder, ())
                 if event.on_seen is None:
                     for wakeup in wakeups:
-                        wakeup.ring()
+                        wakeup.set()
                     continue
                 seen = _Countdown(len(wakeups), event.on_seen)
                 for wakeup in tuple(wakeups):

@@ -36,9 +36,9 @@ _TYPES = {
     "svg": "image/svg+xml",
 }
 _SAVE_SECONDS = 5.0
-_MOST_TABLES = 64
+_MAX_TABLES = 64
 """Number of viewed tables whose last answer is kept."""
-_MOST_SECONDS = 31 * 86_400
+_MAX_SECONDS = 31 * 86_400
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
@@ -172,7 +172,7 @@ class Dashboard:
         """Return the serialized table that all of its viewers share."""
         known = self._tables.pop(name, None) or SharedBody(partial(self._table_text, name))
         self._tables[name] = known
-        if len(self._tables) > _MOST_TABLES:
+        if len(self._tables) > _MAX_TABLES:
             self._tables.popitem(last=False)
         return known
 
@@ -201,8 +201,8 @@ class Dashboard:
         if name is not None and (refused := self._refused(name)) is not None:
             return refused
         text = request.query.get("seconds", "900")
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_SECONDS:
-            return refusal(400, "usage", f"`seconds` must be a number from 1 to {_MOST_SECONDS}.")
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MAX_SECONDS:
+            return refusal(400, "usage", f"`seconds` must be a number from 1 to {_MAX_SECONDS}.")
         body = await asyncio.to_thread(self._series_text, name, int(text))
         return await send_body(request, body, _JSON)
 

@@ -17,7 +17,7 @@ from tailerd.web.answers import refusal, send_body
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _Handler = Callable[["ExplorerRoutes", web.Request], Awaitable["DataclassInstance"]]
 
@@ -106,6 +106,6 @@ class ExplorerRoutes:
 
 
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
         raise UsageError(f"{what} is {text[:40]!r}, which is not a number.")
     return int(text)

@@ -30,7 +30,7 @@ SNAPSHOT_SECONDS = 1.0
 BEAT_SECONDS = 5.0
 """Longest time between two messages, so that a page knows that its values are current."""
 QUEUE_MESSAGES = 16
-MOST_PAGES = 50
+MAX_PAGES = 50
 _BUFFER_BYTES = 64 * 1024
 _LONGEST_ERROR = 400
 _QUIET_SECONDS = 15.0
@@ -189,12 +189,12 @@ class LiveUpdates:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Answer with messages until the page disconnects, or does not read."""
-        if len(self._pages) + self._opening >= MOST_PAGES:
+        if len(self._pages) + self._opening >= MAX_PAGES:
             return web.json_response(
                 {
                     "error": {
                         "code": "too_many_pages",
-                        "message": f"{MOST_PAGES} pages are open already. Close one.",
+                        "message": f"{MAX_PAGES} pages are open already. Close one.",
                     }
                 },
                 status=503,

@@ -24,7 +24,7 @@ _SHUTDOWN_SECONDS = 2.0
 _LARGEST_BODY_BYTES = 16 * 1024
 _LARGEST_LINE_BYTES = 4096
 _LARGEST_HEADER_BYTES = 8190
-_MOST_HEADERS = 64
+_MAX_HEADERS = 64
 _IDLE_SECONDS = 75.0
 _LINGERING_SECONDS = 1.0
 """How long the rest of a refused body is read, so that its sender receives the answer."""
@@ -133,7 +133,7 @@ class WebServer:
             lingering_time=_LINGERING_SECONDS,
             max_line_size=_LARGEST_LINE_BYTES,
             max_field_size=_LARGEST_HEADER_BYTES,
-            max_headers=_MOST_HEADERS,
+            max_headers=_MAX_HEADERS,
         )
 
 

@@ -139,13 +139,13 @@ class PythonCalls:
         self.count = 0
 
     def __enter__(self) -> PythonCalls:
-        sys.setprofile(self._hear)
+        sys.setprofile(self._notify)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
-    def _hear(self, _: FrameType, event: str, __: object) -> None:
+    def _notify(self, _: FrameType, event: str, __: object) -> None:
         self.count += event == "call"
 
 

@@ -15,7 +15,7 @@ import click
 from tests.benchmarks.results import HISTORY, Run, figure, kept, machine_kind
 
 BARS = "▁▂▃▄▅▆▇█"
-MOST_RUNS = 30
+MAX_RUNS = 30
 """The newest so many runs are drawn."""
 
 
@@ -49,7 +49,7 @@ def lines(runs: Sequence[Run], words: Sequence[str] = (), machine: str = "") -> 
     for work, cells in by_work(runs).items():
         if words and not any(word.lower() in work.lower() for word in words):
             continue
-        values = [figure(ours)[0] for ours, _, _ in cells][-MOST_RUNS:]
+        values = [figure(ours)[0] for ours, _, _ in cells][-MAX_RUNS:]
         (before, unit), (now, _) = figure(cells[0][0]), figure(cells[-1][0])
         _, ratio, goal = cells[-1]
         change = f", {now / before:.2f}x" if before else ""

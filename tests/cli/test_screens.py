@@ -20,7 +20,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.screens.rows_table import CHANGED_STYLE, RowsTable
-from tailerd.cli.screens.shown_rows import MOST_ROWS, rows_of_batch, rows_of_daemon
+from tailerd.cli.screens.shown_rows import MAX_ROWS, rows_of_batch, rows_of_daemon
 from tailerd.cli.screens.tail_screen import TailScreen
 from tailerd.cli.screens.top_screen import TopScreen
 from tailerd.errors import DaemonUnreachableError, StorageError, TailerdError
@@ -74,7 +74,7 @@ def test_rows_without_their_old_row_change_nothing() -> None:
 
 
 def test_of_a_large_batch_the_last_rows_are_kept() -> None:
-    rows = rows_of_batch(batch([{"id": n} for n in range(MOST_ROWS + 5)], ChangeType.INSERT))
+    rows = rows_of_batch(batch([{"id": n} for n in range(MAX_ROWS + 5)], ChangeType.INSERT))
     assert (len(rows), rows[0].cells, rows[-1].cells) == (500, {"id": "5"}, {"id": "504"})
 
 
@@ -161,7 +161,7 @@ async def test_tail_keeps_a_bounded_number_of_rows() -> None:
     async with app.run_test(size=SIZE):
         await until(lambda: said(app, "#place").startswith("1,800 rows"))
         table = app.query_one(RowsTable)
-        await until(lambda: 0 < table.row_count <= 2 * MOST_ROWS)
+        await until(lambda: 0 < table.row_count <= 2 * MAX_ROWS)
         assert str(table.get_row_at(table.row_count - 1)[2]) == "449"
 
 

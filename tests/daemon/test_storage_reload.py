@@ -18,7 +18,7 @@ def _config(region: str, path: str = "s3://lake/orders", **fields: object) -> Co
 
 
 def _settings(region: str) -> StoreSettings:
-    return StoreSettings.of_config(_config(region).storage)
+    return StoreSettings.from_config(_config(region).storage)
 
 
 def test_another_storage_is_refused_while_a_table_in_a_bucket_has_a_stream() -> None:

@@ -16,7 +16,7 @@ from tailerd.spark.session import java_home_or_version
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "README.md").read_text()
-MOST_LINES = 130
+MAX_LINES = 130
 
 ELSEWHERE = {
     "python3 -m venv .venv": "tests/docs/test_newcomer.py runs the first block as it is",
@@ -52,7 +52,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_has_at_most_130_lines() -> None:
-    assert len(TEXT.splitlines()) <= MOST_LINES
+    assert len(TEXT.splitlines()) <= MAX_LINES
 
 
 def test_every_command_that_is_not_run_here_is_run_elsewhere() -> None:

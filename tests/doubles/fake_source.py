@@ -111,7 +111,7 @@ class FakeSource(ConsecutiveVersions):
             table_id=self._table.table_id, schema_id=self._table.schema_id if known else ""
         )
 
-    def hear(self, version: int | None) -> None:
+    def notify(self, version: int | None) -> None:
         pass
 
     async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:

@@ -21,7 +21,7 @@ from tailerd.maintenance.programs import EngineRequest, Message
 from tailerd.storage.stores import StoreSettings
 
 request = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
-settings = StoreSettings.of_json(request.storage)
+settings = StoreSettings.from_json(request.storage)
 [(name, s3)] = settings.by_name
 seen = {
     "location": request.location,

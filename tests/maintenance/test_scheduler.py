@@ -372,7 +372,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
         assert (first.checkpoint_version, first.commits_since_checkpoint) == (4, 0)
         assert (first.pending_files, first.pending_bytes) == (None, None)
         table.append([{"id": 5}, {"id": 6}])
-        keeper.scheduler.ring("orders")
+        keeper.scheduler.wake("orders")
         await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].version == 5)
         last = keeper.of(events.TableMeasured)[-1]
         assert (last.files, last.rows, last.commits_since_checkpoint) == (5, 6, 1)
@@ -383,7 +383,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
         other.create()
         for number in range(5):
             other.append([{"id": number}])
-        keeper.scheduler.ring("orders")
+        keeper.scheduler.wake("orders")
         await keeper.until(lambda: keeper.of(events.TableMeasured)[-1].rows == 5)
 
 

@@ -131,7 +131,7 @@ async def test_commits_delivered_before_the_first_measurement_are_seen_all_the_s
         table.append(ROWS)
     kept = Kept()
     board = HistoryBoard(kept.clock)
-    kept.keeper._telemetry = Telemetry([kept.hear, board.handle])
+    kept.keeper._telemetry = Telemetry([kept.notify, board.handle])
     kept.start(tmp_path / "t")
     for version in (1, 3):
         kept.save(table.table_id, version)

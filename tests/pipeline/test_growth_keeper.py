@@ -30,7 +30,7 @@ class Kept:
         self.while_opening: Callable[[], None] = lambda: None
         self.keeper = GrowthKeeper(
             self.open,
-            telemetry=Telemetry([self.hear]),
+            telemetry=Telemetry([self.notify]),
             clock=self.clock,
         )
 
@@ -40,7 +40,7 @@ class Kept:
         self.while_opening()
         return TableGrowth(LogReader(*Stores().locate(location), with_rows=True))
 
-    def hear(self, event: events.Event) -> None:
+    def notify(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)
         (self.past if is_past else self.told).append(event)
 

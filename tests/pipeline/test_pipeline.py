@@ -120,7 +120,7 @@ async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
     run.table.commit([1])
     await asyncio.sleep(0.02)
     assert sink.ids == [0]
-    run.wakeup.ring()
+    run.wakeup.set()
     await eventually(lambda: sink.ids == [0, 1])
     pipeline.stop()
     async with asyncio.timeout(5):

@@ -150,7 +150,7 @@ async def test_one_looks_at_a_time_and_others_are_told(
 
 
 async def test_a_look_that_hangs_is_ended(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_explorer, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(table_explorer, "MAX_SECONDS", 0.05)
 
     async def hang(_: str) -> ChangeSource:
         await asyncio.sleep(60)
@@ -160,5 +160,5 @@ async def test_a_look_that_hangs_is_ended(table: Path, monkeypatch: pytest.Monke
     looking._open_source = hang
     with pytest.raises(ExplorerBusyError):
         await looking.commit("t", 1, 0)
-    monkeypatch.setattr(table_explorer, "MOST_SECONDS", 20.0)
+    monkeypatch.setattr(table_explorer, "MAX_SECONDS", 20.0)
     assert (await looking.commits("t", 0)).commits

@@ -82,7 +82,7 @@ def all_that_is_said(text: str, environment: dict[str, str]) -> str:
         config = parse_config(text, environment, where="tailerd.yaml")
     except ConfigError as error:
         return "".join([str(error), *traceback.format_exception(error)])
-    accounts = S3Settings.of_config(config.storage)
+    accounts = S3Settings.from_config(config.storage)
     # What is for Spark's own eyes goes to Spark only.
     parts = [config.storage, config.http, config.tables, config.notifications, accounts]
     return repr(parts) + config.model_dump_json(exclude={"spark"})

@@ -44,10 +44,10 @@ def every_size() -> Iterator[Unequal]:
 
     with ExitStack() as patches:
         for module, name, value in (
-            (compared_files, "LEAST_BYTES", 0),
-            (equal_chunks, "LEAST_SHARE", 0.1),
+            (compared_files, "MIN_BYTES", 0),
+            (equal_chunks, "MIN_SHARE", 0.1),
             (equal_chunks, "BLOCK_BYTES", 16),
-            (parquet_pieces, "LEAST_ROWS", 1),
+            (parquet_pieces, "MIN_ROWS", 1),
             (parquet_pieces, "WORTHWHILE", 0),
             (parquet, "SPARSE", 1),
             (compared_files.ComparedFiles, "unequal", noted),

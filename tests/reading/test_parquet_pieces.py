@@ -117,7 +117,7 @@ def test_rows_read_by_their_pages_are_those_of_the_file(
     wanted = sorted(data.draw(st.frozensets(st.integers(0, count - 1), min_size=1, max_size=9)))
     limit = BatchLimit(max_rows=batch_rows)
     with (
-        patch.object(parquet_pieces, "LEAST_ROWS", 1),
+        patch.object(parquet_pieces, "MIN_ROWS", 1),
         patch.object(parquet, "SPARSE", 1),
         patch.object(parquet_pieces, "WORTHWHILE", 0),
     ):

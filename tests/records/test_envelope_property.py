@@ -73,7 +73,7 @@ def json_values(column: pa.Array) -> list[Any]:
 
 def check_same_rows(ours: Records, theirs: Records, batch: ChangeBatch) -> None:
     rows = pa.array(range(batch.num_rows))
-    assert ours.of_rows(rows).equals(theirs.of_rows(rows))
+    assert ours.from_rows(rows).equals(theirs.from_rows(rows))
     assert (ours.keys is None) == (theirs.keys is None)
     ours.values.validate(full=True)
 

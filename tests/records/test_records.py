@@ -153,12 +153,12 @@ def test_columns_of_the_rows_follow_the_records() -> None:
 
     records = record_format("debezium", OPTIONS).records(batch)
 
-    assert records.of_rows(batch.rows.column("v")).to_pylist() == ["d", "d", "a"]
+    assert records.from_rows(batch.rows.column("v")).to_pylist() == ["d", "d", "a"]
     part = records.take(np.array([2, 0]))
-    assert part.of_rows(batch.rows.column("v")).to_pylist() == ["a", "d"]
+    assert part.from_rows(batch.rows.column("v")).to_pylist() == ["a", "d"]
     plain = Records(keys=None, values=pa.array([b"x", b"y"]))
-    assert plain.of_rows(pa.array([1, 2])).to_pylist() == [1, 2]
-    assert plain.take(np.array([1])).of_rows(pa.array([1, 2])).to_pylist() == [2]
+    assert plain.from_rows(pa.array([1, 2])).to_pylist() == [1, 2]
+    assert plain.take(np.array([1])).from_rows(pa.array([1, 2])).to_pylist() == [2]
 
 
 @pytest.mark.parametrize("count", [2, 1000])

@@ -354,7 +354,7 @@ def test_work_is_as_large_as_the_files_it_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "sizes"), [("_MOST_ITEMS", 4, [4, 4, 2]), ("_GIVEN_BYTES", 1, [1] * 10)]
+    ("limit", "value", "sizes"), [("_MAX_ITEMS", 4, [4, 4, 2]), ("_GIVEN_BYTES", 1, [1] * 10)]
 )
 async def test_a_job_is_given_no_more_than_it_can_take(
     jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, sizes: list[int]

@@ -113,13 +113,13 @@ async def test_its_files_are_reached_by_the_url_that_its_store_gives(tmp_path: P
 @pytest.mark.usefixtures("plugin")
 def test_its_section_is_its_own_and_no_secret_is_shown() -> None:
     config = _config(stores={"lake": {"root": "/x", "token": "hush"}})
-    settings = StoreSettings.of_config(config.storage)
+    settings = StoreSettings.from_config(config.storage)
     assert "hush" not in repr(config) + config.model_dump_json() + repr(settings)
-    assert StoreSettings.of_json(settings.to_json()) == settings
+    assert StoreSettings.from_json(settings.to_json()) == settings
     stores = Stores(settings)
     assert stores.locate("lake://data/orders")[1] == "/data/orders"
     with pytest.raises(ConfigError, match="unknown field tokne"):
-        StoreSettings.of_config(_config(stores={"lake": {"tokne": "x"}}).storage)
+        StoreSettings.from_config(_config(stores={"lake": {"tokne": "x"}}).storage)
 
 
 def test_without_it_the_scheme_is_refused() -> None:

@@ -179,7 +179,7 @@ async def test_what_was_heard_long_ago_is_asked_for_again(
 async def test_memory_is_bounded_the_oldest_go_first(
     store: MeteredStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_reads, "MOST_BYTES", 100)
+    monkeypatch.setattr(shared_reads, "MAX_BYTES", 100)
     shared = SharedReads()
     reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     for number in range(4):

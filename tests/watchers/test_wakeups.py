@@ -88,7 +88,7 @@ async def test_a_bell_that_nobody_looks_after_keeps_a_bounded_number_of_events()
 async def test_a_ring_during_a_look_wakes_the_next_wait() -> None:
     wakeup = Wakeup()
     look = wakeup.begin_poll()
-    wakeup.ring()
+    wakeup.set()
     wakeup.end_poll(look)
     await asyncio.wait_for(wakeup.wait(), 1)
     assert not wakeup.begin_poll().is_woken
@@ -96,7 +96,7 @@ async def test_a_ring_during_a_look_wakes_the_next_wait() -> None:
 
 async def test_a_ring_before_a_look_is_told_and_needs_no_further_look() -> None:
     wakeup = Wakeup()
-    wakeup.ring()
+    wakeup.set()
     assert wakeup.begin_poll().is_woken
     waiting = asyncio.ensure_future(wakeup.wait())
     done, _ = await asyncio.wait({waiting}, timeout=0.02)

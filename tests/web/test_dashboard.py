@@ -198,7 +198,7 @@ async def test_a_page_that_never_reads_is_dropped_and_others_go_on(
 
 
 async def test_so_many_pages_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_PAGES", 1)
+    monkeypatch.setattr(live, "MAX_PAGES", 1)
     served = Served(tmp_path)
     async with served.serving() as session, session.get("/events") as first:
         await next_message(first)

@@ -9,17 +9,17 @@ from rich.text import Text
 from textual.widgets import DataTable
 
 from tailerd.cli.change_table import CHANGE_STYLES, HEADINGS, printable
-from tailerd.cli.screens.shown_rows import MOST_ROWS, ShownRow
+from tailerd.cli.screens.shown_rows import MAX_ROWS, ShownRow
 
 CHANGED_STYLE = "bold black on yellow"
 
 
 class RowsTable(DataTable[Text]):
-    """Keeps the newest `MOST_ROWS` rows; follows them while its cursor is on the last one."""
+    """Keeps the newest `MAX_ROWS` rows; follows them while its cursor is on the last one."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id, cursor_type="row", zebra_stripes=True)
-        self._kept: deque[ShownRow] = deque(maxlen=MOST_ROWS)
+        self._kept: deque[ShownRow] = deque(maxlen=MAX_ROWS)
         self._names: list[str] = []
 
     def append(self, rows: Iterable[ShownRow]) -> None:
@@ -35,7 +35,7 @@ class RowsTable(DataTable[Text]):
             names += [name for name in row.cells if name not in known]
             known.update(row.cells)
         # Dropping rows one by one costs more than drawing those that are kept.
-        if names != self._names or self.row_count + len(new) > 2 * MOST_ROWS:
+        if names != self._names or self.row_count + len(new) > 2 * MAX_ROWS:
             self._draw(names)
         else:
             self._add(new)

@@ -18,7 +18,7 @@ from tailerd.cli.change_table import printable
 from tailerd.records.json import JsonEncoder
 from tailerd.records.json_text import timestamp_text
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Number of rows that a screen keeps; older ones are dropped."""
 
 _LONGEST_CELL = 200
@@ -44,13 +44,13 @@ class ShownRow:
 
 
 def rows_of_batch(batch: ChangeBatch, columns: Sequence[str] | None = None) -> list[ShownRow]:
-    """Return the last `MOST_ROWS` rows of a batch, oldest first.
+    """Return the last `MAX_ROWS` rows of a batch, oldest first.
 
     Args:
         batch: Rows of one commit.
         columns: Only these, in this order; None for all.
     """
-    start = max(0, batch.num_rows - MOST_ROWS)
+    start = max(0, batch.num_rows - MAX_ROWS)
     change = batch.change_type
     last = replace(
         batch,
@@ -58,14 +58,14 @@ def rows_of_batch(batch: ChangeBatch, columns: Sequence[str] | None = None) -> l
         change_type=change if isinstance(change, ChangeType) else change.slice(start),
     )
     texts = JsonEncoder(columns=columns).encode(last).to_pylist()
-    return list(with_changes(_of_json(json.loads(text)) for text in texts))
+    return list(with_changes(_from_json(json.loads(text)) for text in texts))
 
 
 def rows_of_daemon(rows: object) -> list[ShownRow]:
     """Return what `/tables/NAME` shows of the newest rows, oldest first."""
     if not isinstance(rows, list):
         return []
-    return list(with_changes(_of_json(row) for row in reversed(rows) if isinstance(row, dict)))
+    return list(with_changes(_from_json(row) for row in reversed(rows) if isinstance(row, dict)))
 
 
 def commits_of_daemon(history: object) -> list[ShownRow]:
@@ -83,7 +83,7 @@ def commits_of_daemon(history: object) -> list[ShownRow]:
                 for name in _COMMIT_FIGURES
             },
         )
-        for each in commits[-MOST_ROWS:]
+        for each in commits[-MAX_ROWS:]
         if isinstance(each, dict)
     ]
 
@@ -111,7 +111,7 @@ def with_changes(rows: Iterable[ShownRow]) -> Iterator[ShownRow]:
         former = row
 
 
-def _of_json(row: Mapping[str, object]) -> ShownRow:
+def _from_json(row: Mapping[str, object]) -> ShownRow:
     return ShownRow(
         change=printable(str(row.get(CHANGE_TYPE))),
         version=str(row.get(COMMIT_VERSION)),

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Header, Static
 
 from tailerd.cli.screens.rows_table import RowsTable
-from tailerd.cli.screens.shown_rows import MOST_ROWS, ShownRow, rows_of_batch
+from tailerd.cli.screens.shown_rows import MAX_ROWS, ShownRow, rows_of_batch
 from tailerd.errors import TailerdError
 from tailerd.pipeline.table_reading import ReadBatch
 
@@ -45,7 +45,7 @@ class TailScreen(App[TailerdError]):
         self._columns = columns
         self._going = asyncio.Event()
         self._going.set()
-        self._waiting: deque[ShownRow] = deque(maxlen=MOST_ROWS)
+        self._waiting: deque[ShownRow] = deque(maxlen=MAX_ROWS)
         self._count = 0
         self._version = ""
         self._is_over = False

@@ -239,7 +239,7 @@ class FileSizes:
     """Sizes of data files, requested once each; files are never changed in place."""
 
     _AT_ONCE = 32
-    _MOST_KNOWN = 200_000
+    _MAX_KNOWN = 200_000
 
     def __init__(
         self, store: ObjectStore, address: DatasetAddress, spool: FileSpool | None = None
@@ -255,7 +255,7 @@ class FileSizes:
         Raises:
             StorageError: A size cannot be requested.
         """
-        if len(self._known) > self._MOST_KNOWN:
+        if len(self._known) > self._MAX_KNOWN:
             self._known.clear()
         # Copied: concurrent calls may clear the cache.
         found = {key: self._known[key] for key in keys if key in self._known}

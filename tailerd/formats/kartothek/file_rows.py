@@ -13,7 +13,7 @@ from tailerd.formats.kartothek.dataset import DatasetAddress
 from tailerd.reading.parquet_open import open_parquet
 from tailerd.storage.base import ObjectStore
 
-MOST_FOOTERS = 1000
+MAX_FOOTERS = 1000
 """Rows of more files are not counted, because each file has to be opened."""
 
 
@@ -21,7 +21,7 @@ async def count_rows(
     store: ObjectStore, address: DatasetAddress, keys: Sequence[str]
 ) -> list[int] | None:
     """Return the rows of files; None if there are too many files, or one cannot be read."""
-    if len(keys) > MOST_FOOTERS:
+    if len(keys) > MAX_FOOTERS:
         return None
     try:
         return await asyncio.to_thread(lambda: [_rows(store, address.path(key)) for key in keys])

@@ -19,7 +19,7 @@ from tailerd.formats.kartothek.dataset import (
 )
 from tailerd.formats.kartothek.spool import FileSpool
 from tailerd.formats.kartothek.state import (
-    MOST_COMMITS,
+    MAX_COMMITS,
     ObservedCommit,
     ObservedState,
     difference,
@@ -205,7 +205,7 @@ class DatasetHistory:
             bytes_removed=await self._total(files.removed),
             changes=change_source(before, after, files).value,
         )
-        return msgspec.structs.replace(after, commits=[*after.commits, commit][-MOST_COMMITS:])
+        return msgspec.structs.replace(after, commits=[*after.commits, commit][-MAX_COMMITS:])
 
     async def _total(self, keys: list[str]) -> int:
         sizes = await self.sizes.fetch_sizes(keys)
@@ -253,7 +253,7 @@ class DatasetHistory:
             entry = await self._ledger.load(number)
             if entry is None:
                 return None
-            known = ObservedState.of_bytes(entry)
+            known = ObservedState.from_bytes(entry)
         self._remember(known)
         return known
 

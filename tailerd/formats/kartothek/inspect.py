@@ -12,7 +12,7 @@ from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, NotATableError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
 from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
-from tailerd.formats.kartothek.file_rows import MOST_FOOTERS, count_rows
+from tailerd.formats.kartothek.file_rows import MAX_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, printable
@@ -127,7 +127,7 @@ class KartothekInspection:
         """
         state = await self._state(version)
         opened = await self._open()
-        is_counted = len(state.keys) <= MOST_FOOTERS
+        is_counted = len(state.keys) <= MAX_FOOTERS
         for first in range(0, len(state.keys), _FILES_AT_ONCE):
             keys = state.keys[first : first + _FILES_AT_ONCE]
             sizes = await opened.history.sizes.fetch_sizes(keys)

@@ -159,7 +159,7 @@ class DatasetMaintenance(OneProcessMaintenance):
             ledger = open_ledger(wanted, self._location.stores)
             for number in await ledger.numbers():
                 entry = await ledger.load(number)
-                state = None if entry is None else ObservedState.of_bytes(entry)
+                state = None if entry is None else ObservedState.from_bytes(entry)
                 if state is None or state.uuid != address.uuid:
                     # Deleted meanwhile, or the whole ledger is of another dataset.
                     continue

@@ -31,7 +31,7 @@ from tailerd.rows.difference import Side
 from tailerd.rows.groups import FilesToCompare
 from tailerd.storage.stores import Stores
 
-_MOST_FILES = 1 << 32
+_MAX_FILES = 1 << 32
 """Maximum per task, so that file numbers are unique among all tasks of a version."""
 
 
@@ -116,7 +116,7 @@ class _RewrittenCommit:
 
     def __init__(self, payload: RewrittenPartitions, position: int) -> None:
         self._payload = payload
-        self._first_number = position * _MOST_FILES
+        self._first_number = position * _MAX_FILES
         self._schema = decode_schema(payload.schema)
 
     @property
@@ -224,5 +224,5 @@ def _file_rows(
             version=task.version,
             timestamp_us=task.timestamp_us,
             change_source=task.change_source,
-            positions=number_positions(task, task.position * _MOST_FILES, positions),
+            positions=number_positions(task, task.position * _MAX_FILES, positions),
         )

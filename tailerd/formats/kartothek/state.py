@@ -11,7 +11,7 @@ from tailerd.errors import OffsetError
 from tailerd.formats.kartothek.metadata import DatasetMetadata
 
 ENTRY_FORMAT = 1
-MOST_COMMITS = 200
+MAX_COMMITS = 200
 """Number of commits recorded in the newest state for `history`."""
 
 
@@ -85,7 +85,7 @@ class ObservedState(msgspec.Struct, frozen=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def of_bytes(cls, entry: bytes) -> ObservedState:
+    def from_bytes(cls, entry: bytes) -> ObservedState:
         """Parse a ledger's entry.
 
         Raises:

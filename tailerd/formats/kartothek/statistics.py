@@ -86,7 +86,7 @@ class KartothekStatistics(CommitStatistics):
             entry = await self._ledger.load(number)
             # It may be deleted meanwhile, after later ones were saved.
             if entry is not None:
-                return ObservedState.of_bytes(entry)
+                return ObservedState.from_bytes(entry)
         location = self._location
         history = await DatasetHistory.open(
             location.store, self._address, self._ledger, location.url

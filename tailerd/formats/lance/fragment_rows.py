@@ -35,7 +35,7 @@ _PICKED_AT_ONCE = 4096
 _DENSE = 4
 """If more than one in so many rows is wanted, reading all is faster than picking them."""
 _READ_AHEAD = 2
-_LEAST_ROWS = 16
+_MIN_ROWS = 16
 _BLOB_ROWS = 64
 _PACKED = 3
 """Estimated ratio of the size of rows in memory to their size in a file."""
@@ -199,7 +199,7 @@ class _Scan:
         rows, size = self._wanted.live_rows, self._wanted.size_bytes
         if rows and size:
             row_bytes = max(1, _PACKED * size // rows)
-            most = min(most, max(_LEAST_ROWS, self._limit.max_bytes // row_bytes))
+            most = min(most, max(_MIN_ROWS, self._limit.max_bytes // row_bytes))
         return most
 
     def _conform_batch(self, batch: pa.RecordBatch) -> OffsetRows:

@@ -23,7 +23,7 @@ from tailerd.formats.statistics import (
 from tailerd.state.ledger import open_ledger
 
 _COMMITS_AT_ONCE = 50
-_MOST_PENDING = 10_000
+_MAX_PENDING = 10_000
 
 
 class LanceStatistics(CommitStatistics):
@@ -76,7 +76,7 @@ class LanceStatistics(CommitStatistics):
         begin = first if first is not None else next_up
         wanted = head + 1 if begin is None else first_commit(begin)
         start = max(wanted - 1, 1)
-        is_near = head - start <= _MOST_PENDING
+        is_near = head - start <= _MAX_PENDING
         manifest = await self._log.find(start) if is_near and start <= head else None
         if manifest is None:
             manifest = await self._log.manifest(head, lambda: "which was the newest")
@@ -93,7 +93,7 @@ class LanceStatistics(CommitStatistics):
 
     async def _note(self, manifest: Manifest) -> None:
         self._commits[manifest.version] = await describe_commit(self._log, manifest)
-        while len(self._commits) > _MOST_PENDING:
+        while len(self._commits) > _MAX_PENDING:
             self._first = self._commits.popitem(last=False)[0] + 1
 
     def reaches(self, next_up: Offset) -> bool:

@@ -38,8 +38,8 @@ from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
 
 RELIST_SECONDS = 60.0
 """How often a bucket's folder is listed without new versions: a table may be created again."""
-_MOST_MANIFEST_BYTES = 64 * 1024 * 1024
-_LEAST_MANIFESTS = 3
+_MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+_MIN_MANIFESTS = 3
 """Minimum number of cached manifests: a commit needs two, plus the newest."""
 _AT_ONCE = 8
 
@@ -238,7 +238,7 @@ class VersionLog:
 
     def _forget_some(self) -> None:
         size = sum(each.size_bytes for each, _ in self._manifests.values())
-        while size > _MOST_MANIFEST_BYTES and len(self._manifests) > _LEAST_MANIFESTS:
+        while size > _MAX_MANIFEST_BYTES and len(self._manifests) > _MIN_MANIFESTS:
             _, (oldest, _) = self._manifests.popitem(last=False)
             size -= oldest.size_bytes
         while len(self._manifests) > 4 * _AT_ONCE:

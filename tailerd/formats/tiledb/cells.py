@@ -13,7 +13,7 @@ import pyarrow as pa
 from tailerd.formats.tiledb.columns import ArrayShape, Buffers, cells_to_arrow
 from tailerd.formats.tiledb.library import load
 
-MOST_POINTS = 50_000
+MAX_POINTS = 50_000
 """Maximum number of coordinates that are requested one by one; above, their box is read."""
 _WIDE = 4
 """Maximum ratio of requested combinations of coordinates to cells."""
@@ -109,7 +109,7 @@ def read_near(
 def _selection(coordinates: Sequence[Any], count: int) -> tuple[Any, ...]:
     points = [_distinct(each) for each in coordinates]
     sizes = [len(each) for each in points]
-    if max(sizes) <= MOST_POINTS and prod(sizes) <= max(_WIDE * count, 1000):
+    if max(sizes) <= MAX_POINTS and prod(sizes) <= max(_WIDE * count, 1000):
         return tuple(_runs(each) for each in points)
     return tuple(_runs(each) if len(each) <= 1000 else slice(each[0], each[-1]) for each in points)
 

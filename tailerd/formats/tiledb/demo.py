@@ -10,7 +10,7 @@ from tailerd.formats.demo_orders import DemoOrders, Order
 from tailerd.formats.parts import Demo
 from tailerd.formats.tiledb.library import load
 
-_MOST_ORDERS = 10**9
+_MAX_ORDERS = 10**9
 
 
 class DemoArray(DemoOrders):
@@ -21,7 +21,7 @@ class DemoArray(DemoOrders):
     def create(self) -> None:
         """Create the array, with the first orders."""
         library = load()
-        number = library.Dim("order_id", domain=(0, _MOST_ORDERS), tile=10_000, dtype=np.int64)
+        number = library.Dim("order_id", domain=(0, _MAX_ORDERS), tile=10_000, dtype=np.int64)
         schema = library.ArraySchema(
             domain=library.Domain(number),
             sparse=True,

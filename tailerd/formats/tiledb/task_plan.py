@@ -30,7 +30,7 @@ from tailerd.storage.stores import Stores
 SHARE_BYTES = 32 * 1024 * 1024
 """Target bytes of fragments to read at once: a share of a snapshot, or a range of a step."""
 _SHAPES = 64
-_MOST_SHARES = 100_000
+_MAX_SHARES = 100_000
 _KINDS = {
     Part.SNAPSHOT: ChangeSourceKind.SNAPSHOT,
     Part.STEP: ChangeSourceKind.ROWS,
@@ -305,4 +305,4 @@ def operation(*, has_writes: bool, has_deletes: bool) -> str:
 
 def _shares_of(size_bytes: int) -> int:
     """Return the number of shares for a size."""
-    return max(1, min(_MOST_SHARES, -(-size_bytes // SHARE_BYTES)))
+    return max(1, min(_MAX_SHARES, -(-size_bytes // SHARE_BYTES)))

@@ -119,7 +119,7 @@ def events(context: EventContext, mode: Mode, batch: ChangeBatch, records: Recor
         records: Records of any value format.
     """
     ids = record_ids(batch, records)
-    changes = records.of_rows(batch.change_types())
+    changes = records.from_rows(batch.change_types())
     if mode == "binary":
         return Events(records=records, headers=_headers(context, batch, ids, changes))
     values = _envelopes(context, batch, records.values, ids, changes)

@@ -141,7 +141,7 @@ class RowRecords:
         columns = [*batch.rows.columns, *_change_columns(batch)]
         header = self._codec.header(ids.value)
         values = encode_rows(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
-        keys = self._keys.of_rows(batch, ids)
+        keys = self._keys.from_rows(batch, ids)
         records = Records(keys=keys, values=values)
         if keys is None:
             return records
@@ -176,7 +176,7 @@ class EnvelopeRecords:
         values = self._values(batch, changes, ids, now_us)
         is_removal = changes.after == NO_ROW
         rows = np.where(is_removal, changes.before, changes.after)
-        keys = self._keys.of_rows(batch, ids)
+        keys = self._keys.from_rows(batch, ids)
         if keys is None:
             return Records(keys=None, values=values, rows=rows)
         if options.tombstones and is_removal.any():
@@ -234,7 +234,7 @@ class _Keys:
     def schema(self, rows: pa.Schema) -> WrittenSchema | None:
         return self._codec.schema(self._shape(rows)) if self._options.key else None
 
-    def of_rows(self, batch: ChangeBatch, ids: SchemaIds) -> pa.Array | None:
+    def from_rows(self, batch: ChangeBatch, ids: SchemaIds) -> pa.Array | None:
         """Return the key of each row; equal keys have equal bytes."""
         if not self._options.key:
             return None
@@ -252,10 +252,10 @@ def per_schema(make: Callable[[pa.Schema], RecordEncoder]) -> Callable[[pa.Schem
     """
 
     @lru_cache(maxsize=8)
-    def of_text(text: bytes) -> RecordEncoder:
+    def from_text(text: bytes) -> RecordEncoder:
         return make(pa.ipc.read_schema(pa.py_buffer(text)))
 
-    return lambda schema: of_text(schema.serialize().to_pybytes())
+    return lambda schema: from_text(schema.serialize().to_pybytes())
 
 
 def _change_columns(batch: ChangeBatch) -> list[Column]:

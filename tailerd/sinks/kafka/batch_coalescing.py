@@ -13,7 +13,7 @@ from tailerd.records.base import Header, Records
 from tailerd.sinks.kafka.produce_request import ProduceRequest
 
 _ENOUGH_BYTES = 2 * 1024**2
-_MOST_HELD_BYTES = 8 * 1024**2
+_MAX_HELD_BYTES = 8 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class BatchCoalescer:
         buffer.size_bytes += size
         if buffer.size_bytes >= _ENOUGH_BYTES:
             yield self._flush(topic)
-        elif sum(each.size_bytes for each in self._buffers.values()) >= _MOST_HELD_BYTES:
+        elif sum(each.size_bytes for each in self._buffers.values()) >= _MAX_HELD_BYTES:
             yield from self.rest()
 
     def rest(self) -> Iterator[Versioned]:

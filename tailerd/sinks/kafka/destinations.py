@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tailerd.sinks.kafka.schema_registry.client import RegistryClient
 
 
-_MOST_SCHEMAS = 8
+_MAX_SCHEMAS = 8
 
 
 Placed = tuple[Destination, RecordFormat]
@@ -100,7 +100,7 @@ class TableDestinations:
         text = schema.serialize().to_pybytes()
         found = self._chosen.pop(text, None) or self._assign_schema(schema, self._registry)
         self._chosen[text] = found
-        if len(self._chosen) > _MOST_SCHEMAS:
+        if len(self._chosen) > _MAX_SCHEMAS:
             self._chosen.popitem(last=False)
         self._latest = schema, found
         return found

@@ -17,7 +17,7 @@ from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.topics.templates import TopicTemplate
 
 _READ_BACK = ("avro", "protobuf", "json_schema")
-_MOST_RECORDS = 5000
+_MAX_RECORDS = 5000
 _SILENCE_SECONDS = 30.0
 
 
@@ -101,7 +101,7 @@ def _values(consumer: KafkaConsumer, topic_partition: TopicPartition) -> Iterato
     consumer.seek(topic_partition, 0)
     last_progress_at = time.monotonic()
     while (position := int(consumer.position(topic_partition))) < until:
-        records = consumer.poll(POLL_MS, max_records=_MOST_RECORDS).get(topic_partition, ())
+        records = consumer.poll(POLL_MS, max_records=_MAX_RECORDS).get(topic_partition, ())
         values = [r.value for r in records if r.value is not None and r.offset < until]
         if values:
             yield values

@@ -32,7 +32,7 @@ from tailerd.sinks.kafka.producer_options import reveal_secrets
 from tailerd.sinks.kafka.session import Session, WrittenRecords
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 
-_MOST_TABLES = 256
+_MAX_TABLES = 256
 _schemas: OrderedDict[bytes, TableSchemas] = OrderedDict()
 """Cached schemas of tables, so that registries are not queried again."""
 
@@ -113,7 +113,7 @@ def _schemas_of(config: KafkaSinkConfig, table: str) -> TableSchemas:
     key = pickle.dumps((config, table))
     found = _schemas.pop(key, None) or TableSchemas(config, table)
     _schemas[key] = found
-    if len(_schemas) > _MOST_TABLES:
+    if len(_schemas) > _MAX_TABLES:
         _schemas.popitem(last=False)[1].close()
     return found
 
@@ -122,7 +122,7 @@ def _schemas_of(config: KafkaSinkConfig, table: str) -> TableSchemas:
 # delivery at a time, of any table. A producer that failed, or whose delivery did not complete, is
 # closed and never reused: its buffered records must not be sent after the repeated delivery.
 
-_MOST_OPEN = 4
+_MAX_OPEN = 4
 """Maximum number of idle producers, one per kind."""
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 15.0
@@ -162,7 +162,7 @@ def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> Kept
 def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: KeptProducer) -> None:
     """Keep a producer for the next delivery; all its records must be acknowledged."""
     _idle[_likeness(config, transactional_id)] = opened
-    while len(_idle) > _MOST_OPEN:
+    while len(_idle) > _MAX_OPEN:
         _idle.pop(next(iter(_idle))).close()
 
 

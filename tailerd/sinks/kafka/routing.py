@@ -26,7 +26,7 @@ from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, e
 from tailerd.sinks.record_formats import record_format
 from tailerd.sinks.topics.templates import TABLE_NAMES, TopicTemplate, filled_text
 
-_MOST_PARTITIONS = 2**31 - 1
+_MAX_PARTITIONS = 2**31 - 1
 _GENERATION = re.compile(r"\.v(?:[2-9]|[1-9]\d+)\Z")
 
 
@@ -180,7 +180,7 @@ class Router:
             )
 
     def named_partitions(
-        self, batch: ChangeBatch, routed: RoutedRecords, count: int = _MOST_PARTITIONS
+        self, batch: ChangeBatch, routed: RoutedRecords, count: int = _MAX_PARTITIONS
     ) -> int | npt.NDArray[np.integer] | None:
         """Return the partitions set by the configuration or a column; None: the key chooses.
 
@@ -198,7 +198,7 @@ class Router:
             return 0
         if isinstance(self._partition, ColumnPartition):
             name = self._partition.column
-            numbers = routed.records.of_rows(column_of(batch, name, "partition"))
+            numbers = routed.records.from_rows(column_of(batch, name, "partition"))
             return explicit_partitions(numbers, count, column=name)
         return self._partition if isinstance(self._partition, int) else None
 
@@ -309,7 +309,7 @@ def too_far_ahead(
     )
 
 
-_MOST_TOPICS = 1000
+_MAX_TOPICS = 1000
 """Maximum for one batch: a column with more values is not meant to choose topics."""
 
 
@@ -354,12 +354,12 @@ class TopicRouter:
         if self._template.column is None:
             yield self._template.topic(self._table), records
             return
-        column = records.of_rows(column_of(batch, self._template.column, "topic"))
+        column = records.from_rows(column_of(batch, self._template.column, "topic"))
         values = _texts(column, self._template.column)
         coded = pc.dictionary_encode(values, null_encoding="encode")
-        if len(coded.dictionary) > _MOST_TOPICS:
+        if len(coded.dictionary) > _MAX_TOPICS:
             raise ConfigError(
-                f"The column {self._template.column!r} chooses among more than {_MOST_TOPICS}"
+                f"The column {self._template.column!r} chooses among more than {_MAX_TOPICS}"
                 " topics in one batch.",
                 remedy="Choose the topic by a column with few values.",
             )

@@ -27,8 +27,8 @@ class S3StoreProvider:
     def settings_of(cls, config: StorageConfig | None) -> S3Settings:
         """Return the settings of the section `storage`; for None, those of the environment."""
         if config is None:
-            return S3Settings(default=S3Account.of_environment())
-        return S3Settings.of_config(config)
+            return S3Settings(default=S3Account.from_environment())
+        return S3Settings.from_config(config)
 
     def __init__(self, settings: S3Settings) -> None:
         """Initialize; the client is loaded when the first URL is resolved."""

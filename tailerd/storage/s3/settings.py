@@ -47,7 +47,7 @@ class S3Account:
     hedge_seconds: float | None = None
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str] | None = None) -> S3Account:
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> S3Account:
         """Return the account for commands without a configuration file."""
         values = os.environ if environment is None else environment
         return cls(is_anonymous=values.get(SKIP_SIGNATURE, "").lower() in ("1", "true", "yes"))
@@ -69,10 +69,10 @@ class S3Settings:
         return next((account for name, account in self.buckets if name == bucket), self.default)
 
     @classmethod
-    def of_config(cls, config: StorageConfig) -> S3Settings:
+    def from_config(cls, config: StorageConfig) -> S3Settings:
         """Return the settings of a configuration section."""
         default = replace(
-            _account(S3Account.of_environment(), config),
+            _account(S3Account.from_environment(), config),
             connect_timeout_seconds=config.connect_timeout,
             read_timeout_seconds=config.read_timeout,
             attempts=config.attempts,

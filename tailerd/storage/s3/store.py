@@ -68,7 +68,7 @@ class S3Store:
         Args:
             settings: By default those of the environment.
         """
-        self.settings = settings or S3Settings(default=S3Account.of_environment())
+        self.settings = settings or S3Settings(default=S3Account.from_environment())
         # Both are used only on the I/O thread.
         self._connections: dict[tuple[int, S3Account], Connection] = {}
         self._is_conditional_put_honoured: dict[tuple[S3Account, str], bool] = {}

@@ -193,7 +193,7 @@ async def test_little_memory_gives_the_same_rows_in_the_same_order(
     table.commit(*(table.remove(add) for add in adds), *files)
     expected = in_order(await read(tmp_path, identity=identity), "id", "name")
     assert len(expected) == 2 * len(range(0, count, 3))
-    monkeypatch.setattr(compared_files, "LEAST_MEMORY_BYTES", 1)
+    monkeypatch.setattr(compared_files, "MIN_MEMORY_BYTES", 1)
     little = BatchLimit(max_rows=1000, max_bytes=20_000, working_bytes=100_000)
     assert in_order(await read(tmp_path, identity=identity, limit=little), "id", "name") == expected
 

@@ -102,7 +102,7 @@ async def test_one_value_spelled_in_two_ways_is_one_partition(tmp_path: Path) ->
 async def test_little_memory_gives_the_same_rows_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(compared_files, "LEAST_MEMORY_BYTES", 1)
+    monkeypatch.setattr(compared_files, "MIN_MEMORY_BYTES", 1)
     writer = DatasetWriter(tmp_path, schema=PARTS, partition_on=["part"])
     count = 6000
     writer.commit([row(number, number % 2) for number in range(count)])

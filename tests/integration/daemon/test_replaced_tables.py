@@ -62,7 +62,7 @@ def replaced(table: TableBuilder, versions: int = VERSIONS) -> TableBuilder:
 
 
 async def look(source: VersionedSource, at: Offset) -> Offset:
-    source.hear(None)
+    source.notify(None)
     return await source.latest_offset(at, DEFAULT_READ_LIMIT)
 
 

@@ -27,7 +27,7 @@ from tests.kafka.topics import Topics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 DEFAULT_KILLS = 5
-MOST_COLUMNS = 40
+MAX_COLUMNS = 40
 
 
 class WideningTable(Table):
@@ -39,7 +39,7 @@ class WideningTable(Table):
 
     def change(self, rows: int = 100) -> int:
         """Commit something, sometimes a further column."""
-        if self.columns < MOST_COLUMNS and self._chance.random() < 0.1:
+        if self.columns < MAX_COLUMNS and self._chance.random() < 0.1:
             self.columns += 1
             more = [(f"c{number}", "double") for number in range(self.columns)]
             self._builder.change_metadata(fields=[("id", "long"), ("name", "string"), *more])

@@ -55,9 +55,9 @@ class Searched:
     def __init__(self) -> None:
         self.clock = SimClock()
         self.told: list[events.Event] = []
-        self.search = TableSearch(Stores(), telemetry=Telemetry([self._hear]), clock=self.clock)
+        self.search = TableSearch(Stores(), telemetry=Telemetry([self._notify]), clock=self.clock)
 
-    def _hear(self, event: events.Event) -> None:
+    def _notify(self, event: events.Event) -> None:
         if not isinstance(event, events.StorageRequested):
             self.told.append(event)
 
@@ -125,7 +125,7 @@ async def test_as_many_names_as_a_page_has_come_with_one_listing(
 async def test_a_pattern_without_bounds_is_an_error_that_says_so(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_pattern, "MOST_REQUESTS", 20)
+    monkeypatch.setattr(folder_pattern, "MAX_REQUESTS", 20)
     lake(s3_moto, bucket, *(f"t{n}" for n in range(30)))
     with pytest.raises(ConfigError, match="more than 20 requests"):
         await TableSearch(Stores()).look(config_of(f"s3://{bucket}/*"), is_strict=True)

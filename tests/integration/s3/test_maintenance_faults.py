@@ -41,7 +41,7 @@ ALL_JOBS = Policies(
     cleanup=CleanupPolicy(is_enabled=True),
 )
 COMMITS = 10
-MOST_TURNS = 40
+MAX_TURNS = 40
 
 
 class Later(SystemClock):
@@ -89,7 +89,7 @@ async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
         return chance.choice(FAULTS) if chance.random() < 0.15 else None
 
     done: set[str] = set()
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_TURNS):
         proxy.choose = choose
         try:
             await do_all_jobs(location, done)

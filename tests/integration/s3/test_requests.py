@@ -110,7 +110,7 @@ async def test_a_commit_with_a_change_file_takes_three_requests_and_half_of_the_
     peer.ask("open")
     version = table.commit()
     proxy.forget()
-    source.hear(version)
+    source.notify(version)
     end = await source.latest_offset(at, EVERYTHING)
     backlog = await source.backlog(at)
     [batch] = await batches_of(source, at, end)

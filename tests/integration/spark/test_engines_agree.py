@@ -42,7 +42,7 @@ from tests.spark_rows import variants_marked
 pytestmark = [pytest.mark.spark, pytest.mark.golden, pytest.mark.slow]
 
 Rows = Counter[bytes]
-LEAST_SERVED = 150
+MIN_SERVED = 150
 
 
 @pytest.mark.full
@@ -64,7 +64,7 @@ def test_both_engines_give_the_same_rows_on_every_table(
             differences.append(f"{entry['table']}: {difference}")
         served += not isinstance(wanted, TailerdError)
     assert not differences, "\n".join(differences)
-    assert served >= LEAST_SERVED
+    assert served >= MIN_SERVED
 
 
 def _difference(

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KINDS = ("worker", "executor", "driver", "java")
 DEFAULT_KILLS = 3
 PACE_SECONDS = 0.1
-MOST_BEHIND = 60
+MAX_BEHIND = 60
 """Commits the writer is ahead at most: some deliveries, however long a restart takes."""
 MEAN_LIFE_SECONDS = 1.0
 PATIENCE_SECONDS = 240.0
@@ -114,7 +114,7 @@ def written_to(table: BusyTable, source: random.Random, killed: Killed) -> Itera
 
     def write() -> None:
         while not ends.wait(source.expovariate(1 / PACE_SECONDS)):
-            if table.builder.version - killed.version < MOST_BEHIND:
+            if table.builder.version - killed.version < MAX_BEHIND:
                 table.commit(source.choice([1, 1, 2, 9]))
 
     writer = threading.Thread(target=write)

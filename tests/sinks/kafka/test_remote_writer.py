@@ -242,7 +242,7 @@ def test_a_registry_is_asked_once_by_a_process(process: Process) -> None:
 
 
 def test_schemas_of_few_tables_are_kept(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_writer, "_MOST_TABLES", 2)
+    monkeypatch.setattr(remote_writer, "_MAX_TABLES", 2)
     with Scripted().serving() as server:
         registry = {"urls": [server.url], "retries": 0}
         counts = []

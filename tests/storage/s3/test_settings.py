@@ -18,7 +18,7 @@ from tailerd.storage.stores import Stores, StoreSettings
 
 
 def settings(**section: object) -> S3Settings:
-    return S3Settings.of_config(StorageConfig.model_validate(section))
+    return S3Settings.from_config(StorageConfig.model_validate(section))
 
 
 KEYS = {"access_key_id": "me", "secret_access_key": "hush", "session_token": "psst"}
@@ -41,8 +41,8 @@ def test_a_bucket_with_credentials_of_its_own_has_none_of_the_others(
 
 
 def test_without_a_configuration_the_environment_may_ask_for_no_signature() -> None:
-    assert S3Account.of_environment({"AWS_SKIP_SIGNATURE": "true"}).is_anonymous
-    assert not S3Account.of_environment({}).is_anonymous
+    assert S3Account.from_environment({"AWS_SKIP_SIGNATURE": "true"}).is_anonymous
+    assert not S3Account.from_environment({}).is_anonymous
 
 
 def test_secrets_are_not_shown() -> None:
@@ -60,19 +60,19 @@ def test_settings_reach_other_processes_pickled_or_as_json() -> None:
     assert pickle.loads(pickle.dumps(of_stores)) == of_stores
     line = msgspec.json.encode(of_stores.to_json())
     message = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    assert StoreSettings.of_json(message) == of_stores
+    assert StoreSettings.from_json(message) == of_stores
 
 
 def test_settings_of_another_process_that_are_malformed_are_not_repeated() -> None:
     with pytest.raises(BugError) as caught:
-        StoreSettings.of_json({"s3": msgspec.Raw(b'{"default": "hush"}')})
+        StoreSettings.from_json({"s3": msgspec.Raw(b'{"default": "hush"}')})
     assert "hush" not in str(caught.value)
     # What decoding raised may repeat them.
     assert caught.value.__suppress_context__
 
 
 def test_stores_are_pickled_with_their_settings_and_show_no_secret() -> None:
-    stores = Stores.of_config(StorageConfig.model_validate(KEYS))
+    stores = Stores.from_config(StorageConfig.model_validate(KEYS))
     again = pickle.loads(pickle.dumps(stores))
     assert again.settings == stores.settings
     assert not any(secret in repr(again.settings) for secret in ("hush", "psst"))

@@ -46,9 +46,9 @@ from tailerd.storage.stores import Stores
 
 T = TypeVar("T")
 
-MOST_HINT_BYTES = 1024 * 1024
+MAX_HINT_BYTES = 1024 * 1024
 """Writers keep `_last_checkpoint` below a few kilobytes; a larger one is ignored."""
-MOST_CHECKSUM_BYTES = 16 * 1024 * 1024
+MAX_CHECKSUM_BYTES = 16 * 1024 * 1024
 """Version checksums may contain the schema and some files; a larger one is ignored."""
 
 GAP_PATIENCE_SECONDS = 0.5
@@ -260,7 +260,7 @@ class LogReader(LogFolder):
     async def _list_for(self, version: int | None) -> LogListing:
         start = 0
         try:
-            body = await self.small_body(LAST_CHECKPOINT, MOST_HINT_BYTES)
+            body = await self.small_body(LAST_CHECKPOINT, MAX_HINT_BYTES)
             hint = None if body is None else parse_last_checkpoint(body)
         except (FileMissingError, NotAFileError):
             # The hint only saves time, so an unreadable one is ignored.
@@ -282,7 +282,7 @@ class LogReader(LogFolder):
 
     async def _validate(self, snapshot: Snapshot) -> None:
         try:
-            body = await self.small_body(checksum_name(snapshot.version), MOST_CHECKSUM_BYTES)
+            body = await self.small_body(checksum_name(snapshot.version), MAX_CHECKSUM_BYTES)
         except FileMissingError:
             return
         checksum = None if body is None else parse_version_checksum(body)

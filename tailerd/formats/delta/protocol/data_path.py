@@ -18,7 +18,7 @@ from tailerd.formats.delta.protocol.deletion_vector import relative_file_path
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:/")
 """Distinguishes URLs from paths, as in `locate`: a partition column may be named `a:b`."""
 
-MOST_PATH_CHARACTERS = 64 * 1024
+MAX_PATH_CHARACTERS = 64 * 1024
 """Far above the limit of file systems and buckets, including escapes."""
 
 
@@ -48,7 +48,7 @@ class DataPaths:
             PathOutsideTableError: It is outside the table and every allowed location.
             CorruptLogError: It is not a valid file name.
         """
-        if len(path) > MOST_PATH_CHARACTERS:
+        if len(path) > MAX_PATH_CHARACTERS:
             raise CorruptLogError(
                 f"The log names a file with {len(path)} characters ({path[:40]}...), and no"
                 " storage has names that long.",

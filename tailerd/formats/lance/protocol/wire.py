@@ -14,7 +14,7 @@ Value = int | bytes
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _SIGN = 1 << 63
-_MOST_SHIFT = 63
+_MAX_SHIFT = 63
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Value]]:
@@ -115,7 +115,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-        if shift > _MOST_SHIFT:
+        if shift > _MAX_SHIFT:
             raise _damage_error()
 
 

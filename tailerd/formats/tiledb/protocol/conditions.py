@@ -23,7 +23,7 @@ _HEADER = struct.Struct("<IQQBQBI")
 _CHUNK = struct.Struct("<III")
 _GZIP = 1
 _NO_FILTER = 0
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 _DEEPEST = 200
 
 
@@ -137,7 +137,7 @@ def _unfilter(content: bytes, file: str) -> bytes:
         raise UnsupportedFeatureError(
             f"The delete {file} is encrypted, which this release cannot read.", path=file
         )
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise ValueError(f"its condition has {size} bytes")
     filters = list(_filters(content[_HEADER.size : _HEADER.size + pipeline]))
     if any(each not in (_GZIP, _NO_FILTER) for each in filters):
@@ -157,11 +157,11 @@ def _unfilter(content: bytes, file: str) -> bytes:
 
 def _limit_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield parts of a condition; a few bytes may become many."""
-    left = _MOST_BYTES
+    left = _MAX_BYTES
     for part in parts:
         left -= len(part)
         if left < 0:
-            raise ValueError(f"it becomes more than {_MOST_BYTES} bytes")
+            raise ValueError(f"it becomes more than {_MAX_BYTES} bytes")
         yield part
 
 
@@ -181,7 +181,7 @@ def _chunks(data: bytes, *, is_packed: bool) -> Iterator[bytes]:
         at += _CHUNK.size
         meta, at = data[at : at + meta_size], at + meta_size
         body, at = data[at : at + stored], at + stored
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             raise ValueError(f"a chunk has {size} bytes")
         yield b"".join(_limit_parts(_parts(meta, body))) if is_packed else body
 
@@ -192,7 +192,7 @@ def _parts(meta: bytes, body: bytes) -> Iterator[bytes]:
     at = 0
     for number in range(metas + count):
         size, stored = struct.unpack_from("<II", meta, 8 + 8 * number)
-        unpacked = zlib.decompressobj().decompress(body[at : at + stored], min(size, _MOST_BYTES))
+        unpacked = zlib.decompressobj().decompress(body[at : at + stored], min(size, _MAX_BYTES))
         at += stored
         if number >= metas:
             yield unpacked

@@ -177,12 +177,12 @@ def record_batches(
     if order is not None:
         sizes = sizes[order]
         timestamps = timestamps if len(timestamps) == 1 else timestamps[order]
-    of_rows = np.array([partitions])
+    from_rows = np.array([partitions])
     if not isinstance(partitions, int):
-        of_rows = partitions if order is None else partitions[order]
-    plan = _Plan(layout=layout, order=order, partitions=of_rows, timestamps=timestamps)
+        from_rows = partitions if order is None else partitions[order]
+    plan = _Plan(layout=layout, order=order, partitions=from_rows, timestamps=timestamps)
     ends = np.concatenate((_ZERO, np.cumsum(sizes)))
-    bounds = _bounds(ends, of_rows, target_bytes, max_records)
+    bounds = _bounds(ends, from_rows, target_bytes, max_records)
     batches: list[RecordBatch] = []
     start = 0
     while start < len(bounds) - 1:
@@ -375,10 +375,10 @@ def encode_few_records(
     count = len(records)
     fields = _fields(records, headers)
     times = [timestamps_ms] * count if isinstance(timestamps_ms, int) else timestamps_ms.tolist()
-    of_rows = [partitions] * count if isinstance(partitions, int) else partitions.tolist()
+    from_rows = [partitions] * count if isinstance(partitions, int) else partitions.tolist()
     by_partition: dict[int, list[int]] = {}
     oversize: list[tuple[int, int]] = []
-    for row, partition in enumerate(of_rows):
+    for row, partition in enumerate(from_rows):
         size = len(_record(0, 0, fields[row]))
         if size > max_bytes:
             oversize.append((row, size))

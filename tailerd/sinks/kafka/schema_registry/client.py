@@ -213,7 +213,7 @@ NOT_FOUND = 404
 _CONFLICT = 409
 _NOT_ALLOWED = (401, 403)
 _PASSING = (408, 429)
-_MOST_CHARACTERS = 500
+_MAX_CHARACTERS = 500
 _MAX_EXCERPT = 120
 
 
@@ -299,6 +299,6 @@ def _of_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkErro
     return SinkRefusedError(message, remedy="Check `urls`, and what the registry says.")
 
 
-def _short(text: str, most: int = _MOST_CHARACTERS) -> str:
+def _short(text: str, most: int = _MAX_CHARACTERS) -> str:
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -139,13 +139,13 @@ async def test_a_version_told_of_that_is_not_the_next_shows_the_gap_at_once(
     followed.table.version += 1
     later = followed.commit()
     assert await followed.look(A_MOMENT) == {"get": 1}
-    followed.source.hear(later)
+    followed.source.notify(later)
     with pytest.raises(MissingVersionError):
         await followed.look(A_MOMENT)
 
 
 async def test_a_version_told_of_wrongly_costs_one_listing_once(followed: Followed) -> None:
-    followed.source.hear(VERSIONS + 5)
+    followed.source.notify(VERSIONS + 5)
     assert await followed.look(A_MOMENT) == {"get": 1, "list": 1}
     assert await followed.look(A_MOMENT) == {"get": 1}
 

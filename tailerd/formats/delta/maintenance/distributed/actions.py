@@ -95,10 +95,10 @@ def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterato
         yield from _of_parquet(log, split, form)
         return
     for file in split.files:
-        yield from _of_json(log, file, form)
+        yield from _from_json(log, file, form)
 
 
-def _of_json(log: LogFolder, file: LogFile, form: CheckpointForm) -> Iterator[OrderedActions]:
+def _from_json(log: LogFolder, file: LogFile, form: CheckpointForm) -> Iterator[OrderedActions]:
     position = 0
     adds: list[tuple[int, FileRow]] = []
     removes: list[tuple[int, FileRow]] = []
