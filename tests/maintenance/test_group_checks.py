@@ -163,7 +163,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_and_no_open_file(
         return opened[-1]
 
     monkeypatch.setattr(checkpoint_source, "check_entries", wait)
-    monkeypatch.setattr(source, "opened", noted)
+    monkeypatch.setattr(source, "open_file", noted)
 
     async def consume() -> None:
         async for _ in source.stored_adds(source.snapshot.checkpoint_files):

@@ -91,7 +91,7 @@ def all_that_is_said(text: str, environment: dict[str, str]) -> str:
 @settings(max_examples=50)
 @given(
     secret=SECRETS,
-    positions=st.lists(st.sampled_from(PLACES), min_size=1, max_size=4, unique=True),
+    locations=st.lists(st.sampled_from(PLACES), min_size=1, max_size=4, unique=True),
     wrong=st.lists(st.sampled_from(WRONG), max_size=2),
     wrapped=WRAPPED,
     is_in_environment=st.booleans(),
