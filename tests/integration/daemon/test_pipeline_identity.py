@@ -265,7 +265,7 @@ def test_each_start_raises_the_epoch_of_the_saved_offset(tmp_path: Path, command
         saved = json.loads((tmp_path / "state/offsets/orders.json").read_text())
         seen.append(saved["epoch"])
         assert saved["format"] == 1
-        assert saved["pipeline"]["place"] == str(tmp_path / "out")
+        assert saved["pipeline"]["location"] == str(tmp_path / "out")
     assert seen == [1, 2, 3]
 
 
