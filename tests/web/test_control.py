@@ -87,7 +87,7 @@ async def test_pause_resume_and_reset_reach_the_pipeline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "place"),
+    ("to", "location"),
     [
         ('"latest"', "latest"),
         ("12", "12"),

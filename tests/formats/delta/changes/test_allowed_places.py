@@ -20,7 +20,7 @@ def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "path", "found"),
+    ("location", "path", "found"),
     [
         ("/", "file:///other/x", "/other/x"),
         ("file:///", "/other/x", "/other/x"),

@@ -17,7 +17,7 @@ def descriptor(kind: str, text: str) -> DeletionVectorDescriptor:
 
 
 @pytest.mark.parametrize(
-    ("path", "place"),
+    ("path", "location"),
     [
         ("a.parquet", "/lake/my table/a.parquet"),
         ("p=1/a.parquet", "/lake/my table/p=1/a.parquet"),
@@ -133,7 +133,7 @@ def test_a_vector_of_an_unknown_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("root", "allowed", "path", "place"),
+    ("root", "allowed", "path", "location"),
     [
         ("s3://b/t", (), "x%20y.parquet", "s3://b/t/x y.parquet"),
         ("s3://b/t", (), "s3://b/t/x", "s3://b/t/x"),
