@@ -208,7 +208,7 @@ class LeasedFiles:
 
     async def _create(self, name: str, number: int, entry: _Entry) -> bool:
         """Create a file and return True; False if its number is in use."""
-        path = f"{self.root}/{name}/{number:020}{_SUFFIX}"
+        path = self._path(name, number)
         try:
             await self.store.put(path, entry.to_json(), if_absent=True)
         except FileExistsAlreadyError:
@@ -234,6 +234,9 @@ class LeasedFiles:
             # finds the file too.
             return
 
+    def _path(self, name: str, number: int) -> str:
+        return f"{self.root}/{name}/{number:020}{_SUFFIX}"
+
     async def _list(self, name: str) -> list[FileMeta]:
         return [
             file
@@ -243,15 +246,26 @@ class LeasedFiles:
 
     async def _find_newest(self, name: str) -> tuple[FileMeta, bytes] | None:
         """Return the newest file and its text; None if there is none."""
+        own = self._numbers.get(name)
         for _ in range(_ATTEMPTS):
             files = await self._list(name)
+            if own is not None and all(_number(file) < own for file in files):
+                # The listing is behind.
+                files.append(FileMeta(self._path(name, own), 0, 0))
+                own = None
             if not files:
                 return None
             newest = max(files, key=_number)
-            # A missing file means that another daemon saved twice since the listing.
+            # Saved twice since the listing, or the listing is behind.
             with suppress(FileMissingError):
                 return newest, await self.store.get(newest.path)
-        raise self._contended(name)
+        # Not fatal: only the lease and the tokens say that another daemon has the state.
+        raise StorageError(
+            f"The listing of {self.store.url_of(f'{self.root}/{name}')} names files that no longer"
+            " exist: it is behind, or another daemon writes this state.",
+            remedy="A daemon retries automatically. If the error stays, run one daemon for one"
+            " `state`.",
+        )
 
     def _require_hold(self) -> None:
         if not self._is_held:
