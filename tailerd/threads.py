@@ -43,7 +43,7 @@ async def wait_done(future: asyncio.Future[Any]) -> None:
             cancellation = error
     if cancellation is not None:
         if not future.cancelled():
-            # Marked as retrieved: the cancellation takes its location.
+            # Marked as retrieved: the cancellation replaces it.
             future.exception()
         raise cancellation
 
