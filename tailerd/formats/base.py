@@ -236,8 +236,8 @@ class ChangeSource(Versions, Protocol):
 class TaskReader(Protocol):
     """Reads the tasks that a format planned, both in the daemon and on executors.
 
-    Blocking and thread-safe. A task is self-contained. Each batch carries the locations of its rows
-    (`ChangeBatch.locations`), which do not depend on how the rows are read or a task is split: row
+    Blocking and thread-safe. A task is self-contained. Each batch carries the positions of its rows
+    (`ChangeBatch.positions`), which do not depend on how the rows are read or a task is split: row
     ids are derived from them.
     """
 

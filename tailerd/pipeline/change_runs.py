@@ -25,7 +25,7 @@ class Run:
     Attributes:
         key_pass: Which rows of each batch are wanted.
         limits: For a commit that is read twice: the limits of the first pass, reused by the second,
-            which is cut at the same locations. Batches must be the same in both passes, even if
+            which is cut at the same rows. Batches must be the same in both passes, even if
             less memory is admitted by then; the excess is counted as for any large batch.
     """
 

@@ -290,13 +290,13 @@ class TableExplorer:
         values = batch.rows.column(column)
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
-        locations = np.flatnonzero(
+        rows = np.flatnonzero(
             pc.fill_null(pc.equal(values, _scalar(value, values.type, column)), False)
         )
-        if not len(locations):
+        if not len(rows):
             return []
         mask = ColumnMask.of(self._mask, batch.rows.schema)
-        texts = shown_texts(batch.take(locations[:PAGE_ROWS]), mask)
+        texts = shown_texts(batch.take(rows[:PAGE_ROWS]), mask)
         return [json.loads(text) for text in texts]
 
     def _check_rows(self) -> None:

@@ -32,9 +32,9 @@ class TableFiles:
     """Resolves and reads the files that manifests of one table reference.
 
     Args:
-        name: The table's position, for errors.
+        name: The table's location, for errors.
         url: Its folder.
-        allowed: Further positions for files, as returned by `allowed_locations`.
+        allowed: Further locations for files, as returned by `allowed_locations`.
     """
 
     def __init__(self, name: str, url: str, stores: Stores, allowed: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class TableFiles:
         """Return where a data file is.
 
         Raises:
-            PathOutsideTableError: It is outside the table and every allowed position.
+            PathOutsideTableError: It is outside the table and every allowed location.
         """
         if file.base is None:
             return f"{self._url}/{DATA_FOLDER}/{file.path}"
@@ -63,8 +63,8 @@ class TableFiles:
                 remedy="Its writer is broken: restore the manifest.",
             )
         folder = normal_url(base.path).rstrip("/")
-        positions = (self._url, *self._allowed)
-        if not any(f"{folder}/".startswith(f"{position}/") for position in positions):
+        locations = (self._url, *self._allowed)
+        if not any(f"{folder}/".startswith(f"{location}/") for location in locations):
             raise PathOutsideTableError(
                 f"Version {manifest.version} of {self._name} has files in {folder}, outside of the"
                 " table: it is a clone, or has several base paths.",
@@ -74,7 +74,7 @@ class TableFiles:
         return folder, base.is_table
 
     def check(self, manifest: Manifest, fragments: Iterable[Fragment]) -> None:
-        """Make sure that all files of fragments are in allowed positions.
+        """Make sure that all files of fragments are in allowed locations.
 
         Raises:
             PathOutsideTableError: One is not.
@@ -93,7 +93,7 @@ class TableFiles:
         Raises:
             MissingVersionError: A file is missing.
             InvalidDeletionVectorError: One is damaged.
-            PathOutsideTableError: One is outside the table and every allowed position.
+            PathOutsideTableError: One is outside the table and every allowed location.
         """
         found: list[Rows] = []
         for first in range(0, len(wanted), _AT_ONCE):

@@ -79,7 +79,7 @@ class ArrayShape:
         return next((each for each in columns if each.field.name == name), None)
 
 
-def shape_of(array: Any, position: str) -> ArrayShape:
+def shape_of(array: Any, location: str) -> ArrayShape:
     """Return the schema of an open array.
 
     Raises:
@@ -87,7 +87,7 @@ def shape_of(array: Any, position: str) -> ArrayShape:
     """
     schema = array.schema
     if getattr(schema, "has_dim_labels", False) or _has_labels(schema):
-        raise _refuse_column(position, "has dimension labels")
+        raise _refuse_column(location, "has dimension labels")
     domain = schema.domain
     dimensions = [domain.dim(number) for number in range(domain.ndim)]
     attributes = [schema.attr(number) for number in range(schema.nattr)]
@@ -96,10 +96,10 @@ def shape_of(array: Any, position: str) -> ArrayShape:
         dimensions, attributes = list(dimensions), list(attributes)
     return ArrayShape(
         dimensions=tuple(
-            _dimension(each, number, position) for number, each in enumerate(dimensions)
+            _dimension(each, number, location) for number, each in enumerate(dimensions)
         ),
         attributes=tuple(
-            _attribute(each, number, array, position) for number, each in enumerate(attributes)
+            _attribute(each, number, array, location) for number, each in enumerate(attributes)
         ),
         is_sparse=bool(schema.sparse),
         allows_duplicates=bool(schema.sparse and schema.allows_duplicates),
@@ -111,9 +111,9 @@ def _has_labels(schema: Any) -> bool:
     return any(schema.has_dim_label(domain.dim(n).name) for n in range(domain.ndim))
 
 
-def _dimension(dim: Any, number: int, position: str) -> Column:
+def _dimension(dim: Any, number: int, location: str) -> Column:
     dtype = np.dtype(dim.dtype)
-    kind = pa.string() if dtype.kind in "SU" else _arrow_type(dtype, dim.name, position)
+    kind = pa.string() if dtype.kind in "SU" else _arrow_type(dtype, dim.name, location)
     name = dim.name or f"__dim_{number}"
     return Column(
         field=pa.field(name, kind),
@@ -124,10 +124,10 @@ def _dimension(dim: Any, number: int, position: str) -> Column:
     )
 
 
-def _attribute(attr: Any, number: int, array: Any, position: str) -> Column:
+def _attribute(attr: Any, number: int, array: Any, location: str) -> Column:
     name = attr.name or f"__attr_{number}"
     if attr.enum_label is not None:
-        values = _enumeration(array, attr.enum_label, position)
+        values = _enumeration(array, attr.enum_label, location)
         return Column(
             field=pa.field(name, values.type),
             dtype=np.dtype(attr.dtype),
@@ -137,7 +137,7 @@ def _attribute(attr: Any, number: int, array: Any, position: str) -> Column:
             is_nullable=bool(attr.isnullable),
         )
     dtype = np.dtype(attr.dtype)
-    kind = _arrow_type(dtype, name, position)
+    kind = _arrow_type(dtype, name, location)
     if attr.isvar and dtype.kind not in "SUO":
         kind = pa.list_(kind)
     is_exact = not attr.isnullable and dtype.kind not in "fVc" and not pa.types.is_list(kind)
@@ -157,7 +157,7 @@ def _fill(attr: Any) -> object:
     return value[:1]
 
 
-def _arrow_type(dtype: np.dtype[Any], name: str, position: str) -> pa.DataType:
+def _arrow_type(dtype: np.dtype[Any], name: str, location: str) -> pa.DataType:
     if dtype.kind == "M":
         unit = np.datetime_data(dtype)[0]
         if unit in _DAY_UNITS:
@@ -173,24 +173,24 @@ def _arrow_type(dtype: np.dtype[Any], name: str, position: str) -> pa.DataType:
         return pa.string()
     if dtype.kind in "biuf":
         return pa.from_numpy_dtype(dtype)
-    raise _refuse_column(position, f"has the column {name!r} of the type {dtype}")
+    raise _refuse_column(location, f"has the column {name!r} of the type {dtype}")
 
 
-def _refuse_column(position: str, what: str) -> UnsupportedFeatureError:
+def _refuse_column(location: str, what: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"The array {position} {what}, which this release cannot read.",
+        f"The array {location} {what}, which this release cannot read.",
         remedy="Copy what you need into an array without it.",
-        path=position,
+        path=location,
     )
 
 
-def _enumeration(array: Any, label: str, position: str) -> pa.Array:
+def _enumeration(array: Any, label: str, location: str) -> pa.Array:
     try:
         values = array.enum(label).values()
     except Exception as error:
         if type(error).__name__ != "TileDBError":
             raise
-        raise _refuse_column(position, f"has the enumeration {label!r} without values") from error
+        raise _refuse_column(location, f"has the enumeration {label!r} without values") from error
     if isinstance(values, np.ndarray):
         return pa.array(values)
     return pa.array(list(values)) if len(values) else pa.array([], pa.string())

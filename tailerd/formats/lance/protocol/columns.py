@@ -170,8 +170,8 @@ def find_sources(
 def _field(message: bytes) -> _Field:
     id_, parent, name, kind, extension = 0, 0, "", "", ""
     metadata: dict[str, bytes] = {}
-    for location, value in fields(message):
-        match location:
+    for field_number, value in fields(message):
+        match field_number:
             case 2:
                 name = text(value)
             case 3:

@@ -100,9 +100,9 @@ class Fragment:
         """Return the location of the values of fields: id, and file, base and column."""
         wanted = frozenset(field_ids)
         return frozenset(
-            (each, (file.path, file.base, file.columns[location] if file.columns else location))
+            (each, (file.path, file.base, file.columns[index] if file.columns else index))
             for file in self.files
-            for location, each in enumerate(file.field_ids)
+            for index, each in enumerate(file.field_ids)
             if each in wanted
         )
 
@@ -116,18 +116,18 @@ def parse_fragment(message: bytes) -> Fragment:
     """
     said: dict[int, int | bytes] = {}
     files: list[LanceFile] = []
-    for location, value in fields(message):
-        if location == 2:
+    for field_number, value in fields(message):
+        if field_number == 2:
             files.append(_data_file(content(value)))
-        elif location >= _OVERLAYS:
-            what = "overlay files" if location == _OVERLAYS else f"a part {location}"
+        elif field_number >= _OVERLAYS:
+            what = "overlay files" if field_number == _OVERLAYS else f"a part {field_number}"
             raise UnsupportedFeatureError(
                 f"A fragment has {what}, which this release does not support: they may have"
                 " values of its rows.",
                 remedy="Use a newer release, or compact the table.",
             )
         else:
-            said[location] = value
+            said[field_number] = value
     number_ = number(said.get(1, 0))
     deletions = _deletion_file(number_, content(said[3])) if 3 in said else None
     return Fragment(
@@ -142,8 +142,8 @@ def _data_file(message: bytes) -> LanceFile:
     path, size, base, versions = "", 0, None, [0, 0]
     ids: list[int] = []
     columns: list[int] = []
-    for location, value in fields(message):
-        match location:
+    for field_number, value in fields(message):
+        match field_number:
             case 1:
                 path = text(value)
             case 2:
@@ -151,7 +151,7 @@ def _data_file(message: bytes) -> LanceFile:
             case 3:
                 columns += numbers(value)
             case 4 | 5:
-                versions[location - 4] = number(value)
+                versions[field_number - 4] = number(value)
             case 6:
                 size = number(value)
             case 7:
@@ -168,7 +168,7 @@ def _data_file(message: bytes) -> LanceFile:
 
 
 def _deletion_file(fragment: int, message: bytes) -> DeletionFile:
-    said = {location: number(value) for location, value in fields(message)}
+    said = {field_number: number(value) for field_number, value in fields(message)}
     return DeletionFile(
         fragment=fragment,
         is_bitmap=said.get(1, 0) == 1,

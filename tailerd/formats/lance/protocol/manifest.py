@@ -161,19 +161,19 @@ def _parse_manifest(file: bytes) -> Manifest:
     message = _message_at(file, position)
     found: dict[int, int | bytes] = {}
     columns: list[bytes] = []
-    locations: list[BasePath] = []
+    base_paths: list[BasePath] = []
     config: dict[str, str] = {}
     fragments, others = runs(message, _FRAGMENTS)
-    for location, value in others:
-        if location == 1:
+    for field_number, value in others:
+        if field_number == 1:
             columns.append(content(value))
-        elif location == 16:
+        elif field_number == 16:
             key, said = entry(value)
             config[key] = text(said)
-        elif location == 18:
-            locations.append(_base_path(content(value)))
+        elif field_number == 18:
+            base_paths.append(_base_path(content(value)))
         else:
-            found[location] = value
+            found[field_number] = value
     return Manifest(
         version=number(found.get(3, 0)),
         timestamp_us=_micros(content(found.get(7, b""))),
@@ -182,7 +182,7 @@ def _parse_manifest(file: bytes) -> Manifest:
         reader_flags=number(found.get(9, 0)),
         transaction_file=text(found.get(12, b"")),
         transaction=_transaction(file, found),
-        base_paths=tuple(locations),
+        base_paths=tuple(base_paths),
         branch=text(found.get(20, b"")),
         file_version=_second(content(found.get(15, b"")), ""),
         writer=_second(content(found.get(13, b"")), " "),
@@ -198,8 +198,8 @@ def _transaction(file: bytes, found: dict[int, int | bytes]) -> bytes | None:
     It is used only if it has the uuid in the name of the transaction's own file.
     """
     name = text(found.get(12, b"")).removesuffix(".txn").partition("-")[2]
-    for location in _TRANSACTION_SECTIONS:
-        position = found.get(location)
+    for field_number in _TRANSACTION_SECTIONS:
+        position = found.get(field_number)
         if not isinstance(position, int):
             continue
         try:
@@ -227,14 +227,18 @@ def _micros(timestamp: bytes) -> int:
 
     pylance divides nanoseconds as floats, which may change the last digit by one.
     """
-    said = {location: number(value) for location, value in fields(timestamp)}
+    said = {field_number: number(value) for field_number, value in fields(timestamp)}
     nanos = said.get(1, 0) * 10**9 + said.get(2, 0)
     return int(nanos // _NANOS) * 10**6 + int(nanos % _NANOS // 1e3)
 
 
 def _second(message: bytes, joint: str) -> str:
     """Return the second text of a message; with `joint`, both texts joined by it."""
-    said = {location: text(value) for location, value in fields(message) if location in (1, 2)}
+    said = {
+        field_number: text(value)
+        for field_number, value in fields(message)
+        if field_number in (1, 2)
+    }
     return said.get(2, "") if not joint else joint.join(said[each] for each in sorted(said))
 
 

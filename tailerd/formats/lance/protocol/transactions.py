@@ -46,5 +46,5 @@ def parse_operation(message: bytes) -> Operation:
         CorruptLogError: It is not a message.
     """
     known = {each.value for each in Operation}
-    locations = [location for location, _ in fields(message) if location in known]
-    return Operation(locations[-1]) if locations else Operation.UNKNOWN
+    known_fields = [field_number for field_number, _ in fields(message) if field_number in known]
+    return Operation(known_fields[-1]) if known_fields else Operation.UNKNOWN

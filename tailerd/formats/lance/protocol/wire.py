@@ -55,18 +55,18 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
         raise _damage_error() from error
 
 
-def runs(message: bytes, location: int) -> tuple[list[bytes], list[tuple[int, Value]]]:
+def runs(message: bytes, field_number: int) -> tuple[list[bytes], list[tuple[int, Value]]]:
     """Return the values of one repeated field, and all other fields in order.
 
     Equivalent to filtering `fields`, but faster for messages with long runs of that field.
 
     Args:
-        location: Of the field; below 16.
+        field_number: Below 16.
 
     Raises:
         CorruptLogError: It is not a message, or the field is a number.
     """
-    tag = location << 3 | _BYTES
+    tag = field_number << 3 | _BYTES
     found: list[bytes] = []
     others: list[tuple[int, Value]] = []
     at = start = 0
@@ -188,10 +188,10 @@ def entry(value: Value) -> tuple[str, bytes]:
         CorruptLogError: It is not an entry.
     """
     key, found = "", b""
-    for location, each in fields(content(value)):
-        if location == 1:
+    for field_number, each in fields(content(value)):
+        if field_number == 1:
             key = text(each)
-        elif location == 2:
+        elif field_number == 2:
             found = content(each)
     return key, found
 
