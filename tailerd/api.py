@@ -53,17 +53,18 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.points import resolved_point
 from tailerd.clock import SystemClock
 from tailerd.errors import SchemaChangedError, UsageError
-from tailerd.formats.base import ChangeSource, OpenRequest
+from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat
 from tailerd.formats.detect import find_format, open_table, require_folder
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.registry import AUTO
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation, locate_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -91,14 +92,16 @@ class _Request:
     options: Mapping[str, object] = field(default_factory=dict)
     stores: Stores = field(default_factory=Stores)
 
+    def locate(self) -> TableLocation:
+        return locate_table(self.location, self.allowed_paths, stores=self.stores)
+
     async def open(self) -> ChangeSource:
-        await require_folder(self.location, self.stores)
+        location = self.locate()
+        await require_folder(location)
         return await open_table(
-            self.location,
+            location,
             OpenRequest(
-                stores=self.stores,
                 changes=self.changes,
-                allowed_paths=self.allowed_paths,
                 columns=self.columns,
                 identity=self.key,
                 ledger=self.ledger,
@@ -108,20 +111,15 @@ class _Request:
         )
 
     async def inspection(self) -> TableInspection:
-        await require_folder(self.location, self.stores)
-        found = await find_format(
-            self.location, self.table_format, self.allowed_paths, stores=self.stores
-        )
-        inspector = require_part(found.inspector, found.name, "inspection")
-        return inspector(
-            table_location(
-                self.location,
-                stores=self.stores,
-                allowed=self.allowed_paths,
-                commits=found.folder(self.location),
-                ledger=self.ledger,
-            )
-        )
+        found, request = await self.find_part()
+        return require_part(found.inspector, found.name, "inspection")(request)
+
+    async def find_part(self) -> tuple[TableFormat, PartRequest]:
+        location = self.locate()
+        await require_folder(location)
+        found = await find_format(location, self.table_format)
+        location = location.with_commits(found.folder(location))
+        return found, PartRequest(location=location, ledger=self.ledger)
 
 
 class Changes:
@@ -275,8 +273,7 @@ class Follower:
         at = self._offset or await source.initial_offset(self._since)
         reading = Reading(source=source, read_limit=_STEP, batch_limit=_BATCH)
         watching = watch_table(
-            request.location,
-            request.stores,
+            request.locate(),
             table_format=request.table_format,
             poll_seconds=self._poll_seconds,
         )
@@ -376,15 +373,8 @@ class Table:
         """
 
         async def ask() -> TableSize:
-            request = self._request
-            found = await find_format(
-                request.location, request.table_format, request.allowed_paths, stores=request.stores
-            )
-            statistics = require_part(found.statistics, found.name, "statistics")(
-                table_location(
-                    request.location, stores=request.stores, allowed=request.allowed_paths
-                )
-            )
+            found, request = await self._request.find_part()
+            statistics = require_part(found.statistics, found.name, "statistics")(request)
             await statistics.open(SystemClock().monotonic(), first=None, next_up=None)
             return statistics.size()
 

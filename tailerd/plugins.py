@@ -68,7 +68,8 @@ from tailerd.sinks.base import Delivery, RemoteDelivery, RowWriter, Sink, Writes
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.resources import SinkResources
 from tailerd.storage.base import FileMeta, ObjectStore, RemoteFile, StoreProvider
-from tailerd.storage.stores import Stores, path_of
+from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation, locate_table
 
 if TYPE_CHECKING:
     from tailerd.config import SinkConfig
@@ -130,6 +131,7 @@ __all__ = [
     "TableError",
     "TableFormat",
     "TableIdentity",
+    "TableLocation",
     "TableLog",
     "TableRecords",
     "TableRecreatedError",
@@ -140,11 +142,11 @@ __all__ = [
     "UsageError",
     "Version",
     "WritesRemotely",
+    "locate_table",
     "may_pass",
     "open_log",
     "parse_point",
     "parse_start",
-    "path_of",
     "to_ms",
 ]
 

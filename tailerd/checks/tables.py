@@ -9,14 +9,15 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.checks.maintained import maintenance_of
 from tailerd.config import Config
 from tailerd.daemon.offsets import check_pipeline, saved_offset
-from tailerd.daemon.tables import lacks_demo_table, ledger_of, open_source
+from tailerd.daemon.tables import lacks_demo_table, ledger_of, log_folder, open_source
 from tailerd.errors import ConfigError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.detect import commit_folder, presumed_format
+from tailerd.formats.detect import presumed_format
 from tailerd.registry import is_remote, known
 from tailerd.sinks.opening import open_sink
 from tailerd.storage.rights import missing_for_sweep, missing_rights
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tailerd.telemetry import Telemetry
 
 _AT_ONCE = 8
@@ -97,12 +98,12 @@ async def _examine_one(
     table = config.tables[name]
     if is_remote(table.path):
         is_written = table.maintenance is not None
-        folder = presumed_format(table.path, table.format).names.folder
+        folder = presumed_format(locate_table(table.path, stores=stores), table.format).names.folder
         await _check_rights(stores, table.path, folder, report, is_written=is_written)
     if table.maintenance is not None:
         report.update(await _examine_log(config, name, stores))
         if table.maintenance.cleanup.enabled:
-            folder = commit_folder(table.path, table.format)
+            folder = log_folder(table)
             await _check_sweep(stores, folder, table.path, report)
     if table.has_sink:
         report.update(await _examine_pipeline(config, name, stores))

@@ -149,7 +149,8 @@ async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     from tailerd.config.starter import StarterTable
     from tailerd.errors import TailerdError
     from tailerd.formats.detect import table_format
-    from tailerd.formats.placement import table_location
+    from tailerd.formats.part_request import PartRequest
+    from tailerd.storage.table_location import locate_table
 
     about = StarterTable(
         name=found.name,
@@ -161,7 +162,8 @@ async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     if inspector is None:
         return about
     try:
-        description = await inspector(table_location(found.location, stores=stores)).describe()
+        location = locate_table(found.location, stores=stores)
+        description = await inspector(PartRequest(location=location)).describe()
     except TailerdError as error:
         warn(error)
         return about

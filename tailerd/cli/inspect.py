@@ -22,10 +22,10 @@ from tailerd.errors import UsageError
 from tailerd.formats.base import TableFormat
 from tailerd.formats.detect import find_format, require_folder
 from tailerd.formats.inspection import TableDescription, TableInspection
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import table_location
 from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 
 _EXAMPLES = """\b
 Examples:
@@ -184,17 +184,14 @@ async def open_inspection(
         ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
-    stores = Stores()
-    await require_folder(table, stores)
-    found = await find_format(table, table_format, allowed_paths, stores=stores)
+    location = locate_table(table, allowed_paths)
+    await require_folder(location)
+    found = await find_format(location, table_format)
     inspector = require_part(found.inspector, found.name, "inspection")
-    location = table_location(
-        table,
-        stores=stores,
-        allowed=allowed_paths,
+    request = PartRequest(
+        location=location.with_commits(found.folder(location)),
+        ledger=ledger,
         warn=warn,
         is_strict=is_strict,
-        commits=found.folder(table),
-        ledger=ledger,
     )
-    return InspectedTable(found, inspector(location))
+    return InspectedTable(found, inspector(request))

@@ -162,11 +162,11 @@ def make_demo_tables(config: Config) -> None:
     from tailerd.daemon.tables import lacks_demo_table
     from tailerd.formats.detect import find_demo
     from tailerd.formats.parts import make_demo_table
-    from tailerd.storage.stores import path_of
+    from tailerd.storage.table_location import locate_table
 
     for table in config.tables.values():
         if lacks_demo_table(table):
-            make_demo_table(find_demo(table.format), Path(path_of(table.path)))
+            make_demo_table(find_demo(table.format), Path(locate_table(table.path).root))
 
 
 def _leave() -> None:

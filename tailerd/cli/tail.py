@@ -29,7 +29,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 
 _EXAMPLES = """\b
 Examples:
@@ -168,14 +168,12 @@ def _timezone(text: str | None) -> str | None:
 
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
-    stores = Stores()
-    await require_folder(request.table, stores)
+    table = locate_table(request.table, request.allowed_paths)
+    await require_folder(table)
     source = await open_table(
-        request.table,
+        table,
         OpenRequest(
-            stores=stores,
             changes=request.changes,
-            allowed_paths=request.allowed_paths,
             columns=request.columns,
             identity=request.key,
             on_warning=warn,
@@ -194,7 +192,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
     reading = Reading(source=source, last=last)
     async with (
-        watch_table(request.table, stores, table_format=request.table_format) as wakeup,
+        watch_table(table, table_format=request.table_format) as wakeup,
         aclosing(reading.batches(at, wakeup)) as batches,
     ):
         if request.is_interactive:

@@ -19,8 +19,8 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
 from tailerd.formats.detect import commit_folder, find_format, open_table, presumed_format
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.programs import KeptTable
 from tailerd.maintenance.settings import policies_of
@@ -34,6 +34,7 @@ from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.shared_reads import filling_cache, using_cache
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation, locate_table
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.opening import WatchedFolder, open_watchers
@@ -67,9 +68,7 @@ async def open_source(
         ConfigError: Its `identity` names a column that does not exist.
     """
     request = OpenRequest(
-        stores=stores,
         changes=ChangeMode(config.changes),
-        allowed_paths=config.allowed_paths,
         identity=config.pairing_columns,
         wrap_store=lambda store: filling_cache(_metered(store, telemetry), stores.shared_reads),
         on_warning=_warnings_of(config.path, telemetry, set() if warned is None else warned),
@@ -80,7 +79,7 @@ async def open_source(
         on_format=_format_reporter(pipeline, telemetry) if pipeline else None,
         net_above=None if config.net is None else config.net.above_versions,
     )
-    source = await open_table(config.path, request, config.format)
+    source = await open_table(_locate(config, stores), request, config.format)
     if config.reads_net and not isinstance(source, NetSteps):
         raise UnsupportedFeatureError(
             f"{config.path} is of a format whose commits cannot be given as one difference.",
@@ -179,22 +178,15 @@ async def open_statistics(
         ConfigError: No store supports this location.
         StorageError: It cannot be read.
     """
-    found = await find_format(location, allowed=allowed, stores=stores)
+    at = locate_table(location, allowed, stores=stores)
+    found = await find_format(at)
     if found.statistics is None:
         return None
-    folder = found.folder(location)
-    return found.statistics(
-        table_location(
-            location,
-            stores=stores,
-            allowed=allowed,
-            commits=folder,
-            ledger=ledger,
-            wrap_store=lambda store: using_cache(
-                _metered(store, telemetry), folder, stores.shared_reads
-            ),
-        )
+    folder = found.folder(at)
+    shared = at.with_commits(folder).wrapped(
+        lambda store: using_cache(_metered(store, telemetry), folder, stores.shared_reads)
     )
+    return found.statistics(PartRequest(location=shared, ledger=ledger))
 
 
 async def open_log(
@@ -207,19 +199,22 @@ async def open_log(
         NotATableError: There is no table.
         StorageError: It cannot be read.
     """
-    found = await find_format(table.path, table.format, table.allowed_paths, stores=stores)
+    location = _locate(table, stores)
+    found = await find_format(location, table.format)
     notes: list[str] = []
-    location = table_location(
-        table.path,
-        stores=stores,
-        allowed=table.allowed_paths,
-        commits=found.folder(table.path),
+    request = PartRequest(
+        location=location.with_commits(found.folder(location)).wrapped(
+            lambda store: _metered(store, telemetry)
+        ),
         ledger=ledger,
-        wrap_store=lambda store: _metered(store, telemetry),
         warn=lambda error: notes.append(str(error)),
     )
     inspector = require_part(found.inspector, found.name, "inspection")
-    return OpenedLog(inspection=inspector(location), notes=notes)
+    return OpenedLog(inspection=inspector(request), notes=notes)
+
+
+def _locate(table: TableConfig, stores: Stores | None = None) -> TableLocation:
+    return locate_table(table.path, table.allowed_paths, stores=stores)
 
 
 def kept_tables(config: Config) -> dict[str, KeptTable]:
@@ -256,7 +251,7 @@ def lacks_demo_table(config: TableConfig) -> bool:
 
 def log_folder(config: TableConfig) -> str:
     """Return the folder whose files are the table's commits."""
-    return commit_folder(config.path, config.format)
+    return commit_folder(_locate(config), config.format)
 
 
 def watched_folders(config: Config) -> list[WatchedFolder]:
@@ -264,7 +259,7 @@ def watched_folders(config: Config) -> list[WatchedFolder]:
     return [
         WatchedFolder(
             folder=log_folder(table),
-            version_of=presumed_format(table.path, table.format).names.version_of,
+            version_of=presumed_format(_locate(table), table.format).names.version_of,
             is_remote=is_remote(table.path),
             poll_interval=table.poll_interval,
         )

@@ -36,6 +36,7 @@ from tailerd.state.base import ScratchLocation
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation
 
 
 class Ordering(enum.StrEnum):
@@ -322,10 +323,7 @@ class OpenRequest:
     """How a table is opened.
 
     Attributes:
-        stores: How files are accessed; by default configured by the environment.
         changes: Which changes are requested.
-        allowed_paths: Locations outside the table that its log may reference, in the same form as a
-            table's location.
         columns: Names of the columns to read; None for all.
         identity: Key columns: a format emits an update if one commit deletes and inserts rows with
             the same values in them; empty: none.
@@ -344,9 +342,7 @@ class OpenRequest:
             difference; None: never.
     """
 
-    stores: Stores = field(default_factory=Stores)
     changes: ChangeMode = ChangeMode.AUTO
-    allowed_paths: Sequence[str] = ()
     columns: Sequence[str] | None = None
     identity: Sequence[str] = ()
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None
@@ -427,33 +423,30 @@ class TableFormat(OptionalParts, Protocol):
         """The reader of its tasks."""
         ...
 
-    async def detect(self, store: ObjectStore, root: str) -> bool:
-        """Return whether there is a table of this format at `root`, with one or two requests.
+    async def detect(self, location: TableLocation) -> bool:
+        """Return whether there is a table of this format, with one or two requests.
 
         Raises:
             StorageError: The location cannot be read.
         """
         ...
 
-    def folder(self, location: str) -> str:
+    def folder(self, location: TableLocation) -> str:
         """Return the folder of a table's commits, as its store names it; watchers use it.
 
         It may be outside of the table's own folder.
         """
         ...
 
-    def is_at(self, location: str) -> bool:
+    def is_at(self, location: TableLocation) -> bool:
         """Return whether a local location looks like a table of this format; blocking."""
         ...
 
-    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
         """Open a table at its newest version.
-
-        Args:
-            location: A path or URL, as the user gave it.
 
         Raises:
             NotATableError, TableError: The table cannot be read.
-            ConfigError: No store serves this location, or an option is wrong.
+            ConfigError: An option is wrong.
         """
         ...

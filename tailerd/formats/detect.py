@@ -16,9 +16,9 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, require_part
-from tailerd.formats.placement import allowed_locations
 from tailerd.registry import AUTO, format_class, format_names, known
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation
 
 
 @functools.cache
@@ -67,22 +67,14 @@ def read_tasks(
         yield from reader_of(run[0]).read_run(run, limit, columns, stores=stores)
 
 
-async def find_format(
-    location: str,
-    name: str = AUTO,
-    allowed: Iterable[str] = (),
-    *,
-    stores: Stores,
-) -> TableFormat:
+async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
     """Return the format of the table at a location.
 
     Args:
         name: The format the user named; `auto` to detect it.
-        allowed: Locations outside the table that links may lead to.
-        stores: How its files are accessed.
 
     Raises:
-        ConfigError: The format is unknown, several formats match, or no store serves this location.
+        ConfigError: The format is unknown, or several formats match.
         NotATableError: No format recognises a table there.
         StorageError: The location cannot be read.
     """
@@ -92,14 +84,14 @@ async def find_format(
     if len(formats) == 1:
         # Opening the table reports a more precise error.
         return formats[0]
-    store, root = stores.locate_table(location, allowed_locations(allowed))
     answers = await asyncio.gather(
-        *(each.detect(store, root) for each in formats), return_exceptions=True
+        *(each.detect(location) for each in formats), return_exceptions=True
     )
     found = [each for each, answer in zip(formats, answers, strict=True) if answer is True]
     if len(found) > 1:
         raise ConfigError(
-            f"{location} is a table of several formats: {', '.join(each.name for each in found)}.",
+            f"{location.name} is a table of several formats:"
+            f" {', '.join(each.name for each in found)}.",
             remedy="Name the one that is meant (--table-format, or `format` in the configuration).",
         )
     if found:
@@ -110,27 +102,26 @@ async def find_format(
             raise answer
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
-        f"There is no table at {location} that is of a format known here ({names}).",
+        f"There is no table at {location.name} that is of a format known here ({names}).",
         remedy="Check the path. Tables in folders below it: `tailerd init PLACE` finds them.",
     )
 
 
-async def require_folder(location: str, stores: Stores) -> None:
+async def require_folder(location: TableLocation) -> None:
     """Make sure that a location is not obviously wrong, before its log is reported as empty.
 
     Locations in a bucket are not checked.
 
     Raises:
         NotATableError: There is no such folder, or it is a table's log.
-        ConfigError: No store serves this location.
     """
-    store, root = stores.locate(location)
-    parent, _, name = root.rstrip("/").rpartition("/")
+    parent, _, name = location.root.rpartition("/")
     if name and name in {each.names.folder for each in table_formats()}:
         raise NotATableError(
-            f"{location} is the log of a table, not the table.", remedy=f"Did you mean {parent}?"
+            f"{location.name} is the log of a table, not the table.",
+            remedy=f"Did you mean {parent}?",
         )
-    if not store.is_local_folder or await asyncio.to_thread(_exists, root):
+    if not location.is_local or await asyncio.to_thread(_exists, location.root):
         return
     # A table may have no folder yet.
     if any(await asyncio.gather(*(asyncio.to_thread(f.is_at, location) for f in table_formats()))):
@@ -138,7 +129,7 @@ async def require_folder(location: str, stores: Stores) -> None:
     remedy = "Check the path for a spelling mistake."
     near = await asyncio.to_thread(_sibling_like, parent or "/", name)
     raise NotATableError(
-        f"There is no table at {location}: the folder does not exist.",
+        f"There is no table at {location.name}: the folder does not exist.",
         remedy=f"Did you mean {near}?" if near else remedy,
     )
 
@@ -161,34 +152,35 @@ def _sibling_like(parent: str, name: str) -> str:
     return f"{parent.rstrip('/')}/{near[0]}" if near else ""
 
 
-def presumed_format(location: str, name: str = AUTO) -> TableFormat:
+def presumed_format(location: TableLocation, name: str = AUTO) -> TableFormat:
     """Return the format a table most likely has, for watchers; blocking, without remote requests.
 
     Returns the first format if it is to be detected and no table exists yet, or the location is in
-    a
-    bucket: polling finds commits in any case.
+    a bucket: polling finds commits in any case.
 
     Raises:
-        ConfigError: The format is unknown, or no store serves this location.
+        ConfigError: The format is unknown.
     """
     if name != AUTO:
         return table_format(name)
     formats = table_formats()
-    if len(formats) > 1 and Stores().locate(location)[0].is_local_folder:
+    if len(formats) > 1 and location.is_local:
         return next((each for each in formats if each.is_at(location)), formats[0])
     return formats[0]
 
 
-def commit_folder(location: str, name: str = AUTO) -> str:
+def commit_folder(location: TableLocation, name: str = AUTO) -> str:
     """Return the folder whose files are a table's commits, according to `presumed_format`.
 
     Raises:
-        ConfigError: The format is unknown, or no store serves this location.
+        ConfigError: The format is unknown.
     """
     return presumed_format(location, name).folder(location)
 
 
-async def open_table(location: str, request: OpenRequest, name: str = AUTO) -> ChangeSource:
+async def open_table(
+    location: TableLocation, request: OpenRequest, name: str = AUTO
+) -> ChangeSource:
     """Open a table for its changes.
 
     Args:
@@ -196,18 +188,19 @@ async def open_table(location: str, request: OpenRequest, name: str = AUTO) -> C
 
     Raises:
         TableError: It is not a table, or requires a feature that its reader does not support.
-        ConfigError: The format or an option is unknown, or no store serves this location.
+        ConfigError: The format or an option is unknown.
         StorageError: The location cannot be read.
     """
-    found = await find_format(location, name, request.allowed_paths, stores=request.stores)
+    found = await find_format(location, name)
     for option, value in request.options.items():
         if value is not None and option not in found.options:
             raise ConfigError(
-                f"{location} is a table of the format {found.name}, which has no option"
+                f"{location.name} is a table of the format {found.name}, which has no option"
                 f" {option!r}.",
                 remedy=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
             )
-    source = await found.open(location, request)
+    at = location.with_commits(found.folder(location)).wrapped(request.wrap_store)
+    source = await found.open(at, request)
     if request.on_format is not None:
         request.on_format(found)
     return source

@@ -12,6 +12,7 @@ from tailerd.errors import NotATableError
 from tailerd.formats.detect import table_formats
 from tailerd.storage.base import ListsFolders, ObjectStore
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 
 DEPTH = 3
 """Levels below the location that are searched: catalog, database, table."""
@@ -68,7 +69,7 @@ async def find_tables(location: str, stores: Stores, *, depth: int = DEPTH) -> F
         raise NotATableError(
             f"There is no folder {location}.", remedy="Check the path for a spelling mistake."
         )
-    search = _Search(store)
+    search = _Search(store, stores)
     found = await search.below(root, depth)
     locations = {path: store.url_of(path) for path, _ in found}
     if store.is_local_folder:
@@ -84,8 +85,8 @@ async def find_tables(location: str, stores: Stores, *, depth: int = DEPTH) -> F
 
 
 class _Search:
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, stores: Stores) -> None:
+        self._store, self._stores = store, stores
         self._formats = table_formats()
         self._running = asyncio.Semaphore(_AT_ONCE)
         self._looked = 0
@@ -116,10 +117,11 @@ class _Search:
         return level[:left]
 
     async def _format_of(self, path: str) -> str:
+        location = locate_table(self._store.url_of(path), stores=self._stores)
         async with self._running:
             for each in self._formats:
-                if await each.detect(self._store, path):
-                    is_group = await each.is_group(self._store, path)
+                if await each.detect(location):
+                    is_group = await each.is_group(location)
                     return "" if is_group else each.name
         return ""
 

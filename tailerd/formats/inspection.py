@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tailerd.changefeed.offset import Version
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.statistics import Columns
 
 
@@ -97,7 +97,7 @@ class TableInspection(Protocol):
         """Describe a version, the newest by default.
 
         A table whose rows cannot be read is described all the same, with a warning
-        (`TableLocation.warn`).
+        (`PartRequest.warn`).
 
         Raises:
             NotATableError, MissingVersionError: It does not exist.
@@ -116,7 +116,7 @@ class TableInspection(Protocol):
     def history(self, limit: int) -> AsyncIterator[CommitDescription]:
         """Yield the newest `limit` commits, oldest first.
 
-        Those that can no longer be read are left out, with a warning (`TableLocation.warn`).
+        Those that can no longer be read are left out, with a warning (`PartRequest.warn`).
 
         Raises:
             NotATableError: There is no table.
@@ -126,5 +126,5 @@ class TableInspection(Protocol):
         ...
 
 
-Inspector = Callable[[TableLocation], TableInspection]
+Inspector = Callable[[PartRequest], TableInspection]
 """Returns the inspection of a table; makes no request yet."""

@@ -16,7 +16,7 @@ import msgspec
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
 from tailerd.errors import ConfigError, TailerdError
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.registry import unknown_field
 
 CLEANUP = "cleanup"
@@ -304,7 +304,7 @@ class Maintainer(Protocol):
 
     def open(
         self,
-        location: TableLocation,
+        request: PartRequest,
         policies: MaintenancePolicies,
         *,
         clock: Clock,
@@ -323,9 +323,7 @@ class Maintainer(Protocol):
         """
         ...
 
-    async def run_request(
-        self, location: TableLocation, request: bytes, executor: TaskExecutor
-    ) -> bytes:
+    async def run_request(self, request: PartRequest, job: bytes, executor: TaskExecutor) -> bytes:
         """Run a request of `run_on_engine` in the engine's program; return its answer.
 
         Raises:

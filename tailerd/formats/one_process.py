@@ -17,7 +17,7 @@ from tailerd.formats.maintenance import (
     TaskExecutor,
     no_readers,
 )
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 
 PAUSED = "The policy pauses at this time of the day."
 SWITCHED_OFF = "Cleanup is not switched on."
@@ -32,13 +32,13 @@ class OneProcessMaintainer:
 
     def __init__(
         self,
-        make: Callable[[TableLocation, MaintenancePolicies, Clock, AskFloor], TableMaintenance],
+        make: Callable[[PartRequest, MaintenancePolicies, Clock, AskFloor], TableMaintenance],
     ) -> None:
         self._make = make
 
     def open(
         self,
-        location: TableLocation,
+        request: PartRequest,
         policies: MaintenancePolicies,
         *,
         clock: Clock,
@@ -50,13 +50,11 @@ class OneProcessMaintainer:
         Raises:
             ConfigError: The policies are not valid for this format.
         """
-        return self._make(location, policies, clock, floor)
+        return self._make(request, policies, clock, floor)
 
-    async def run_request(
-        self, location: TableLocation, request: bytes, executor: TaskExecutor
-    ) -> bytes:
+    async def run_request(self, request: PartRequest, job: bytes, executor: TaskExecutor) -> bytes:
         """Raise `BugError`: no job of these formats runs on an engine."""
-        raise BugError(f"The table {location.url} has no job that an engine does.")
+        raise BugError(f"The table {request.location.url} has no job that an engine does.")
 
 
 class OneProcessMaintenance:
@@ -65,9 +63,9 @@ class OneProcessMaintenance:
     unleased_jobs: frozenset[str] = frozenset()
 
     def __init__(
-        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, request: PartRequest, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        self._location = location
+        self._request, self._location = request, request.location
         self._policies = policies
         self._clock = clock
         self._floor = floor

@@ -11,7 +11,7 @@ from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.statistics import Statistics
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.table_location import TableLocation
 
 if TYPE_CHECKING:
     # Processes that read rows must not load the configuration models.
@@ -93,7 +93,7 @@ class OptionalParts(Protocol):
         """Creates a table to try out: `tailerd demo`."""
         return None
 
-    async def is_group(self, store: ObjectStore, root: str) -> bool:
+    async def is_group(self, location: TableLocation) -> bool:
         """Return whether a location is not a table but a group of the tables in its folder.
 
         Raises:

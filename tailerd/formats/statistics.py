@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.maintenance import CLEANUP
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 
 Columns = tuple[tuple[str, str], ...]
 """Name and type of each column, human-readable."""
@@ -171,7 +171,7 @@ class TableStatistics(Protocol):
         ...
 
 
-Statistics = Callable[[TableLocation], TableStatistics]
+Statistics = Callable[[PartRequest], TableStatistics]
 """Returns the statistics of a table; makes no request yet."""
 
 

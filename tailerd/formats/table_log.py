@@ -18,12 +18,9 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version, Versions
 from tailerd.changefeed.points import show_ms
 from tailerd.errors import MissingVersionError, UsageError
-from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
-from tailerd.formats.placement import allowed_locations
+from tailerd.formats.base import Backlog, TableIdentity
 from tailerd.formats.plain_schema import decode_schema
-from tailerd.storage.base import ObjectStore, OpensAhead
-from tailerd.storage.links import AllowedPaths
-from tailerd.storage.stores import within_table
+from tailerd.storage.table_location import TableLocation
 
 _PLANS_IN_MEMORY = 4
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
@@ -165,14 +162,17 @@ class TableLog(Versions, Protocol):
     """The versions of one table. Used by one task at a time.
 
     Attributes:
-        name: The table's location, as the user gave it.
-        links: Real paths that its files may resolve to; None if the table has no symbolic links.
+        location: The table.
         run_bytes: As in `ChangeSource`.
     """
 
-    name: str
-    links: AllowedPaths | None = None
+    location: TableLocation
     run_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The table's location, as the user gave it."""
+        return self.location.name
 
     @property
     def table_id(self) -> str:
@@ -375,48 +375,6 @@ def no_commit_since(time: datetime.datetime, version: int, time_ms: int) -> Usag
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLocation:
-    """Where a source's table is.
-
-    Attributes:
-        store, root: The store, confined to the table if it is local, and the table's folder.
-        url: Where other processes find the table.
-        allowed: Locations outside the table that it may reference.
-        links: Real paths that its files may resolve to; None in a bucket.
-    """
-
-    store: ObjectStore
-    root: str
-    url: str
-    allowed: tuple[str, ...]
-    links: AllowedPaths | None
-
-
-def source_location(
-    location: str, request: OpenRequest, folder: str | None = None
-) -> SourceLocation:
-    """Return the location of a table whose changes are to be read.
-
-    Args:
-        location: A path or URL, as the user gave it.
-        folder: The folder of all its files; None: the location itself.
-
-    Raises:
-        ConfigError: No store serves this location, or an allowed one.
-    """
-    located, root = request.stores.locate(location)
-    allowed = allowed_locations(request.allowed_paths)
-    store = within_table(located, folder or root, allowed)
-    return SourceLocation(
-        store=store if request.wrap_store is None else request.wrap_store(store),
-        root=root,
-        url=store.url_of(root),
-        allowed=allowed,
-        links=AllowedPaths(folder or root, allowed) if located.is_local_folder else None,
-    )
-
-
-def ahead_bytes(store: ObjectStore) -> int:
+def ahead_bytes(location: TableLocation) -> int:
     """Return the `run_bytes` of a source whose files can be opened ahead."""
-    return _REMOTE_RUN_BYTES if isinstance(store, OpensAhead) else 0
+    return _REMOTE_RUN_BYTES if location.opens_ahead else 0

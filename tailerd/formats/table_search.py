@@ -18,6 +18,7 @@ from tailerd.registry import is_remote
 from tailerd.storage.base import ListsFolders, ObjectStore
 from tailerd.storage.folder_pattern import FolderPattern, has_wildcard
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tailerd.telemetry import Telemetry, events
 
 LONGEST_LOOK_SECONDS = 60.0
@@ -198,8 +199,8 @@ async def _of_tables(pattern: str, formats: Sequence[TableFormat], stores: Store
     """Return the pattern of a group's tables if the pattern names a group, else the pattern."""
     if has_wildcard(pattern):
         return pattern
-    store, root = stores.locate(pattern)
-    is_group = any([await each.is_group(store, root) for each in formats])
+    location = locate_table(pattern, stores=stores)
+    is_group = any([await each.is_group(location) for each in formats])
     return f"{pattern.rstrip('/')}/*" if is_group else pattern
 
 
@@ -224,4 +225,9 @@ def _local_folders(pattern: str, formats: Sequence[TableFormat]) -> list[str]:
     path = unquote(pattern.removeprefix("file://")) if pattern.startswith("file:") else pattern
     # `Path.glob` takes no absolute pattern.
     folders = sorted(glob.glob(path))  # noqa: PTH207
-    return [folder.rstrip("/") for folder in folders if any(each.is_at(folder) for each in formats)]
+    return [folder.rstrip("/") for folder in folders if _is_table(folder, formats)]
+
+
+def _is_table(folder: str, formats: Sequence[TableFormat]) -> bool:
+    location = locate_table(folder)
+    return any(each.is_at(location) for each in formats)

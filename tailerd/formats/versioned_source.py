@@ -47,7 +47,7 @@ class VersionedSource:
     def __init__(self, log: TableLog, reader: TaskReader, request: OpenRequest) -> None:
         self._log = log
         self._task_reader = reader
-        self._stores = request.stores
+        self._stores = log.location.stores
         self._columns = None if request.columns is None else tuple(request.columns)
 
     @property
@@ -245,7 +245,7 @@ class VersionedSource:
     ) -> TaskGroup:
         if any(task.version != step.version for task in tasks):
             raise BugError(f"Tasks of other versions came with version {step.version}.")
-        links = self._log.links
+        links = self._log.location.links
         if links is not None and tasks:
             await asyncio.to_thread(links.check, step.local_files(tasks))
         return TaskGroup(

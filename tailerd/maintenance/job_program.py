@@ -130,7 +130,7 @@ class _Program:
     async def _measure(self, table: MaintainedTable) -> Measurement:
         if table.statistics is None:
             raise BugError(f"Tables of the format {table.format} have no statistics.")
-        statistics = table.statistics(table.location)
+        statistics = table.statistics(table.request)
         now = self._clock.monotonic()
         await statistics.open(now, first=None, next_up=None)
         while await statistics.advance(now):

@@ -13,8 +13,8 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
     TableMaintenance,
 )
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import TableLocation, table_location
 from tailerd.formats.statistics import Statistics
 from tailerd.maintenance.pins import PinBoard, with_pins
 from tailerd.maintenance.programs import TableJobs, on_engine
@@ -22,6 +22,7 @@ from tailerd.registry import AUTO
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation, locate_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +32,19 @@ class MaintainedTable:
     Attributes:
         format: Name of its format.
         statistics: None if the format has none.
-        stores: How its files are reached.
         jobs: Runs its jobs in a process; None to run them in this one.
     """
 
-    location: TableLocation
+    request: PartRequest
     format: str
     maintainer: Maintainer
     statistics: Statistics | None
-    stores: Stores
     jobs: TableJobs | None = None
+
+    @property
+    def location(self) -> TableLocation:
+        """Where the table is."""
+        return self.request.location
 
     def pins(self, clock: Clock) -> PinBoard:
         """Return the table's pins."""
@@ -59,11 +63,11 @@ class MaintainedTable:
         """
         wait_for = policies.cleanup.wait_for_pins
         work = self.maintainer.open(
-            self.location,
+            self.request,
             policies,
             clock=clock,
             floor=with_pins(self.pins(clock), wait_for, pipelines),
-            run_on_engine=on_engine(self.location.url, self.format, self.stores),
+            run_on_engine=on_engine(self.location.url, self.format, self.location.stores),
         )
         return work if self.jobs is None else self.jobs.wrap(work)
 
@@ -96,19 +100,14 @@ async def open_maintained(
         ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
-    allowed = tuple(allowed)
-    found = await find_format(location, table_format, allowed, stores=stores)
+    at = locate_table(location, allowed, stores=stores)
+    found = await find_format(at, table_format)
     return MaintainedTable(
-        location=table_location(
-            location,
-            stores=stores,
-            allowed=allowed,
-            wrap_store=wrap_store,
-            commits=found.folder(location),
-            ledgers=[LedgerLocation(each, is_read_only=True) for each in ledgers],
+        request=PartRequest(
+            location=at.with_commits(found.folder(at)).wrapped(wrap_store),
+            ledgers=tuple(LedgerLocation(each, is_read_only=True) for each in ledgers),
         ),
         format=found.name,
         maintainer=require_part(found.maintainer, found.name, "maintenance"),
         statistics=found.statistics,
-        stores=stores,
     )

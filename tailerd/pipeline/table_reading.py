@@ -16,7 +16,9 @@ from tailerd.formats.base import ChangeSource
 from tailerd.formats.detect import presumed_format
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.registry import AUTO
-from tailerd.storage.stores import Stores
+from tailerd.storage.local import LocalStore
+from tailerd.storage.table_location import TableLocation
+from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import PollWatcher
 from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
@@ -130,27 +132,23 @@ async def resolve_range(
 
 @asynccontextmanager
 async def watch_table(
-    table: str, stores: Stores, *, table_format: str = AUTO, poll_seconds: float = 1.0
+    table: TableLocation, *, table_format: str = AUTO, poll_seconds: float = 1.0
 ) -> AsyncGenerator[Wakeup, None]:
     """Yield a wakeup that is set when the table's log may have changed, and periodically.
 
     Args:
-        table: A path or URL.
         poll_seconds: Longest time between two notifications.
     """
-    store, _ = stores.locate(table)
     found = presumed_format(table, table_format)
     folder, version_of = found.folder(table), found.names.version_of
     board = WakeupRegistry()
     wakeup = board.subscribe(folder)
-    watchers = (
-        watch_folders(
-            [folder] if store.is_local_folder else [],
-            names={folder: version_of},
-            finished=stores.local.finished,
-        ),
-        PollWatcher([folder], interval_seconds=poll_seconds, clock=SystemClock()),
-    )
+    watchers: list[Watcher] = [
+        PollWatcher([folder], interval_seconds=poll_seconds, clock=SystemClock())
+    ]
+    if isinstance(table.store, LocalStore):
+        names, finished = {folder: version_of}, table.store.finished
+        watchers.append(watch_folders([folder], names=names, finished=finished))
     async with asyncio.TaskGroup() as group:
         listening = group.create_task(board.run(watchers))
         try:

@@ -22,6 +22,7 @@ class FilesAhead:
     def __init__(self, urls: Iterable[str], stores: Stores) -> None:
         """Initialize. No file is requested before the first is opened."""
         self._stores = stores
+        self._local = stores.local
         self._left = deque(urls)
         self._begun: deque[tuple[str, PendingInput | None]] = deque()
 
@@ -33,7 +34,10 @@ class FilesAhead:
         """
         while self._left and len(self._begun) < AT_ONCE:
             following = self._left.popleft()
-            self._begun.append((following, self._stores.begin_data_file(following)))
+            pending = None
+            if not following.startswith("/"):
+                pending = self._stores.begin_data_file(following)
+            self._begun.append((following, pending))
         while self._begun:
             begun, pending = self._begun.popleft()
             if begun == url:
@@ -49,6 +53,9 @@ class FilesAhead:
         Raises:
             ConfigError, StorageError: It cannot be opened.
         """
+        # Nearly all: nothing has to be looked up.
+        if url.startswith("/"):
+            return self._local.open_input(url)
         return self._stores.open_data_file(url)
 
     def __enter__(self) -> Self:

@@ -20,13 +20,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailerd.formats.detect import table_format
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import table_location
 from tailerd.maintenance.programs import EngineRequest, answer_with
 from tailerd.spark.query_errors import error_of
 from tailerd.spark.session import local_session
 from tailerd.spark.worker_edge import errors_travel
 from tailerd.storage.stores import Stores, StoreSettings
+from tailerd.storage.table_location import locate_table
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -62,8 +63,8 @@ async def _run(request: EngineRequest) -> bytes:
     )
     try:
         executor = SparkTaskExecutor(spark)
-        location = table_location(request.location, stores=stores)
-        return await maintainer.run_request(location, request.job, executor)
+        location = locate_table(request.location, stores=stores)
+        return await maintainer.run_request(PartRequest(location=location), request.job, executor)
     finally:
         await asyncio.to_thread(spark.stop)
 

@@ -15,7 +15,9 @@ from tailerd.formats.base import Backlog, ChangeSource, OpenRequest
 from tailerd.formats.detect import commit_folder, open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.local import LocalStore
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation, locate_table
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
@@ -33,11 +35,9 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
         TableError, StorageError: The table cannot be opened.
     """
     return await open_table(
-        options.path,
+        _locate(options, stores or Stores(options.storage)),
         OpenRequest(
-            stores=stores or Stores(options.storage),
             changes=options.changes,
-            allowed_paths=options.allowed_paths,
             identity=options.identity,
             on_warning=warn,
             options={"partition_timezone": options.partition_timezone or None},
@@ -85,10 +85,11 @@ class FollowedTable:
 
     def __init__(self, source: ChangeSource, options: ReadOptions, stores: Stores) -> None:
         self.source = source
-        folder = commit_folder(options.path, options.table_format)
+        location = _locate(options, stores)
+        folder = commit_folder(location, options.table_format)
         board = WakeupRegistry()
         self._wakeup = board.subscribe(folder)
-        running = board.run(_watchers(folder, options, stores))
+        running = board.run(_watchers(folder, location, options))
         self._listening = asyncio.get_running_loop().create_task(running)
         self.is_idle = False
 
@@ -162,11 +163,14 @@ def check_listening(listening: asyncio.Task[None]) -> None:
     ) from error
 
 
-def _watchers(folder: str, options: ReadOptions, stores: Stores) -> list[Watcher]:
-    is_local = stores.locate(options.path)[0].is_local_folder
+def _locate(options: ReadOptions, stores: Stores) -> TableLocation:
+    return locate_table(options.path, options.allowed_paths, stores=stores)
+
+
+def _watchers(folder: str, location: TableLocation, options: ReadOptions) -> list[Watcher]:
     interval = options.poll_seconds or CLOSE_SECONDS
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
-    if not is_local:
+    if not isinstance(location.store, LocalStore):
         return [poller]
-    names = {folder: presumed_format(options.path, options.table_format).names.version_of}
-    return [poller, watch_folders([folder], names=names, finished=stores.local.finished)]
+    names = {folder: presumed_format(location, options.table_format).names.version_of}
+    return [poller, watch_folders([folder], names=names, finished=location.store.finished)]

@@ -15,9 +15,8 @@ import msgspec
 
 from tailerd import registry
 from tailerd.errors import BugError, ConfigError
-from tailerd.storage.base import ObjectStore, OpensAhead, PendingInput, StoreProvider
-from tailerd.storage.links import AllowedPaths
-from tailerd.storage.local import LocalStore, LocalStoreProvider, absolute
+from tailerd.storage.base import NoSettings, ObjectStore, OpensAhead, PendingInput, StoreProvider
+from tailerd.storage.local import LocalStoreProvider, absolute
 from tailerd.storage.memory import MemoryStore, MemoryStoreProvider
 from tailerd.storage.shared_reads import SharedReads
 
@@ -91,6 +90,7 @@ class Stores:
     other process opens its own connections.
 
     Attributes:
+        local: The store of this machine's file system.
         shared_reads: Files that readers of the same log share instead of fetching them twice.
     """
 
@@ -101,7 +101,9 @@ class Stores:
             settings: None uses the environment's, as for commands without a configuration.
         """
         self._settings = settings or StoreSettings()
-        self._by_name: dict[str, StoreProvider] = {}
+        files = LocalStoreProvider(NoSettings())
+        self.local = files.store
+        self._by_name: dict[str, StoreProvider] = {files.name: files}
         self.shared_reads = SharedReads()
 
     @classmethod
@@ -128,11 +130,6 @@ class Stores:
         for provider in list(self._by_name.values()):
             provider.reconfigure(settings.of(type(provider)))
 
-    @property
-    def local(self) -> LocalStore:
-        """The store of this machine's file system."""
-        return cast(LocalStoreProvider, self._of("file")).store
-
     def memory(self, name: str) -> MemoryStore:
         """Return the store of `memory://NAME`, created on first use."""
         return cast(MemoryStore, self._of("memory").locate("", name, "/")[0])
@@ -152,26 +149,13 @@ class Stores:
         """
         if not url:
             raise ConfigError(
-                "A table needs a place, but it is empty.", remedy="Give a path or a URL."
+                "A table needs a location, but it is empty.", remedy="Give a path or a URL."
             )
         match = _SCHEME.match(url)
         if match is None:
             return self.local, absolute(url)
         host, path = _split_host(url[match.end() - 1 :])
         return self._of(match.group(1).lower(), url).locate(url, host, path)
-
-    def locate_table(self, url: str, allowed: Iterable[str] = ()) -> tuple[ObjectStore, str]:
-        """Return what `locate` returns, for a table: links that leave its folder are not followed.
-
-        Args:
-            allowed: Locations to which links may lead, for reading; as `allowed_locations` returns
-                them.
-
-        Raises:
-            ConfigError: As `locate`.
-        """
-        store, root = self.locate(url)
-        return within_table(store, root, allowed), root
 
     def open_data_file(self, url: str) -> BinaryIO:
         """Open a data file for random reading, blocking; for worker threads and executors.
@@ -201,27 +185,14 @@ class Stores:
         return known
 
 
-def path_of(url: str) -> str:
-    """Return the path of a location in its store; nothing is connected.
+def normal_url(url: str) -> str:
+    """Return the canonical form of a location; nothing is connected.
 
     Raises:
         ConfigError: As `Stores.locate`.
     """
-    return Stores().locate(url)[1]
-
-
-def normal_url(url: str) -> str:
-    """Return the canonical form of a location; errors as `path_of`."""
     store, path = Stores().locate(url)
     return store.url_of(path)
-
-
-def within_table(store: ObjectStore, root: str, allowed: Iterable[str] = ()) -> ObjectStore:
-    """Return the local store restricted to one table; any other store unchanged."""
-    # Not for subclasses: a copy would duplicate their state.
-    if type(store) is LocalStore and store.locations is None:
-        return store.within(AllowedPaths(root, allowed))
-    return store
 
 
 def _providers(schemes: Iterable[str]) -> dict[str, type[StoreProvider]]:

@@ -11,7 +11,6 @@ import pytest
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.stats.table_growth import SnapshotCache
 from tailerd.formats.versioned_source import VersionedSource
@@ -23,6 +22,7 @@ from tailerd.storage.metered import MeteredStore
 from tests.benchmarks.big_tables import WIDE_FIELDS, wide_table, write_large_commit
 from tests.benchmarks.measuring import RESET_PEAK, mebibytes, run_process
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 GIGABYTE = 10**9
 MIB = 2**20
@@ -231,7 +231,7 @@ IN_BOUNDED_MEMORY = f"""
     import asyncio, sys
     from tailerd.changefeed.limits import ReadLimit
     from tailerd.formats.delta.log.log_reader import LogReader
-    from tailerd.formats.delta.changes.log import open_source as open_delta
+    from tests.tables.opened import open_delta
     from tailerd.formats.versioned_source import VersionedSource
 
     def resident():

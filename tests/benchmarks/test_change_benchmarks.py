@@ -38,7 +38,7 @@ OURS = """
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.formats.base import OpenRequest
-    from tailerd.formats.delta.changes.log import open_source as open_delta
+    from tests.tables.opened import open_delta
 
     async def main():
         begin = time.perf_counter()

@@ -55,7 +55,7 @@ OURS = """
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.formats.base import OpenRequest
-    from tailerd.formats.delta.changes.log import open_source as open_delta
+    from tests.tables.opened import open_delta
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.pipeline.memory_budget import MemoryBudget
     table, mode, key, megabytes = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -72,7 +72,7 @@ OURS_ROWS = """
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream
     from tailerd.formats.base import OpenRequest
-    from tailerd.formats.delta.changes.log import open_source as open_delta
+    from tests.tables.opened import open_delta
 
     async def main():
         source = await open_delta(sys.argv[1], OpenRequest(changes=ChangeMode.CDF))

@@ -15,7 +15,7 @@ from tailerd.formats.delta.config import DeltaMaintenanceConfig
 from tailerd.formats.table_search import TableSearch, discover_tables
 from tailerd.registry import STORES_GROUP
 from tailerd.sinks.file.config import FileSinkConfig
-from tailerd.storage.stores import path_of
+from tailerd.storage.table_location import locate_table
 from tests.doubles.installed import installed
 
 TEMPLATE = {"from": "snapshot", "sink": {"kind": "file", "path": "/out/{name}"}}
@@ -120,7 +120,7 @@ def test_a_table_of_the_file_is_not_found_again(tmp_path: Path, start: str) -> N
     pattern = lake(tmp_path, "my orders", "other")
     name = "my%20orders" if ":" in start else "my orders"
     own: dict[str, Any] = {"path": f"{start}{tmp_path}/{name}", "sink": {"kind": "console"}}
-    assert (Path(path_of(own["path"])) / "_delta_log").is_dir()
+    assert (Path(locate_table(own["path"]).root) / "_delta_log").is_dir()
     discovery = discover_tables(config_of(pattern, tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine", "other"]
 

@@ -21,10 +21,9 @@ from tailerd.formats.delta.maintenance.policies import (
 )
 from tailerd.formats.detect import table_format
 from tailerd.formats.maintenance import DailyPause, EngineSettings, MaintenancePolicies
-from tailerd.formats.placement import TableLocation
 from tailerd.maintenance.settings import policies_of
 from tailerd.registry import FORMATS
-from tailerd.storage.local import LocalStore
+from tests.tables.opened import part_request
 
 
 def load(folder: Path, section: str) -> Config:
@@ -265,7 +264,7 @@ def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:
 def test_what_a_format_is_given_has_the_fields_of_its_section(tmp_path: Path, name: str) -> None:
     maintainer = table_format(name).maintainer
     assert maintainer is not None
-    location, wanted = TableLocation(store=LocalStore(), root=str(tmp_path), url=""), '{"bogus": 1}'
+    request, wanted = part_request(tmp_path, name), '{"bogus": 1}'
     with pytest.raises(ConfigError) as caught:
-        maintainer.open(location, MaintenancePolicies(jobs=wanted), clock=SystemClock())
+        maintainer.open(request, MaintenancePolicies(jobs=wanted), clock=SystemClock())
     assert told(name) in str(caught.value)

@@ -32,7 +32,6 @@ from tailerd.plugins import (
     Inspector,
     MissingVersionError,
     NotATableError,
-    ObjectStore,
     Offset,
     OpenRequest,
     OptionalParts,
@@ -40,13 +39,13 @@ from tailerd.plugins import (
     StepPlan,
     Stores,
     TableIdentity,
+    TableLocation,
     TableLog,
     TableRecreatedError,
     UsageError,
     Version,
     may_pass,
     open_log,
-    path_of,
     to_ms,
 )
 
@@ -212,14 +211,14 @@ class MemoryStep(StepPlan):
 class MemoryLog(TableLog):
     """The versions of one table; every poll reads the file again."""
 
-    def __init__(self, position: str, request: OpenRequest, store: ObjectStore, root: str) -> None:
-        self.name = position
+    def __init__(self, location: TableLocation, request: OpenRequest) -> None:
+        self.location = location
         self._task_rows = int(str(request.options.get("task_rows", TASK_ROWS)))
-        self._store, self._path = store, f"{root}/{FOLDER}/{FILE}"
+        self._path = f"{location.root}/{FOLDER}/{FILE}"
         self._table = MemoryTable("", {})
 
     async def refresh(self) -> Version:
-        self._table = MemoryTable.load((await self._store.get(self._path)).decode())
+        self._table = MemoryTable.load((await self.location.store.get(self._path)).decode())
         return Version(self._table.head)
 
     @property
@@ -330,20 +329,19 @@ class MemoryFormat(OptionalParts):
 
         return MemoryInspection
 
-    async def detect(self, store: ObjectStore, root: str) -> bool:
-        return [each async for each in store.list_from(f"{root}/{FOLDER}")] != []
+    async def detect(self, location: TableLocation) -> bool:
+        files = location.store.list_from(self.folder(location))
+        return [each async for each in files] != []
 
-    def folder(self, position: str) -> str:
-        return f"{path_of(position)}/{FOLDER}"
+    def folder(self, location: TableLocation) -> str:
+        return f"{location.root}/{FOLDER}"
 
-    def is_at(self, position: str) -> bool:
-        return Path(self.folder(position)).is_dir()
+    def is_at(self, location: TableLocation) -> bool:
+        return Path(self.folder(location)).is_dir()
 
-    async def open(self, position: str, request: OpenRequest) -> ChangeSource:
-        store, root = request.stores.locate(position)
-        if not await self.detect(store, root):
-            raise NotATableError(f"{position} holds no table of the tests.")
-        wrapped = request.wrap_store(store) if request.wrap_store else store
-        log = MemoryLog(position, request, wrapped, root)
+    async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
+        if not await self.detect(location):
+            raise NotATableError(f"{location.name} holds no table of the tests.")
+        log = MemoryLog(location, request)
         await log.refresh()
         return open_log(log, self.reader, request)

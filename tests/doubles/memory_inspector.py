@@ -9,7 +9,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tests.doubles.memory_format import FILE, FOLDER, SCHEMA, MemoryTable
 
 _GONE = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
@@ -18,8 +18,8 @@ _GONE = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 class MemoryInspection:
     """Looks at one table; every look reads the file again."""
 
-    def __init__(self, location: TableLocation) -> None:
-        self._location = location
+    def __init__(self, request: PartRequest) -> None:
+        self._location = request.location
 
     async def _table(self, version: Version | None) -> tuple[MemoryTable, Version]:
         body = await self._location.store.get(f"{self._location.root}/{FOLDER}/{FILE}")

@@ -18,6 +18,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.registry import FORMATS_GROUP
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.table_location import locate_table
 from tests.doubles.installed import installed
 from tests.doubles.memory_format import MemoryTable
 from tests.formats.tiledb import arrays
@@ -141,7 +142,7 @@ class WrittenKartothek:
     def _observed(self) -> Version:
         async def look() -> Version:
             request = OpenRequest(ledger=self.ledger)
-            source = await open_table(str(self.location), request, self.format)
+            source = await open_table(locate_table(str(self.location)), request, self.format)
             return source.version_before((await source.initial_offset("latest")).version)
 
         # Tests of coroutines have a loop of their own.

@@ -32,6 +32,7 @@ from tailerd.formats.detect import (
     table_format,
 )
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.formats.conftest import Table
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -39,7 +40,8 @@ ONE = ReadLimit(max_files=1, max_bytes=1)
 
 
 async def opened(table: Table, columns: Sequence[str] | None = None) -> ChangeSource:
-    return await open_table(str(table.location), OpenRequest(columns=columns, ledger=table.ledger))
+    request = OpenRequest(columns=columns, ledger=table.ledger)
+    return await open_table(locate_table(str(table.location)), request)
 
 
 async def groups(source: ChangeSource, start: Offset, end: Offset) -> list[TaskGroup]:
@@ -71,23 +73,24 @@ async def snapshot(source: ChangeSource, version: Version) -> Counter[int]:
 
 
 async def test_a_table_is_recognised_and_a_folder_without_one_is_not(table: Table) -> None:
-    store, root = Stores().locate(str(table.location))
-    assert not await table_format(table.format).detect(store, root)
+    location = locate_table(str(table.location))
+    assert not await table_format(table.format).detect(location)
     with pytest.raises(NotATableError):
-        await open_table(str(table.location), OpenRequest())
+        await open_table(location, OpenRequest())
     table.append([1])
-    assert await table_format(table.format).detect(store, root)
-    assert (await find_format(str(table.location), stores=Stores())).name == table.format
-    assert presumed_format(str(table.location)).name == table.format
+    assert await table_format(table.format).detect(location)
+    assert (await find_format(location)).name == table.format
+    assert presumed_format(location).name == table.format
 
 
 async def test_the_names_of_commits_are_told_from_others(table: Table) -> None:
     table.append([1])
     kind = table_format(table.format)
-    folder = commit_folder(str(table.location))
-    assert folder == kind.folder(str(table.location))
-    assert kind.is_at(str(table.location))
-    assert not kind.is_at(f"{table.location}/not there")
+    location = locate_table(str(table.location))
+    folder = commit_folder(location)
+    assert folder == kind.folder(location)
+    assert kind.is_at(location)
+    assert not kind.is_at(locate_table(f"{table.location}/not there"))
     store, _ = Stores().locate(str(table.location))
     names = [meta.name async for meta in store.list_from(folder)]
     commits = [name for name in names if kind.names.version_of(name) is not None]
@@ -330,4 +333,4 @@ async def test_an_option_that_the_format_does_not_have_is_refused(table: Table) 
     table.append([1])
     request = OpenRequest(options={"no_such_option": "1", "not_given": None})
     with pytest.raises(ConfigError, match=f"format {table.format}, which has no option"):
-        await open_table(str(table.location), request, table.format)
+        await open_table(locate_table(str(table.location)), request, table.format)

@@ -12,30 +12,26 @@ import pytest
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError, UnsupportedFeatureError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.detect import find_format, open_table, table_format
+from tailerd.formats.detect import open_table, table_format
 from tailerd.formats.inspection import TableInspection
 from tailerd.formats.maintenance import MaintenancePolicies
 from tailerd.formats.parts import make_demo_table, require_part
-from tailerd.formats.placement import table_location
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.cli.commands import Commands
 from tests.doubles.sim_clock import SimClock
 from tests.formats.conftest import Table, WrittenDelta, WrittenMemory
+from tests.tables.opened import part_request
 
 
 async def inspected(table: Table) -> TableInspection:
-    location, stores = str(table.location), Stores()
-    found = await find_format(location, stores=stores)
-    inspector = require_part(found.inspector, found.name, "inspection")
-    return inspector(
-        table_location(location, stores=stores, commits=found.folder(location), ledger=table.ledger)
-    )
+    inspector = require_part(table_format(table.format).inspector, table.format, "inspection")
+    return inspector(part_request(table.location, table.format, ledger=table.ledger))
 
 
 async def test_a_version_is_described_as_the_source_reads_it(table: Table) -> None:
     first = table.append([1, 2, 3])
     head = table.append([4])
-    source = await open_table(str(table.location), OpenRequest(ledger=table.ledger))
+    source = await open_table(locate_table(str(table.location)), OpenRequest(ledger=table.ledger))
     inspection = await inspected(table)
     newest = await inspection.describe()
     assert (newest.table_id, newest.version, newest.num_rows) == (source.table_id, head, 4)
@@ -74,9 +70,9 @@ async def test_figures_follow_the_commits_that_come(tmp_path: Path) -> None:
     table = WrittenDelta(tmp_path)
     table.append([1, 2])
     first = table.append([3])
-    source = await open_table(str(tmp_path), OpenRequest())
-    location = table_location(str(tmp_path), stores=Stores())
-    statistics = require_part(table_format("delta").statistics, "delta", "statistics")(location)
+    source = await open_table(locate_table(str(tmp_path)), OpenRequest())
+    request = part_request(tmp_path)
+    statistics = require_part(table_format("delta").statistics, "delta", "statistics")(request)
     begin = await source.offset_at(first)
     await statistics.open(0.0, first=begin, next_up=begin)
     head = table.append([4])
@@ -101,8 +97,8 @@ async def test_what_is_due_is_done_once(tmp_path: Path) -> None:
     for n in range(12):
         table.append([n])
     maintainer = require_part(table_format("delta").maintainer, "delta", "maintenance")
-    location = table_location(str(tmp_path), stores=Stores())
-    work = maintainer.open(location, MaintenancePolicies(), clock=SimClock())
+    request = part_request(tmp_path)
+    work = maintainer.open(request, MaintenancePolicies(), clock=SimClock())
     assessment = await work.assessment()
     due = [each for each in assessment.decisions if each.is_due]
     assert due

@@ -14,7 +14,7 @@ from tailerd.errors import CorruptLogError
 from tailerd.formats import versioned_source
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.versioned_source import VersionedSource
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.doubles.memory_format import MemoryLog, MemoryReader, MemoryStep, MemoryTable
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -38,8 +38,7 @@ async def opened(
         table.commit(*((ChangeType.INSERT.value, number + n, "x") for n in range(rows)))
         number += rows
     table.save(location)
-    store, root = Stores().locate(str(location))
-    found = log(str(location), OpenRequest(), store, root)
+    found = log(locate_table(str(location)), OpenRequest())
     await found.refresh()
     return VersionedSource(found, MemoryReader(), OpenRequest())
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from tailerd.formats.detect import presumed_format
+from tailerd.storage.table_location import locate_table
 from tailerd.watchers.base import Names
 from tailerd.watchers.inotify import InotifyWatcher
 from tailerd.watchers.local import FileWatcher, LocalWatcher
@@ -24,8 +25,8 @@ WATCHERS: dict[str, Make] = {
 @pytest.mark.parametrize("make", WATCHERS.values(), ids=WATCHERS)
 async def test_a_commit_is_hinted_whatever_its_name(table: Table, make: Make) -> None:
     table.append([1])
-    found = presumed_format(str(table.location))
-    folder = found.folder(str(table.location))
+    found = presumed_format(locate_table(str(table.location)))
+    folder = found.folder(locate_table(str(table.location)))
     watcher = make([folder], {folder: found.names.version_of})
     async with aclosing(watcher.events()) as events, asyncio.timeout(20):
         assert (await anext(events)).folder == folder, "it is watched now"

@@ -25,7 +25,6 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import TailerdError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.kafka.config import KafkaSinkConfig
@@ -33,6 +32,7 @@ from tailerd.sinks.kafka.record_batches.record_batch import record_batches
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.record_formats import record_format
 from tests.archives import unpack
+from tests.tables.opened import open_delta
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path(__file__).with_name("digests.json")

@@ -14,9 +14,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.errors import TableError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tests.golden.scoring import failures
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.golden
 

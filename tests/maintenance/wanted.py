@@ -8,10 +8,11 @@ from tailerd.formats.delta.maintenance.maintainer import DeltaMaintainer
 from tailerd.formats.delta.maintenance.policies import Policies
 from tailerd.formats.delta.stats.table_growth import open_growth
 from tailerd.formats.maintenance import MaintenancePolicies
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.maintenance.opening import MaintainedTable
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation
 
 
 def wanted(policies: Policies) -> MaintenancePolicies:
@@ -47,9 +48,10 @@ def wanted(policies: Policies) -> MaintenancePolicies:
 def maintained(store: ObjectStore, root: str) -> MaintainedTable:
     """Return a Delta table in any store, as it is found where it is maintained."""
     return MaintainedTable(
-        location=TableLocation(store=store, root=root, url=root),
+        request=PartRequest(
+            location=TableLocation(store=store, root=root, url=root, name=root, stores=Stores())
+        ),
         format="delta",
         maintainer=DeltaMaintainer(),
         statistics=open_growth,
-        stores=Stores(),
     )

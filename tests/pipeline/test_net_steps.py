@@ -13,7 +13,6 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import SinkError
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.pipeline.policies import OnGap
 from tailerd.sinks.base import Delivery
@@ -22,6 +21,7 @@ from tailerd.telemetry import events
 from tests.doubles.owned_state import owned_scratch, scratch_in
 from tests.pipeline.runs import Run
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 Change = tuple[str, int, str]
 

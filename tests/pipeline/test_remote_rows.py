@@ -17,7 +17,6 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import EngineError, SinkError, TailerdError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.pipeline import Pipeline
@@ -35,6 +34,7 @@ from tests.doubles.sim_clock import SimClock
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.property.key_histories import FIELDS
 from tests.tables.builder import CDF, TableBuilder
+from tests.tables.opened import open_delta
 
 VECTORS = ["deletionVectors"]
 Change = tuple[str, int, str]

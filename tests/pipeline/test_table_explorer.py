@@ -11,27 +11,25 @@ from tailerd.errors import ExplorerBusyError, MissingVersionError, TailerdError,
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.parts import require_part
-from tailerd.formats.placement import table_location
 from tailerd.pipeline import table_explorer
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import part_request
 
 
 def explorer(table: Path, *, mask: tuple[str, ...] = (), rows: bool = True) -> TableExplorer:
     """Return what looks into one table, whatever its name."""
 
     async def source(_: str) -> ChangeSource:
-        return await open_table(str(table), OpenRequest(identity=["id"]))
+        return await open_table(locate_table(str(table)), OpenRequest(identity=["id"]))
 
     async def log(_: str) -> OpenedLog:
-        found = await find_format(str(table), stores=Stores())
+        found = await find_format(locate_table(str(table)))
         notes: list[str] = []
-        location = table_location(
-            str(table), stores=Stores(), warn=lambda error: notes.append(str(error))
-        )
+        request = part_request(table, warn=lambda error: notes.append(str(error)))
         inspector = require_part(found.inspector, found.name, "inspection")
-        return OpenedLog(inspection=inspector(location), notes=notes)
+        return OpenedLog(inspection=inspector(request), notes=notes)
 
     return TableExplorer(open_source=source, open_log=log, mask=mask, is_showing_rows=rows)
 

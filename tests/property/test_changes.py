@@ -17,9 +17,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.naive_log import Action
+from tests.tables.opened import open_delta
 
 Rows = Counter[tuple[int, str]]
 

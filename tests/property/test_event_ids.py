@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.records.base import FormatOptions
 from tailerd.records.event_ids import ID_HEADER
 from tailerd.sinks.record_formats import TableRecords
 from tests.property.test_exact_changes import KEYED, History
+from tests.tables.opened import open_delta
 
 Event = tuple[str, bytes | None, bytes | None]
 

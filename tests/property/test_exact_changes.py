@@ -24,7 +24,6 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.rows.random_tables import (
     Model,
     RandomTable,
@@ -37,6 +36,7 @@ from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import EVERYTHING, batches_of
 from tests.tables.naive_log import Action
+from tests.tables.opened import open_delta
 
 _DELTA_TYPES: dict[pa.DataType, str] = {
     **{kind: name for name, kind in delta_schema._ARROW.items()},

@@ -21,7 +21,6 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats import versioned_source
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.log import open_delta_log
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 from tailerd.formats.versioned_source import ComparingSource, VersionedSource
 from tailerd.pipeline import change_runs
@@ -34,6 +33,7 @@ from tailerd.sinks.base import Keyed
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
+from tailerd.storage.table_location import locate_table
 from tailerd.telemetry import Telemetry
 from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.memory_stores import MemoryOffsetStore
@@ -46,6 +46,7 @@ from tests.property.key_histories import (
     pairs_of,
     rows_that_are_there,
 )
+from tests.tables.opened import open_delta
 
 KEY = ("id",)
 TINY, ROOMY = 1, 1 << 20
@@ -177,7 +178,7 @@ def test_a_commit_of_one_batch_is_read_once_and_given_as_it_is(
             return super().read_run(tasks, limit)
 
     async def read() -> list[ChangeBatch]:
-        log = await open_delta_log(str(tmp_path), OpenRequest())
+        log = await open_delta_log(locate_table(str(tmp_path)), OpenRequest())
         source = Counting(log, log, DeltaTaskReader(), OpenRequest())
         start, end = await source.initial_offset("1"), await source.initial_offset("latest")
         stream = ChangeStream(source, start, end, limit=BatchLimit(max_bytes=max_bytes), key=KEY)

@@ -14,7 +14,6 @@ import pytest
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import ConfigError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
 from tailerd.records.base import FormatOptions
@@ -24,6 +23,7 @@ from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
 from tests.doubles.pickled_runner import PickledRunner
 from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there
+from tests.tables.opened import open_delta
 
 PRE, POST = "update_preimage", "update_postimage"
 # One row moves from b to a, and another, whose key is the same, from a to c.

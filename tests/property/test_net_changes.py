@@ -16,12 +16,12 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.property.test_exact_changes import KEYED, History, check_pairs, multiset
 from tests.rows.random_tables import RandomTable, tables
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
 from tests.tables.feed import EVERYTHING, batches_of
+from tests.tables.opened import open_delta
 
 
 async def net(

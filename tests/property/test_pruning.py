@@ -28,11 +28,11 @@ from pyspark.sql.datasource import (
 
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.spark.change_range import UNLIMITED, tasks_between
 from tailerd.spark.datasource import column_filters, first_version, last_version, may_match
 from tests.tables.builder import CDF, TableBuilder
+from tests.tables.opened import open_delta
 
 FIELDS = [("id", "long"), ("p", "string"), ("n", "integer"), ("day", "date"), ("d", "decimal(5,2)")]
 DAY = dt.date(2024, 2, 28)

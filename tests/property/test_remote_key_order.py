@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats import versioned_source
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
@@ -36,6 +35,7 @@ from tests.property.key_histories import (
     rows_that_are_there,
 )
 from tests.tables.builder import CDF, TableBuilder
+from tests.tables.opened import open_delta
 
 KEY = ("id",)
 TINY, ROOMY = 1, 1 << 20

@@ -21,6 +21,7 @@ from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget
 from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.policies import OnGap
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tailerd.telemetry import Telemetry
 from tailerd.telemetry.events import Event
 from tailerd.watchers.poll import PollWatcher
@@ -166,11 +167,11 @@ class Process:
             if world.doom == "refused":
                 raise AccessDeniedError("This table is not for you.")
             request = OpenRequest(
-                stores=simulation.stores,
                 wrap_store=lambda _: StoreLink(simulation.store, chaos, life),
                 clock=simulation.clock,
             )
-            log = await open_delta_log(world.table.location, request)
+            location = locate_table(world.table.location, stores=simulation.stores)
+            log = await open_delta_log(location.wrapped(request.wrap_store), request)
             return simulation.settings.source_class(log, log, DeltaTaskReader(), request)
 
         offsets = OffsetLink(world.offsets, chaos, life)

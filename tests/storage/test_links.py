@@ -17,7 +17,7 @@ from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, Checksu
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.local import LocalStore
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.cli.commands import Commands
 from tests.doubles.sim_clock import SimClock
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
@@ -165,7 +165,8 @@ async def test_a_folder_that_becomes_a_link_at_the_last_moment_is_not_followed(
         (folder / name / "file").write_bytes(b"kept")
     (orders / name).rename(tmp_path / "away")
     (orders / name).symlink_to(other / name)
-    store, root = Stores().locate_table(str(orders))
+    location = locate_table(str(orders))
+    store, root = location.store, location.root
     assert isinstance(store, LocalStore)
     path = f"{root}/{name}/file"
     with pytest.raises(LinkInPathError):
@@ -188,7 +189,8 @@ async def test_a_lease_is_not_taken_behind_a_link(tmp_path: Path) -> None:
     orders.mkdir()
     other.mkdir()
     (orders / "_tailerd").symlink_to(other)
-    lease = Lease(*Stores().locate_table(str(orders)), clock=clock())
+    location = locate_table(str(orders))
+    lease = Lease(location.store, location.root, clock=clock())
     with pytest.raises(LinkInPathError):
         await lease.acquire()
     assert contents(other) == {}
@@ -199,7 +201,8 @@ async def test_a_hint_that_is_a_link_is_replaced_and_not_written_through(tmp_pat
     target = tmp_path / "target.json"
     target.write_text("{}")
     (table.log / "_last_checkpoint").symlink_to(target)
-    store, root = Stores().locate_table(str(table.folder))
+    location = locate_table(str(table.folder))
+    store, root = location.store, location.root
     await store.put(f"{root}/_delta_log/_last_checkpoint", b"new")
     assert target.read_text() == "{}"
     assert (table.log / "_last_checkpoint").read_bytes() == b"new"

@@ -12,9 +12,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.versioned_source import VersionedSource
+from tests.tables.opened import open_delta
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 COMMIT_BY_COMMIT = [mode for mode in ChangeMode if mode is not ChangeMode.NET]
@@ -94,7 +94,8 @@ async def steps(
     async def opened() -> VersionedSource:
         return await open_delta(
             str(folder),
-            OpenRequest(changes=mode, columns=columns, allowed_paths=allowed),
+            OpenRequest(changes=mode, columns=columns),
+            allowed=allowed,
             zone=PartitionZone(str(folder), zone),
         )
 

@@ -16,8 +16,7 @@ from tailerd.formats.inspection import Inspector
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
-from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import path_of
+from tailerd.storage.table_location import TableLocation
 
 if TYPE_CHECKING:
     # Processes that read rows must not load the configuration models.
@@ -82,29 +81,29 @@ class DeltaFormat(OptionalParts):
 
         return DEMO
 
-    async def detect(self, store: ObjectStore, root: str) -> bool:
+    async def detect(self, location: TableLocation) -> bool:
         """Return whether there is a non-empty log."""
         try:
-            async for _ in store.list_from(f"{root}/{LOG_FOLDER}", ""):
+            async for _ in location.store.list_from(f"{location.root}/{LOG_FOLDER}", ""):
                 return True
         except FileMissingError:
             pass
         return False
 
-    def folder(self, location: str) -> str:
+    def folder(self, location: TableLocation) -> str:
         """Return the folder of a table's log."""
-        return f"{path_of(location)}/{LOG_FOLDER}"
+        return f"{location.root}/{LOG_FOLDER}"
 
-    def is_at(self, location: str) -> bool:
+    def is_at(self, location: TableLocation) -> bool:
         """Return whether there is a log folder."""
         return Path(self.folder(location)).is_dir()
 
-    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
         """Open a table at its newest version.
 
         Raises:
             NotATableError, TableError: The table cannot be read.
-            ConfigError: No store serves this location, or there is no zone of that name.
+            ConfigError: There is no zone of that name.
         """
         from tailerd.formats.delta.changes.log import open_source
         from tailerd.formats.delta.changes.partition_zone import PartitionZone
@@ -116,5 +115,5 @@ class DeltaFormat(OptionalParts):
             location,
             request,
             spool=None if request.scratch is None else Spool(request.scratch),
-            zone=PartitionZone(location, zone_text, request.on_warning),
+            zone=PartitionZone(location.name, zone_text, request.on_warning),
         )

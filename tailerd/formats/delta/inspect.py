@@ -20,7 +20,7 @@ from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.schema import column_texts, parse_schema, schema_json
 from tailerd.formats.delta.protocol.snapshot import Snapshot, TableState
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 
 
 class DeltaInspection:
@@ -30,9 +30,10 @@ class DeltaInspection:
         location: Where it is; if it is strict, a version checksum mismatch is an error.
     """
 
-    def __init__(self, location: TableLocation) -> None:
-        self._location = location
-        on_mismatch = None if location.is_strict else location.warn
+    def __init__(self, request: PartRequest) -> None:
+        self._request = request
+        on_mismatch = None if request.is_strict else request.warn
+        location = request.location
         self._reader = LogReader(location.store, location.root, on_mismatch=on_mismatch)
 
     async def version_at(self, timestamp: str) -> Version:
@@ -129,7 +130,7 @@ class DeltaInspection:
             snapshot.state.check_rows()
         except UnsupportedFeatureError as error:
             # The log can be shown although the rows cannot be read.
-            self._location.warn(error)
+            self._request.warn(error)
         return snapshot
 
     async def _timestamp_ms(self, snapshot: Snapshot) -> int | None:
@@ -163,7 +164,7 @@ class DeltaInspection:
                 if first == wanted + 1
                 else f"Versions {wanted} to {first - 1} are"
             )
-            self._location.warn(
+            self._request.warn(
                 MissingVersionError(
                     f"{are} left out, because the log before was cleaned up: the first version"
                     f" that can be rebuilt is {first}."

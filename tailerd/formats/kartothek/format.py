@@ -23,8 +23,7 @@ from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
-from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import path_of
+from tailerd.storage.table_location import TableLocation
 
 if TYPE_CHECKING:
     from tailerd.formats.kartothek.reader import KartothekTaskReader
@@ -87,22 +86,21 @@ class KartothekFormat(OptionalParts):
 
         return DEMO
 
-    async def detect(self, store: ObjectStore, root: str) -> bool:
+    async def detect(self, location: TableLocation) -> bool:
         """Return whether there is the metadata file of a dataset for this location."""
-        return await find_dataset(store, root) is not None
+        return await find_dataset(location.store, location.root) is not None
 
-    def folder(self, location: str) -> str:
+    def folder(self, location: TableLocation) -> str:
         """Return the folder of the dataset's metadata file."""
-        path = path_of(location)
-        found = addresses(path)
+        found = addresses(location.root)
         here = next(filter(_is_here, found), None)
-        return here.folder if here else found[0].folder if found else path
+        return here.folder if here else found[0].folder if found else location.root
 
-    def is_at(self, location: str) -> bool:
+    def is_at(self, location: TableLocation) -> bool:
         """Return whether there is a dataset at a local location; blocking."""
-        return any(map(_is_here, addresses(path_of(location))))
+        return any(map(_is_here, addresses(location.root)))
 
-    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
         """Open a table of a dataset; see `log.open_source`."""
         from tailerd.formats.kartothek.log import open_source
 

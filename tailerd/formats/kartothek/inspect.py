@@ -16,7 +16,7 @@ from tailerd.formats.kartothek.file_rows import MAX_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
 from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, printable
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.state.ledger import open_ledger
 
@@ -32,8 +32,8 @@ class _Opened:
 class KartothekInspection:
     """Inspects one table of a dataset; read-only, also for the ledger."""
 
-    def __init__(self, location: TableLocation) -> None:
-        self._location = location
+    def __init__(self, request: PartRequest) -> None:
+        self._request, self._location = request, request.location
         self._opened: _Opened | None = None
 
     async def _open(self) -> _Opened:
@@ -41,12 +41,15 @@ class KartothekInspection:
             address = await find_dataset(self._location.store, self._location.root)
             if address is None:
                 raise NotATableError(f"There is no dataset at {self._location.url}.")
-            location = self._location
             wanted = (
-                None if location.ledger is None else replace(location.ledger, is_read_only=True)
+                None
+                if self._request.ledger is None
+                else replace(self._request.ledger, is_read_only=True)
             )
-            ledger = open_ledger(wanted, location.stores)
-            history = await DatasetHistory.open(location.store, address, ledger, location.url)
+            ledger = open_ledger(wanted, self._location.stores)
+            history = await DatasetHistory.open(
+                self._location.store, address, ledger, self._location.url
+            )
             self._opened = _Opened(address, history)
         return self._opened
 

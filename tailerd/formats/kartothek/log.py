@@ -45,16 +45,14 @@ from tailerd.formats.plain_schema import decode_schema, require_columns
 from tailerd.formats.table_log import (
     ListedStep,
     PlanCache,
-    SourceLocation,
     TableLog,
     ahead_bytes,
     no_commit_since,
-    source_location,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
 from tailerd.state.ledger import open_ledger
-from tailerd.storage.base import ObjectStore
+from tailerd.storage.table_location import TableLocation
 
 _REFUSED = {
     ChangeMode.CDF: "which has no change data feed",
@@ -120,14 +118,12 @@ class KartothekLog(ConsecutiveVersions, TableLog):
 
     def __init__(
         self,
-        name: str,
+        location: TableLocation,
         address: DatasetAddress,
         history: DatasetHistory,
         request: OpenRequest,
-        at: SourceLocation,
     ) -> None:
-        self.name = name
-        self.links = at.links
+        self.location = location
         self.address = address
         self._history = history
         self._identity = tuple(request.identity)
@@ -135,8 +131,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
         if request.changes is ChangeMode.AUTO:
             self._comparison = Comparison.ALL if self._identity else Comparison.PARTITIONS
         self._table_id = history.newest.table_id
-        self._store = request.stores.locate(name)[0]
-        self.run_bytes = ahead_bytes(self._store)
+        self.run_bytes = ahead_bytes(location)
         self._plans: PlanCache[KartothekStep] = PlanCache()
 
     @property
@@ -360,7 +355,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
         )
 
     def _url(self, key: str) -> str:
-        return self._store.url_of(self.address.path(key))
+        return self.location.store.url_of(self.address.path(key))
 
     def _location(self, key: str) -> str:
         """Return where a file's rows are read: its link, if it has one."""
@@ -416,7 +411,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
 
 
 async def open_source(
-    location: str, request: OpenRequest, reader: KartothekTaskReader
+    location: TableLocation, request: OpenRequest, reader: KartothekTaskReader
 ) -> VersionedSource:
     """Open a table of a dataset at its current state.
 
@@ -428,29 +423,27 @@ async def open_source(
     """
     if (why := _REFUSED.get(request.changes)) is not None:
         raise UnsupportedFeatureError(
-            f"{location} is a Kartothek dataset, {why}.", remedy="Leave `changes` out."
+            f"{location.name} is a Kartothek dataset, {why}.", remedy="Leave `changes` out."
         )
-    located, root = request.stores.locate(location)
-    ledger = open_ledger(request.ledger, request.stores)
-    address = await find_dataset(located, root)
+    ledger = open_ledger(request.ledger, location.stores)
+    address = await find_dataset(location.store, location.root)
     if address is None:
         if await ledger.numbers():
             await ledger.mark_dropped()
         raise NotATableError(
-            f"There is no dataset at {location}: no file UUID.by-dataset-metadata.json or"
+            f"There is no dataset at {location.name}: no file UUID.by-dataset-metadata.json or"
             " .msgpack.zstd next to it.",
             remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
         )
-    at = source_location(location, request, address.folder)
-    spool = _open_spool(request, address, located, location)
+    spool = _open_spool(request, address, location)
     history = await DatasetHistory.open(
-        at.store, address, ledger, location, spool, request.memory_bytes
+        location.store, address, ledger, location.name, spool, request.memory_bytes
     )
-    return open_log(KartothekLog(location, address, history, request, at), reader, request)
+    return open_log(KartothekLog(location, address, history, request), reader, request)
 
 
 def _open_spool(
-    request: OpenRequest, address: DatasetAddress, store: ObjectStore, location: str
+    request: OpenRequest, address: DatasetAddress, location: TableLocation
 ) -> FileSpool | None:
     """Return the file spool for the option `spool`, below the ledger; None if not set.
 
@@ -462,12 +455,12 @@ def _open_spool(
         return None
     if requested != "link":
         raise ConfigError(
-            f"The option spool of {location} is {requested!r}.", remedy="Say `spool: link`."
+            f"The option spool of {location.name} is {requested!r}.", remedy="Say `spool: link`."
         )
-    if ledger is None or not store.is_local_folder or "://" in ledger.location:
+    if ledger is None or not location.is_local or "://" in ledger.location:
         raise ConfigError(
-            f"The files of {location} cannot be linked: that needs the dataset and its ledger on"
-            " one disk of this machine.",
+            f"The files of {location.name} cannot be linked: that needs the dataset and its ledger"
+            " on one disk of this machine.",
             remedy="Keep the state in a folder there, or leave the option `spool` out.",
         )
     return FileSpool(address.folder, Path(ledger.location) / "files")

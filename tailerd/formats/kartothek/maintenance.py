@@ -26,7 +26,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.base import FileMeta, ListsFolders, delete_all
 
@@ -50,9 +50,9 @@ class DatasetMaintenance(OneProcessMaintenance):
     """Maintains one dataset; see `formats.maintenance.TableMaintenance`."""
 
     def __init__(
-        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, request: PartRequest, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        super().__init__(location, policies, clock, floor)
+        super().__init__(request, policies, clock, floor)
         policies.jobs_as(_NoJobs, FORMAT)
         older = policies.cleanup.older_than_seconds or 0.0
         self._grace_seconds = max(GRACE_SECONDS, older)
@@ -155,7 +155,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         paths: set[str] = set()
         numbers: set[int] = set()
         table_id = ""
-        for wanted in self._location.ledgers:
+        for wanted in self._request.ledgers:
             ledger = open_ledger(wanted, self._location.stores)
             for number in await ledger.numbers():
                 entry = await ledger.load(number)
@@ -194,6 +194,7 @@ class DatasetMaintenance(OneProcessMaintenance):
             left += [f"{path}/{name}" for name in names if name != _OWN_FOLDER]
 
     async def _folders(self, path: str) -> list[str]:
+        # Its own may be wrapped.
         store = self._location.stores.locate(self._location.url)[0]
         if store.is_local_folder:
             return await asyncio.to_thread(_local_folders, path)

@@ -14,7 +14,7 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, FileSizes, find_da
 from tailerd.formats.kartothek.file_rows import count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedCommit, ObservedState
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.formats.statistics import (
     Columns,
@@ -30,11 +30,11 @@ from tailerd.state.ledger import Ledger, open_ledger
 class KartothekStatistics(CommitStatistics):
     """Follows one table of a dataset; see `formats.statistics.TableStatistics`."""
 
-    def __init__(self, location: TableLocation) -> None:
+    def __init__(self, request: PartRequest) -> None:
         super().__init__()
-        self._location = location
-        wanted = None if location.ledger is None else replace(location.ledger, is_read_only=True)
-        self._ledger: Ledger = open_ledger(wanted, location.stores)
+        self._location = request.location
+        wanted = None if request.ledger is None else replace(request.ledger, is_read_only=True)
+        self._ledger: Ledger = open_ledger(wanted, request.location.stores)
         self._address: DatasetAddress | None = None
         self._state: ObservedState | None = None
         self._sizes: dict[str, int] = {}

@@ -14,8 +14,7 @@ from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
 from tailerd.formats.statistics import Statistics
-from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import path_of
+from tailerd.storage.table_location import TableLocation
 
 if TYPE_CHECKING:
     from tailerd.config.maintenance import MaintenanceConfig
@@ -73,25 +72,25 @@ class LanceFormat(OptionalParts):
 
         return DEMO
 
-    async def detect(self, store: ObjectStore, root: str) -> bool:
+    async def detect(self, location: TableLocation) -> bool:
         """Return whether there is a manifest of a table."""
-        async for file in store.list_from(f"{root}/{VERSIONS_FOLDER}"):
+        async for file in location.store.list_from(f"{location.root}/{VERSIONS_FOLDER}"):
             if version_of(file.name) is not None:
                 return True
         return False
 
-    def folder(self, location: str) -> str:
+    def folder(self, location: TableLocation) -> str:
         """Return the folder of a table's manifests."""
-        return f"{path_of(location)}/{VERSIONS_FOLDER}"
+        return f"{location.root}/{VERSIONS_FOLDER}"
 
-    def is_at(self, location: str) -> bool:
+    def is_at(self, location: TableLocation) -> bool:
         """Return whether there is a folder with a manifest; blocking."""
         folder = Path(self.folder(location))
         if not folder.is_dir():
             return False
         return any(version_of(path.name) is not None for path in folder.iterdir())
 
-    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
         """Open a table; see `log.open_source`."""
         from tailerd.formats.lance.log import open_source
 

@@ -19,7 +19,7 @@ from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.protocol.transactions import Operation
 from tailerd.formats.lance.version_log import VersionLog, staged_warning
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.state.ledger import open_ledger
 
 _FILES_AT_ONCE = 500
@@ -38,15 +38,16 @@ class Totals:
 class LanceInspection:
     """Inspects one table; read-only."""
 
-    def __init__(self, location: TableLocation) -> None:
-        self._location = location
+    def __init__(self, request: PartRequest) -> None:
+        self._request, self._location = request, request.location
+        location = request.location
         self._log = VersionLog(location.store, location.root, location.url)
 
     async def _manifest(self, version: Version | None) -> Manifest:
         if not self._log.versions:
             await self._log.look()
             if self._log.staged is not None:
-                self._location.warn(staged_warning(self._log, self._location.url))
+                self._request.warn(staged_warning(self._log, self._location.url))
         wanted = self._log.head if version is None else version
         return await self._log.manifest(wanted, lambda: "or never existed")
 
@@ -77,7 +78,7 @@ class LanceInspection:
         manifest = await self._manifest(version)
         columns = tuple(_describe_column(each) for each in self._log.columns(manifest))
         totals = totals_of(map(manifest.parse, manifest.fragments))
-        ledger = open_ledger(self._location.ledger, self._location.stores)
+        ledger = open_ledger(self._request.ledger, self._location.stores)
         origin = await TableOrigin.open(self._log, ledger)
         facts = {
             "num_fragments": len(manifest.fragments),

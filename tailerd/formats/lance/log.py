@@ -37,12 +37,11 @@ from tailerd.formats.table_log import (
     PlanCache,
     TableLog,
     no_commit_since,
-    source_location,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
 from tailerd.state.ledger import open_ledger
-from tailerd.storage.links import AllowedPaths
+from tailerd.storage.table_location import TableLocation
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -87,16 +86,14 @@ class LanceLog(LanceVersions, TableLog):
 
     def __init__(
         self,
-        name: str,
+        location: TableLocation,
         versions: VersionLog,
         origin: TableOrigin,
         planner: LancePlanner,
         *,
         comparison: Comparison,
-        links: AllowedPaths | None,
     ) -> None:
-        self.name = name
-        self.links = links
+        self.location = location
         self._versions = versions
         self._origin = origin
         self._planner = planner
@@ -382,41 +379,38 @@ class LanceLog(LanceVersions, TableLog):
 
 
 async def open_source(
-    location: str, request: OpenRequest, reader: LanceTaskReader
+    location: TableLocation, request: OpenRequest, reader: LanceTaskReader
 ) -> VersionedSource:
     """Open a table at its newest version.
 
     Raises:
         NotATableError, TableError: It cannot be read.
         UnsupportedFeatureError: Change files are requested, or the location is a branch.
-        ConfigError: No store serves this location.
     """
     if request.changes is ChangeMode.CDF:
         raise UnsupportedFeatureError(
-            f"{location} is a Lance table, which has no change data feed.",
+            f"{location.name} is a Lance table, which has no change data feed.",
             remedy="Leave `changes` out.",
         )
-    at = source_location(location, request)
-    _refuse_branch(at.root, location)
-    versions = VersionLog(at.store, at.root, location, clock=request.clock)
+    _refuse_branch(location)
+    versions = VersionLog(location.store, location.root, location.name, clock=request.clock)
     await versions.look()
     if versions.staged is not None and request.on_warning is not None:
-        request.on_warning(staged_warning(versions, location))
+        request.on_warning(staged_warning(versions, location.name))
     head = await versions.manifest(versions.head, lambda: "which was the newest")
     columns_schema(versions.columns(head), request.columns)
     log = LanceLog(
         location,
         versions,
-        await TableOrigin.open(versions, open_ledger(request.ledger, request.stores)),
+        await TableOrigin.open(versions, open_ledger(request.ledger, location.stores)),
         LancePlanner(
             versions,
-            TableFiles(location, at.url, request.stores, at.allowed),
-            at.url,
+            TableFiles(location),
+            location.url,
             columns=request.columns,
             key=request.identity,
         ),
         comparison=_comparison(request),
-        links=at.links,
     )
     return open_log(log, reader, request)
 
@@ -427,12 +421,12 @@ def _comparison(request: OpenRequest) -> Comparison:
     return Comparison.KEY if request.identity else Comparison.ROW_IDS
 
 
-def _refuse_branch(root: str, location: str) -> None:
-    if "/tree/" in root:
-        table, _, branch = root.rpartition("/tree/")
+def _refuse_branch(location: TableLocation) -> None:
+    if "/tree/" in location.root:
+        table, _, branch = location.root.rpartition("/tree/")
         raise UnsupportedFeatureError(
-            f"{location} is the branch {branch!r} of the table {table}, and branches are not read"
-            " in this release.",
+            f"{location.name} is the branch {branch!r} of the table {table}, and branches are not"
+            " read in this release.",
             remedy="Name the table's own folder; or clone the branch to a table of its own.",
         )
 

@@ -34,7 +34,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.state.ledger import LedgerLocation, open_ledger
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ class LanceMaintenance(OneProcessMaintenance):
     """Maintains one table; see `formats.maintenance.TableMaintenance`."""
 
     def __init__(
-        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, request: PartRequest, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        super().__init__(location, policies, clock, floor)
+        super().__init__(request, policies, clock, floor)
+        location = request.location
         self._log = VersionLog(location.store, location.root, location.url, clock=clock)
         self._jobs = policies.jobs_as(LancePolicies, FORMAT)
 
@@ -134,7 +135,7 @@ class LanceMaintenance(OneProcessMaintenance):
 
     async def _table_id(self) -> str:
         """Return the id under which pipelines know the table, if one of their ledgers has it."""
-        ledgers: tuple[LedgerLocation | None, ...] = self._location.ledgers or (None,)
+        ledgers: tuple[LedgerLocation | None, ...] = self._request.ledgers or (None,)
         ids = []
         for wanted in ledgers:
             ledger = open_ledger(wanted, self._location.stores)

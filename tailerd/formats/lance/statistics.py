@@ -11,7 +11,7 @@ from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import VersionLog
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.statistics import (
     Columns,
     CommitFacts,
@@ -29,9 +29,10 @@ _MAX_PENDING = 10_000
 class LanceStatistics(CommitStatistics):
     """Follows one table; see `formats.statistics.TableStatistics`."""
 
-    def __init__(self, location: TableLocation) -> None:
+    def __init__(self, request: PartRequest) -> None:
         super().__init__()
-        self._location = location
+        self._request, self._location = request, request.location
+        location = request.location
         self._log = VersionLog(location.store, location.root, location.url)
         self._table_id = ""
         self._manifest: Manifest | None = None
@@ -70,7 +71,7 @@ class LanceStatistics(CommitStatistics):
             TableError, StorageError, OffsetError: It cannot be read.
         """
         await self._log.look()
-        ledger = open_ledger(self._location.ledger, self._location.stores)
+        ledger = open_ledger(self._request.ledger, self._location.stores)
         self._table_id = (await TableOrigin.open(self._log, ledger)).table_id
         head = self._log.head
         begin = first if first is not None else next_up

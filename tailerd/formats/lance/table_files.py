@@ -23,7 +23,8 @@ from tailerd.formats.lance.protocol.fragments import (
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import missing_version
 from tailerd.rows.hash_kernels import Rows
-from tailerd.storage.stores import Stores, normal_url
+from tailerd.storage.stores import normal_url
+from tailerd.storage.table_location import TableLocation
 
 _AT_ONCE = 32
 
@@ -32,16 +33,14 @@ class TableFiles:
     """Resolves and reads the files that manifests of one table reference.
 
     Args:
-        name: The table's location, for errors.
-        url: Its folder.
-        allowed: Further locations for files, as returned by `allowed_locations`.
+        location: The table.
     """
 
-    def __init__(self, name: str, url: str, stores: Stores, allowed: Sequence[str]) -> None:
-        self._name = name
-        self._url = url.rstrip("/")
-        self._stores = stores
-        self._allowed = tuple(allowed)
+    def __init__(self, location: TableLocation) -> None:
+        self._name = location.name
+        self._url = location.url.rstrip("/")
+        self._stores = location.stores
+        self._allowed = location.allowed
 
     def data_url(self, manifest: Manifest, file: LanceFile) -> str:
         """Return where a data file is.

@@ -22,8 +22,7 @@ from tailerd.formats.tiledb.protocol.names import (
     commit_file,
 )
 from tailerd.formats.tiledb.scan import FORMAT
-from tailerd.storage.base import ObjectStore
-from tailerd.storage.stores import path_of
+from tailerd.storage.table_location import TableLocation
 
 if TYPE_CHECKING:
     from tailerd.config.maintenance import MaintenanceConfig
@@ -89,24 +88,25 @@ class TileDBFormat(OptionalParts):
 
         return DEMO
 
-    async def detect(self, store: ObjectStore, root: str) -> bool:
+    async def detect(self, location: TableLocation) -> bool:
         """Return whether there is an array, or a group of arrays, at a location."""
+        store, root = location.store, location.root
         return await is_array(store, root) or await is_group(store, root)
 
-    async def is_group(self, store: ObjectStore, root: str) -> bool:
+    async def is_group(self, location: TableLocation) -> bool:
         """Return whether there is a group of arrays at a location."""
-        return await is_group(store, root)
+        return await is_group(location.store, location.root)
 
-    def folder(self, location: str) -> str:
+    def folder(self, location: TableLocation) -> str:
         """Return the folder of an array's commits."""
-        return f"{path_of(location)}/{COMMITS}"
+        return f"{location.root}/{COMMITS}"
 
-    def is_at(self, location: str) -> bool:
+    def is_at(self, location: TableLocation) -> bool:
         """Return whether there is an array at a local location; blocking."""
-        path = Path(path_of(location))
+        path = Path(location.root or "/")
         return (path / SCHEMA).is_dir() or (path / OLD_SCHEMA).is_file()
 
-    async def open(self, location: str, request: OpenRequest) -> ChangeSource:
+    async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
         """Open an array; see `log.open_source`."""
         from tailerd.formats.tiledb.log import open_source
 

@@ -11,7 +11,7 @@ from tailerd.changefeed.points import parse_point, to_ms
 from tailerd.clock import SystemClock
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import count_cells
 from tailerd.formats.tiledb.columns import ArrayShape
@@ -31,8 +31,8 @@ class _Opened:
 class TileDBInspection:
     """Inspects one array; read-only."""
 
-    def __init__(self, location: TableLocation) -> None:
-        self._location = location
+    def __init__(self, request: PartRequest) -> None:
+        self._location = request.location
         self._opened: _Opened | None = None
 
     async def _open(self) -> _Opened:

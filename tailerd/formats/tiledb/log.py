@@ -28,7 +28,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.plain_schema import require_columns
-from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since, source_location
+from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, read_mark
 from tailerd.formats.tiledb.protocol.names import TimedName
@@ -42,9 +42,10 @@ from tailerd.formats.tiledb.protocol.timeline import (
 )
 from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.scan import payload_of
-from tailerd.formats.tiledb.task_plan import Range, TaskPlan, operation
+from tailerd.formats.tiledb.task_plan import Range, TaskPlan, open_plan, operation
 from tailerd.formats.versioned_source import VersionedSource, open_log
 from tailerd.state.ledger import open_ledger
+from tailerd.storage.table_location import TableLocation
 
 _ON_LATE = ("apply", "stop")
 _NOT_LATE = LateCommits((), ())
@@ -138,14 +139,14 @@ class TileDBLog(TableLog):
     """The versions of one array.
 
     Args:
-        name: The array's location, as the user gave it.
+        location: The array.
         known: The commits known at saved offsets; None: late commits are not detected.
         stops_at_late: Whether a late commit is an error.
     """
 
     def __init__(
         self,
-        name: str,
+        location: TableLocation,
         log: ArrayLog,
         plan: TaskPlan,
         *,
@@ -153,7 +154,7 @@ class TileDBLog(TableLog):
         clock: Clock,
         stops_at_late: bool,
     ) -> None:
-        self.name = name
+        self.location = location
         self._log = log
         self._plan = plan
         self._known = known
@@ -503,7 +504,7 @@ class TileDBLog(TableLog):
 
 
 async def open_source(
-    location: str, request: OpenRequest, reader: TileDBTaskReader
+    location: TableLocation, request: OpenRequest, reader: TileDBTaskReader
 ) -> VersionedSource:
     """Open an array at its newest version.
 
@@ -512,32 +513,22 @@ async def open_source(
         UnsupportedFeatureError: It is a group, or has an unsupported feature; or change files, raw
             files or net changes are requested.
         TableError: It cannot be read.
-        ConfigError: No store serves this location, or the option is wrong.
+        ConfigError: The option is wrong.
         MissingExtraError: TileDB's library is not installed.
     """
-    stops_at_late = _stops_at_late(location, request)
-    at = source_location(location, request)
+    stops_at_late = _stops_at_late(location.name, request)
     clock = request.clock or SystemClock()
-    log = ArrayLog(at.store, at.root, location)
-    timeline = await log.look(clock.now_ms())
-    table_id = log.schemas[0].identity
-    plan = TaskPlan(
-        at.url,
-        log,
-        timeline,
-        stores=request.stores,
-        table_id=table_id,
-        locations=at.links,
-    )
-    await plan.shape(max(timeline.head, 0))
+    log = ArrayLog(location.store, location.root, location.name)
+    plan = await open_plan(location, log, clock.now_ms())
+    await plan.shape(max(plan.timeline.head, 0))
     known = None
     if request.ledger is not None:
-        known = KnownCommits(open_ledger(request.ledger, request.stores), table_id)
+        known = KnownCommits(open_ledger(request.ledger, location.stores), log.schemas[0].identity)
     found = TileDBLog(location, log, plan, known=known, clock=clock, stops_at_late=stops_at_late)
     return open_log(found, reader, request)
 
 
-def _stops_at_late(location: str, request: OpenRequest) -> bool:
+def _stops_at_late(name: str, request: OpenRequest) -> bool:
     """Return whether the option `on_late` is to stop, after checking the request.
 
     Raises:
@@ -546,12 +537,12 @@ def _stops_at_late(location: str, request: OpenRequest) -> bool:
     """
     if request.changes is not ChangeMode.AUTO:
         raise UnsupportedFeatureError(
-            f"{location} is a TileDB array, whose changes are the differences of its states.",
+            f"{name} is a TileDB array, whose changes are the differences of its states.",
             remedy="Leave `changes` out.",
         )
     on_late = request.options.get("on_late") or "apply"
     if on_late not in _ON_LATE:
         raise ConfigError(
-            f"The option on_late of {location} is {on_late!r}.", remedy="Say apply or stop."
+            f"The option on_late of {name} is {on_late!r}.", remedy="Say apply or stop."
         )
     return on_late == "stop"

@@ -28,7 +28,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
 )
 from tailerd.formats.one_process import PAUSED, SWITCHED_OFF, OneProcessMaintenance, nothing_deleted
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.library import changing
 from tailerd.formats.tiledb.protocol.names import COMMITS, CommitKind, TimedName, timed_name
@@ -80,9 +80,10 @@ class ArrayMaintenance(OneProcessMaintenance):
     """Maintains one array; see `formats.maintenance.TableMaintenance`."""
 
     def __init__(
-        self, location: TableLocation, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
+        self, request: PartRequest, policies: MaintenancePolicies, clock: Clock, floor: AskFloor
     ) -> None:
-        super().__init__(location, policies, clock, floor)
+        super().__init__(request, policies, clock, floor)
+        location = request.location
         self._log = ArrayLog(location.store, location.root, location.url)
         self._jobs = policies.jobs_as(_Jobs, FORMAT)
 
@@ -292,8 +293,7 @@ class ArrayMaintenance(OneProcessMaintenance):
 
     async def _run(self, *works: _Work) -> None:
         def run() -> None:
-            location = self._location
-            with changing(location.url, location.stores) as (library, uri, config):
+            with changing(self._location.url, self._location.stores) as (library, uri, config):
                 for work in works:
                     work(library, uri, config)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.clock import SystemClock
 from tailerd.formats.maintenance import CLEANUP
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.statistics import (
     Columns,
     CommitFacts,
@@ -29,9 +29,9 @@ class TileDBStatistics(CommitStatistics):
 
     measured_again_after = frozenset({CLEANUP, COMMITS_JOB, FRAGMENTS_JOB})
 
-    def __init__(self, location: TableLocation) -> None:
+    def __init__(self, request: PartRequest) -> None:
         super().__init__()
-        self._location = location
+        self._location = location = request.location
         self._clock = SystemClock()
         self._log = ArrayLog(location.store, location.root, location.url)
         self._plan: TaskPlan | None = None

@@ -15,7 +15,6 @@ import xxhash
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeType
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.formats.placement import TableLocation
 from tailerd.formats.plain_schema import encode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog
 from tailerd.formats.tiledb.cells import box_of
@@ -24,8 +23,7 @@ from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import LateCommits, Timeline
 from tailerd.formats.tiledb.scan import FORMAT, Part, TileScan
-from tailerd.storage.links import AllowedPaths
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import TableLocation
 
 SHARE_BYTES = 32 * 1024 * 1024
 """Target bytes of fragments to read at once: a share of a snapshot, or a range of a step."""
@@ -44,9 +42,8 @@ class TaskPlan:
     """Plans the tasks of one array.
 
     Args:
-        location: The array's URL, valid in other processes.
+        location: The array.
         timeline: Of the last poll.
-        locations: Real paths that its files may resolve to; None in a bucket.
 
     Attributes:
         timeline: To be replaced after each poll.
@@ -54,19 +51,15 @@ class TaskPlan:
 
     def __init__(
         self,
-        location: str,
+        location: TableLocation,
         log: ArrayLog,
         timeline: Timeline,
         *,
-        stores: Stores,
         table_id: str,
-        locations: AllowedPaths | None,
     ) -> None:
         self._location = location
         self._log = log
-        self._stores = stores
         self._table_id = table_id
-        self._locations = locations
         self.timeline = timeline
         self._shapes: OrderedDict[tuple[object, ...], ArrayShape] = OrderedDict()
 
@@ -82,8 +75,8 @@ class TaskPlan:
         return known
 
     def _open_shape(self, time_ms: int) -> ArrayShape:
-        with open_array(self._location, self._stores, 0, time_ms) as array:
-            return shape_of(array, self._location)
+        with open_array(self._location.url, self._location.stores, 0, time_ms) as array:
+            return shape_of(array, self._location.url)
 
     async def schema(self, time_ms: int) -> pa.Schema:
         """Return the schema at a time."""
@@ -120,7 +113,7 @@ class TaskPlan:
         """
         boxes = []
         for first_ms, last_ms in looks if count > 1 else ():
-            with open_array(self._location, self._stores, first_ms, last_ms) as array:
+            with open_array(self._location.url, self._location.stores, first_ms, last_ms) as array:
                 box = box_of(array)
                 if array.schema.domain.dim(0).dtype.kind not in "iuM":
                     return []
@@ -145,7 +138,7 @@ class TaskPlan:
         every = self.timeline.deletes_between(-1, version)
         await self._check(self.timeline.writes_between(-1, version))
         scan = TileScan(
-            url=self._location,
+            url=self._location.url,
             part=Part.SNAPSHOT,
             after_ms=-1,
             until_ms=version,
@@ -168,7 +161,7 @@ class TaskPlan:
         size = await self._log.fragment_bytes(writes)
         written_bytes = None if deletes else size
         scan = TileScan(
-            url=self._location,
+            url=self._location.url,
             part=Part.STEP,
             after_ms=after,
             until_ms=version,
@@ -221,7 +214,7 @@ class TaskPlan:
         ]
         names = {each.text for each in (n for n, _ in own)}
         return TileScan(
-            url=self._location,
+            url=self._location.url,
             part=Part.LATE,
             after_ms=delivered,
             until_ms=time,
@@ -252,27 +245,19 @@ class TaskPlan:
 
     async def _check(self, fragments: Collection[TimedName]) -> None:
         """Make sure that no fragment is outside the array through a symbolic link."""
-        if self._locations is not None:
+        if self._location.links is not None:
             paths = [self._log.fragment_folder(each.text) for each in fragments]
-            await asyncio.to_thread(self._locations.check, paths)
+            await asyncio.to_thread(self._location.links.check, paths)
 
 
 async def open_plan(location: TableLocation, log: ArrayLog, now_ms: int) -> TaskPlan:
-    """Return the plan of an array that is inspected, not delivered.
+    """Return the plan of an array as it is now.
 
     Raises:
         NotATableError: There is no array.
         TableError, StorageError: It cannot be read.
     """
-    timeline = await log.look(now_ms)
-    return TaskPlan(
-        location.url,
-        log,
-        timeline,
-        stores=location.stores,
-        table_id=log.schemas[0].identity,
-        locations=None,
-    )
+    return TaskPlan(location, log, await log.look(now_ms), table_id=log.schemas[0].identity)
 
 
 def _windows(

@@ -11,12 +11,12 @@ import pytest
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import TableError, UnreadableDataFileError, UsageError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.tables import delta_schema
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.delta_schema import field
 from tests.tables.feed import COMMIT_BY_COMMIT, changes, told
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tailerd.errors import CorruptLogError, UsageError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, START_MS, TableBuilder
 from tests.tables.feed import EVERYTHING, batches_of, changes, rows_of
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

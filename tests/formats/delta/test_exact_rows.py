@@ -16,13 +16,13 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import MissingDataFileError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.protocol import change_plan
 from tailerd.reading import compared_files, compared_rows
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import Field, field, map_of, struct
 from tests.tables.feed import EVERYTHING, batches_of, changes, told
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -14,7 +14,6 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import CorruptLogError, TableError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
@@ -23,6 +22,7 @@ from tests.formats.delta.test_messages import command
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import COMMIT_BY_COMMIT, ONE_FILE, Row, changes
 from tests.tables.naive_log import Action
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

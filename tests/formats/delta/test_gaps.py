@@ -17,13 +17,13 @@ from tailerd.errors import (
     UnreadableDataFileError,
 )
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.storage.local import LocalStore
 from tests.cli.commands import Commands
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.feed import EVERYTHING, ONE_FILE, batches_of, changes, rows_of, told
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -11,7 +11,6 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import NotATableError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
@@ -23,6 +22,7 @@ from tests.tables.feed import (
     rows_of,
     told,
 )
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -8,11 +8,11 @@ import pytest
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log import log_folder, log_reader, segment_replay
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import EVERYTHING, changes, steps
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

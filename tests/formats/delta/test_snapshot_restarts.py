@@ -9,11 +9,11 @@ import pytest
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import LogCleanedUpError, MissingVersionError, TableError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.versioned_source import VersionedSource
 from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -11,7 +11,6 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import MissingVersionError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import (
@@ -23,6 +22,7 @@ from tests.tables.feed import (
     rows_of,
     steps,
 )
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -12,7 +12,6 @@ import pytest
 
 import tailerd
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.remote_rows import RemoteRows
@@ -22,6 +21,7 @@ from tailerd.storage.stores import Stores
 from tests.doubles.pickled_runner import PickledRunner
 from tests.formats.delta.test_messages import command
 from tests.tables.builder import CDF, TableBuilder
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log import log_reader
 from tests.cli.commands import Commands
 from tests.tables.builder import CDF, TableBuilder
@@ -26,6 +25,7 @@ from tests.tables.feed import (
     rows_of,
     steps,
 )
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

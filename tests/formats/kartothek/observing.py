@@ -16,6 +16,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.table_location import locate_table
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 Rows = Counter[tuple[object, ...]]
@@ -89,7 +90,7 @@ async def opened(
         columns=columns,
         identity=identity,
     )
-    return await open_table(str(location), request, "kartothek")
+    return await open_table(locate_table(str(location)), request, "kartothek")
 
 
 def inserted(batches: Iterable[ChangeBatch]) -> Rows:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.formats.detect import find_format
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.formats.delivering import changes, delivered
 from tests.formats.kartothek.observing import Follower, deleted, inserted
 from tests.formats.kartothek.test_daemon import rows
@@ -54,7 +54,7 @@ def mirror(s3_moto: S3Server, bucket: str, tmp_path: Path) -> Mirror:  # noqa: F
 
 async def test_changes_come_from_a_bucket(proxy: FaultProxy, mirror: Mirror) -> None:  # noqa: F811
     mirror.commit(1, 2)
-    assert (await find_format(mirror.location, stores=Stores())).name == "kartothek"
+    assert (await find_format(locate_table(mirror.location))).name == "kartothek"
     follower = await Follower.open(mirror.location)
     assert sum(inserted(await follower.rest()).values()) == 2
     mirror.commit(3, without="n1")

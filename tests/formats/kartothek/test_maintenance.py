@@ -21,12 +21,11 @@ from tailerd.formats.maintenance import (
     TableMaintenance,
     no_readers,
 )
-from tailerd.formats.placement import table_location
 from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower, deleted
 from tests.integration.daemon.running import file_table, run_to_end, write_config
 from tests.tables.dataset_writer import DatasetWriter, Rows
+from tests.tables.opened import part_request
 
 DAY = 86_400
 
@@ -53,11 +52,10 @@ def maintained(
     found = table_format("kartothek")
     assert found.maintainer is not None
     return found.maintainer.open(
-        table_location(
-            str(location),
-            stores=Stores(),
-            commits=found.folder(str(location)),
-            ledgers=[LedgerLocation(str(each), is_read_only=True) for each in ledgers],
+        part_request(
+            location,
+            "kartothek",
+            ledgers=tuple(LedgerLocation(str(each), is_read_only=True) for each in ledgers),
         ),
         MaintenancePolicies(
             cleanup=CleanupPolicy(is_enabled=is_enabled, older_than_seconds=older_than)

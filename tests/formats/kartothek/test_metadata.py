@@ -23,7 +23,7 @@ from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.kartothek.format import KartothekFormat
 from tailerd.formats.kartothek.metadata import parse_metadata, uuid_of_metadata
 from tailerd.formats.kartothek.table_schema import path_pieces, path_value
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.formats.kartothek.observing import Follower, inserted, opened
 from tests.tables.builder import TableBuilder
 from tests.tables.dataset_writer import DatasetWriter
@@ -145,7 +145,7 @@ async def test_a_table_is_named_where_there_are_several(tmp_path: Path) -> None:
     assert f"{first.location}/a or {first.location}/b" in str(error.value)
     follower = await Follower.open(first.location / "b")
     assert list(inserted(await follower.rest())) == [("7", "'x'")]
-    assert (await find_format(str(first.location / "b"), stores=Stores())).name == "kartothek"
+    assert (await find_format(locate_table(str(first.location / "b")))).name == "kartothek"
 
 
 async def test_a_place_of_two_formats_asks_which_is_meant(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_place_of_two_formats_asks_which_is_meant(tmp_path: Path) -> Non
     writer.commit([ROW])
     TableBuilder(writer.location).append([ROW])
     with pytest.raises(ConfigError) as error:
-        await open_table(str(writer.location), OpenRequest())
+        await open_table(locate_table(str(writer.location)), OpenRequest())
     assert "delta, kartothek" in str(error.value)
     assert (await opened(writer.location)).table_id.startswith("ds@")
 
@@ -166,9 +166,9 @@ async def test_rights_that_end_at_a_tables_folder_suffice_for_other_formats(
 
     TableBuilder(tmp_path / "delta").append([ROW])
     monkeypatch.setattr(KartothekFormat, "detect", refused)
-    assert (await find_format(str(tmp_path / "delta"), stores=Stores())).name == "delta"
+    assert (await find_format(locate_table(str(tmp_path / "delta")))).name == "delta"
     with pytest.raises(AccessDeniedError):
-        await find_format(str(tmp_path / "nothing"), stores=Stores())
+        await find_format(locate_table(str(tmp_path / "nothing")))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailerd.formats.detect import table_format
-from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import PendingWork, TableStatistics
 from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
 from tests.formats.kartothek.observing import Follower
 from tests.tables.dataset_writer import DatasetWriter, Rows
+from tests.tables.opened import part_request
 
 
 def rows(*ids: int) -> Rows:
@@ -21,11 +20,7 @@ def measured(location: Path, ledger: Path | None = None) -> TableStatistics:
     found = table_format("kartothek")
     assert found.statistics is not None
     kept = None if ledger is None else LedgerLocation(str(ledger))
-    return found.statistics(
-        table_location(
-            str(location), stores=Stores(), commits=found.folder(str(location)), ledger=kept
-        )
-    )
+    return found.statistics(part_request(location, "kartothek", ledger=kept))
 
 
 def stored(writer: DatasetWriter) -> list[int]:

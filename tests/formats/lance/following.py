@@ -15,6 +15,7 @@ from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 Row = Mapping[str, Any]
@@ -33,15 +34,13 @@ async def opened(
     stores: Stores | None = None,
 ) -> ChangeSource:
     request = OpenRequest(
-        stores=stores or Stores(),
         changes=changes,
         columns=columns,
         identity=identity,
-        allowed_paths=allowed,
         net_above=net_above,
         ledger=None if ledger is None else LedgerLocation(str(ledger)),
     )
-    return await open_table(str(location), request, "lance")
+    return await open_table(locate_table(str(location), allowed, stores=stores), request, "lance")
 
 
 async def batches(

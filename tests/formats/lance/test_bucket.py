@@ -9,7 +9,7 @@ import pytest
 
 from tailerd.changefeed.offset import Version
 from tailerd.formats.detect import find_format
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.formats.delivering import changes as counted
 from tests.formats.delivering import delivered
 from tests.formats.lance.following import EVERYTHING, batches, changes, opened, rest
@@ -43,7 +43,7 @@ async def test_changes_come_from_a_bucket_and_a_look_at_rest_is_one_request(
 ) -> None:
     location = f"s3://{bucket}/lake/t"
     writer = written(s3_moto, location)
-    assert (await find_format(location, stores=Stores())).name == "lance"
+    assert (await find_format(locate_table(location))).name == "lance"
     source = await opened(location)
     found, at = await rest(source, await source.initial_offset("snapshot"))
     assert len(changes(found)) == 5

@@ -55,7 +55,7 @@ def test_planning_and_looking_load_no_library(tmp_path: Path) -> None:
         from tailerd.formats.detect import open_table
         from tailerd.cli import main
         async def plan(place):
-            source = await open_table(place, OpenRequest())
+            source = await open_table(locate_table(place), OpenRequest())
             begin, end = await source.initial_offset("1"), await source.initial_offset("latest")
             return [group async for group in source.plan(begin, end)]
         assert len(asyncio.run(plan(sys.argv[1]))) == 2

@@ -21,16 +21,16 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
     RetentionFloor,
 )
-from tailerd.formats.placement import TableLocation, table_location
-from tailerd.storage.stores import Stores
+from tailerd.formats.part_request import PartRequest
 from tests.formats.lance.following import changes_from, kinds, opened
 from tests.formats.lance.test_gaps import rows, written
+from tests.tables.opened import part_request
 
 CLEANING = CleanupPolicy(is_enabled=True, older_than_seconds=0.0)
 
 
-def at(location: Path) -> TableLocation:
-    return table_location(str(location), stores=Stores())
+def at(location: Path) -> PartRequest:
+    return part_request(location, "lance")
 
 
 def maintained(

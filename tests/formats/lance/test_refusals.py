@@ -25,6 +25,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.formats.lance.library import load_lance
 from tailerd.formats.lance.protocol.wire import fields
+from tailerd.storage.table_location import locate_table
 from tests.formats.lance.following import batches, changes_from, opened
 from tests.formats.lance.wire_format import field, message, rewritten
 from tests.integration.daemon.running import run_to_end
@@ -141,7 +142,8 @@ async def test_a_manifest_that_waits_for_a_store_elsewhere_is_told_of(tmp_path: 
     staged = newest(tmp_path / "t").with_name(f"{(1 << 64) - 1 - 2}.manifest-1b4e28ba")
     staged.write_bytes(b"")
     told: list[TailerdError] = []
-    await open_table(str(tmp_path / "t"), OpenRequest(on_warning=told.append), "lance")
+    request = OpenRequest(on_warning=told.append)
+    await open_table(locate_table(str(tmp_path / "t")), request, "lance")
     assert [str(each)[:20] for each in told] == ["Version 2 of " + str(tmp_path)[:7]]
 
 

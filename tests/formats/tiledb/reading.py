@@ -12,6 +12,7 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.table_location import locate_table
 from tests.formats.tiledb.arrays import Row, plain
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -20,7 +21,8 @@ PLUS = (ChangeType.INSERT.value, ChangeType.UPDATE_POSTIMAGE.value)
 
 async def opened(path: Path, ledger: Path | None = None, **options: object) -> ChangeSource:
     location = None if ledger is None else LedgerLocation(str(ledger))
-    return await open_table(str(path), OpenRequest(ledger=location, options=options), "tiledb")
+    request = OpenRequest(ledger=location, options=options)
+    return await open_table(locate_table(str(path)), request, "tiledb")
 
 
 async def batches(source: ChangeSource, start: Offset, end: Offset) -> list[ChangeBatch]:

@@ -11,7 +11,7 @@ import pytest
 from tailerd.changefeed.offset import Version
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import find_format, open_table
-from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 from tests.formats.delivering import changes as counted
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, changes, snapshot
@@ -47,8 +47,8 @@ def mirror(s3_moto: S3Server, bucket: str, tmp_path: Path) -> Mirror:  # noqa: F
 
 
 async def test_changes_come_from_a_bucket(proxy: FaultProxy, mirror: Mirror) -> None:  # noqa: F811
-    assert (await find_format(mirror.location, stores=Stores())).name == "tiledb"
-    source = await open_table(mirror.location, OpenRequest())
+    assert (await find_format(locate_table(mirror.location))).name == "tiledb"
+    source = await open_table(locate_table(mirror.location), OpenRequest())
     assert await snapshot(source, 1000) == Counter([(1, "n1"), (2, "n2")])
     latest = await source.initial_offset("latest")
     proxy.forget()

@@ -19,11 +19,10 @@ from tailerd.formats.maintenance import (
     MaintenancePolicies,
     RetentionFloor,
 )
-from tailerd.formats.placement import table_location
 from tailerd.formats.tiledb.maintenance import ArrayMaintenance
-from tailerd.storage.stores import Stores
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, applied, changes, opened
+from tests.tables.opened import part_request
 
 TIMES = (1000, 1010, 1020, 1030)
 
@@ -35,7 +34,7 @@ def work(
         return RetentionFloor(from_version=floor)
 
     return ArrayMaintenance(
-        table_location(str(path), stores=Stores()),
+        part_request(path, "tiledb"),
         MaintenancePolicies(jobs=json.dumps(jobs), cleanup=CleanupPolicy(is_enabled=cleans)),
         SystemClock(),
         ask,

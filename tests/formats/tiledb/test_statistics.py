@@ -7,19 +7,16 @@ from pathlib import Path
 
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.detect import table_format
-from tailerd.formats.placement import table_location
 from tailerd.formats.statistics import PendingWork, TableStatistics
-from tailerd.storage.stores import Stores
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import opened
+from tests.tables.opened import part_request
 
 
 def measured(path: Path) -> TableStatistics:
     found = table_format("tiledb")
     assert found.statistics is not None
-    return found.statistics(
-        table_location(str(path), stores=Stores(), commits=found.folder(str(path)))
-    )
+    return found.statistics(part_request(path, "tiledb"))
 
 
 def fragment_bytes(path: Path, *times: int) -> int:

@@ -24,7 +24,6 @@ import pytest
 
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.errors import NotAFileError, TailerdError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.storage.local import LocalStore
 from tests.integration.daemon.running import (
@@ -38,6 +37,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 

@@ -19,7 +19,6 @@ from tailerd.changefeed.offset import Offset
 from tailerd.clock import SystemClock
 from tailerd.errors import CommitChangedError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
@@ -35,6 +34,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 
@@ -103,7 +103,7 @@ async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> Non
             store.set_mtime(f"/t/_delta_log/{path.name}", 1)
 
     await put(table)
-    source = await open_delta("memory://replaced/t", OpenRequest(stores=stores, clock=clock))
+    source = await open_delta("memory://replaced/t", OpenRequest(clock=clock), stores=stores)
     at = await source.initial_offset("latest")
     assert await look(source, at) == at
     await put(other)

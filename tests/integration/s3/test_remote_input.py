@@ -14,7 +14,6 @@ import pytest
 
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import StorageError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.storage.s3.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
 from tailerd.storage.s3.store import S3Store
@@ -23,6 +22,7 @@ from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import EVERYTHING
+from tests.tables.opened import open_delta
 
 
 @pytest.mark.parametrize("size", [0, 1, TAIL_BYTES, TAIL_BYTES + 1, 3 * PART_BYTES + 7])

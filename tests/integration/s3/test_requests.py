@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.versioned_source import VersionedSource
 from tests.s3.peer import Peer
@@ -17,6 +16,7 @@ from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.feed import EVERYTHING, batches_of
+from tests.tables.opened import open_delta
 
 MOST = 0.5
 """Of the peer's requests."""

@@ -15,7 +15,6 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.clock import SystemClock
 from tailerd.errors import AccessDeniedError, MaintenanceBusyError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.policies import Policies
@@ -26,6 +25,7 @@ from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 GET_OVER = [Fault.LOSE_ANSWER, Fault.TRUNCATE, Fault.SLOW_DOWN, Fault.EXPIRED]
 """One of each family; what the store makes of all of them, its own tests say."""

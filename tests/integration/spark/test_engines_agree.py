@@ -32,12 +32,12 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TailerdError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
 from tailerd.spark.query_errors import error_of
 from tests.spark_rows import variants_marked
+from tests.tables.opened import open_delta
 
 pytestmark = [pytest.mark.spark, pytest.mark.golden, pytest.mark.slow]
 

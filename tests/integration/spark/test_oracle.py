@@ -32,12 +32,12 @@ import pytest
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
 from tests.integration.spark.canonical import canonical
 from tests.integration.spark.workload import Workload
 from tests.maintenance.delta_spark import DeltaSpark, DeltaSparkError
+from tests.tables.opened import open_delta
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -46,10 +46,9 @@ from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
-from tailerd.formats.placement import allowed_locations
 from tailerd.formats.table_log import TableLog, ahead_bytes, version_ahead
 from tailerd.formats.versioned_source import VersionedSource, open_log
-from tailerd.storage.links import AllowedPaths
+from tailerd.storage.table_location import TableLocation
 
 _READER = DeltaTaskReader()
 
@@ -58,7 +57,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
     """The commits of one table.
 
     Args:
-        name: The table's location, as the user gave it.
+        location: The table.
         reader: Its log.
         state, head_version: The newest version when it was opened.
         request: Which changes are requested.
@@ -68,7 +67,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
 
     def __init__(
         self,
-        name: str,
+        location: TableLocation,
         reader: LogReader,
         state: TableState,
         head_version: int,
@@ -77,19 +76,16 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         spool: Spool | None,
         zone: PartitionZone,
     ) -> None:
-        self.name = name
+        self.location = location
         self._reader = reader
         self._head_state = state
         self._head_version = head_version
-        locations = allowed_locations(request.allowed_paths)
-        self._paths = DataPaths(reader.url, locations)
-        self.links = AllowedPaths(reader.url, locations) if reader.url.startswith("/") else None
-        # The reader's own store may be wrapped.
-        self.run_bytes = ahead_bytes(request.stores.locate(reader.url)[0])
+        self._paths = DataPaths(reader.url, location.allowed)
+        self.run_bytes = ahead_bytes(location)
         self._window = CommitCache(
             reader,
             ChangeMode.AUTO if request.changes is ChangeMode.NET else request.changes,
-            feed_check=FeedCheck(reader, self._paths, request.stores),
+            feed_check=FeedCheck(reader, self._paths, location.stores),
         )
         self._commits = CommitTasks(self._window, self._paths, request.identity)
         plan_file = NetPlanFile(spool, self._paths)
@@ -99,7 +95,11 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         self._zone = zone
         self._table_ids = {state.metadata.id}
         self.guard = LogContinuityCheck(
-            name, self._table_ids, self._window, request.clock or SystemClock(), head_version
+            location.name,
+            self._table_ids,
+            self._window,
+            request.clock or SystemClock(),
+            head_version,
         )
         self._identity: tuple[int, TableIdentity] | None = None
 
@@ -418,21 +418,20 @@ class DeltaLog(ConsecutiveVersions, TableLog):
 
 
 async def open_source(
-    location: str,
-    request: OpenRequest | None = None,
+    location: TableLocation,
+    request: OpenRequest,
     *,
     spool: Spool | None = None,
     zone: PartitionZone | None = None,
 ) -> VersionedSource:
     """Open a table for its changes; arguments as for `open_delta_log`."""
-    request = request or OpenRequest()
     return open_log(
         await open_delta_log(location, request, spool=spool, zone=zone), _READER, request
     )
 
 
 async def open_delta_log(
-    location: str,
+    location: TableLocation,
     request: OpenRequest,
     *,
     spool: Spool | None = None,
@@ -441,19 +440,18 @@ async def open_delta_log(
     """Open a table at its newest version.
 
     Args:
-        location: A path or URL.
         request: Which changes to read.
         spool: Keeps the file list of a snapshot across restarts; see `OpenRequest.scratch`.
         zone: Of partition timestamps without one; without it they are UTC.
 
     Raises:
         NotATableError, TableError: The table cannot be read.
-        ConfigError: No store serves this location.
     """
-    store, root = request.stores.locate_table(location, allowed_locations(request.allowed_paths))
-    store = request.wrap_store(store) if request.wrap_store else store
     reader = LogReader(
-        store, root, on_mismatch=request.on_warning, memory_bytes=request.memory_bytes
+        location.store,
+        location.root,
+        on_mismatch=request.on_warning,
+        memory_bytes=request.memory_bytes,
     )
     head, segment = await reader.open_listed(with_files=False)
     head.state.check_rows()
@@ -464,7 +462,7 @@ async def open_delta_log(
         head.version,
         request,
         spool=spool,
-        zone=zone or PartitionZone(location),
+        zone=zone or PartitionZone(location.name),
     )
     log.begin(head.version, head.state, segment)
     return log

@@ -21,7 +21,7 @@ from tailerd.formats.delta.protocol.log_path import (
 from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.storage.base import FolderMark, MarksFolders, ObjectStore
 from tailerd.storage.links import check_not_linked, linked_names
-from tailerd.storage.stores import within_table
+from tailerd.storage.table_location import confine
 
 ONE_GET_BYTES = 16 * 1024 * 1024
 """Larger files are never in memory as a whole."""
@@ -44,7 +44,7 @@ class LogFolder:
         self.memory_bytes = memory_bytes
         self.root = root.rstrip("/")
         # Confine the store to the table if it is not yet: links below it are not trusted.
-        self.store = within_table(store, self.root)
+        self.store = confine(store, self.root)
         self.url = store.url_of(self.root)
         self.path = f"{self.root}/{LOG_FOLDER}"
         self._marks = store if isinstance(store, MarksFolders) else None

@@ -43,6 +43,7 @@ from tailerd.formats.delta.protocol.version_checksum import (
 )
 from tailerd.storage.base import FileMeta, ObjectStore, ShowsUnfinished
 from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
 
 T = TypeVar("T")
 
@@ -144,8 +145,8 @@ class LogReader(LogFolder):
         Raises:
             ConfigError: No store serves this location.
         """
-        store, root = (stores or Stores()).locate_table(table, allowed)
-        return cls(store, root, on_mismatch=on_mismatch)
+        location = locate_table(table, allowed, stores=stores)
+        return cls(location.store, location.root, on_mismatch=on_mismatch)
 
     async def open(self, version: int | None = None, *, with_files: bool = True) -> Snapshot:
         """Rebuild a version (None: the newest) from as little of the log as possible.

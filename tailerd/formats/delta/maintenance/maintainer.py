@@ -18,7 +18,7 @@ from tailerd.formats.maintenance import (
     TaskExecutor,
     no_readers,
 )
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 
 
 class DeltaMaintainer:
@@ -26,7 +26,7 @@ class DeltaMaintainer:
 
     def open(
         self,
-        location: TableLocation,
+        request: PartRequest,
         policies: MaintenancePolicies,
         *,
         clock: Clock,
@@ -38,25 +38,25 @@ class DeltaMaintainer:
         Raises:
             ConfigError: The policies are not valid for Delta.
         """
+        location = request.location
         return DeltaMaintenance(
-            LogReader(location.store, location.root, on_mismatch=location.warn, with_rows=True),
+            LogReader(location.store, location.root, on_mismatch=request.warn, with_rows=True),
             Policies.of(policies),
             clock=clock,
             floor=floor,
             run_on_engine=run_on_engine,
         )
 
-    async def run_request(
-        self, location: TableLocation, request: bytes, executor: TaskExecutor
-    ) -> bytes:
+    async def run_request(self, request: PartRequest, job: bytes, executor: TaskExecutor) -> bytes:
         """Write a checkpoint of the newest version by an engine's tasks; return its result.
 
         Raises:
             TableError, StorageError: It cannot be written.
             EngineError: The engine failed.
         """
-        reader = LogReader(location.store, location.root, on_mismatch=location.warn)
-        wanted = CheckpointRequest.from_json(request)
+        location = request.location
+        reader = LogReader(location.store, location.root, on_mismatch=request.warn)
+        wanted = CheckpointRequest.from_json(job)
         snapshot, _ = await reader.open_listed(with_files=False)
         result = await DistributedCheckpoints(executor, reader).write(snapshot, wanted.manifest)
         return CheckpointAnswer.of(result).to_json()

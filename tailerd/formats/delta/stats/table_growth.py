@@ -19,7 +19,7 @@ from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.schema import column_texts, parse_schema
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
-from tailerd.formats.placement import TableLocation
+from tailerd.formats.part_request import PartRequest
 from tailerd.formats.statistics import (
     Columns,
     CommitFacts,
@@ -33,10 +33,11 @@ _FILE_KEYS = 1 << 64
 """File keys, in whose order a snapshot is delivered, are unsigned and have 64 bits."""
 
 
-def open_growth(location: TableLocation) -> TableGrowth:
+def open_growth(request: PartRequest) -> TableGrowth:
     """Return the statistics of one table; makes no request yet."""
+    location = request.location
     return TableGrowth(
-        LogReader(location.store, location.root, on_mismatch=location.warn, with_rows=True)
+        LogReader(location.store, location.root, on_mismatch=request.warn, with_rows=True)
     )
 
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tailerd.errors import ConfigError, PathOutsideTableError
 from tailerd.formats.delta.protocol.data_path import DataPaths
-from tailerd.formats.placement import allowed_locations
+from tailerd.storage.table_location import locate_table
+
+
+def allowed_locations(locations: Sequence[str]) -> tuple[str, ...]:
+    return locate_table("/lake/t", locations).allowed
 
 
 def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:

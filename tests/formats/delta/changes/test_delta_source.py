@@ -8,7 +8,6 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import MissingVersionError, NotATableError, StorageError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.log_continuity import FRESH_SECONDS
 from tailerd.formats.delta.log import log_folder, log_reader
 from tailerd.formats.delta.protocol import commit_file
@@ -21,6 +20,7 @@ from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import EVERYTHING, batches_of, rows_of
+from tests.tables.opened import open_delta
 
 NOTHING = dict.fromkeys(KINDS, 0)
 

@@ -10,7 +10,6 @@ import pytest
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS, REMOTE_LISTING_SECONDS
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
@@ -19,6 +18,7 @@ from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import EVERYTHING
+from tests.tables.opened import open_delta
 
 VERSIONS = 120
 A_MOMENT = 2.0

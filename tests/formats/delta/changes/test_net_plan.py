@@ -11,7 +11,6 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import PathOutsideTableError, StorageError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.net_plan import NetPlan, NetPlanFile
 from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.protocol.data_file import TableSchema
@@ -19,6 +18,7 @@ from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.rewritten_files import rewritten_files
 from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 
 async def plan_of(table: TableBuilder, first: int = 2) -> NetPlan:

@@ -11,12 +11,12 @@ from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, ZoneAssumedError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.delta.protocol.data_file import data_file
 from tests.doubles.owned_state import owned_scratch
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 Mapping = Literal["none", "name"]
 

@@ -22,7 +22,6 @@ import pytest
 
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT
 from tailerd.errors import TornCommitError
-from tailerd.formats.delta.changes.log import open_source as open_delta
 from tailerd.formats.delta.log.log_reader import STILL_SECONDS, LogReader
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage import posix_files
@@ -42,6 +41,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
 
