@@ -125,7 +125,7 @@ class TailerdError(Exception):
         """
         ancestors = data.get("ancestors")
         codes = [data.get("code"), *(ancestors if isinstance(ancestors, list) else ())]
-        kind = next((known for code in codes if (known := class_of(code)) is not None), BugError)
+        kind = next((known for code in codes if (known := find_class(code)) is not None), BugError)
         fields = {
             name: value
             for name, expected in kind.fields.items()
@@ -147,7 +147,7 @@ class TailerdError(Exception):
 _Error = TypeVar("_Error", bound=TailerdError)
 
 
-def class_of(code: object) -> type[TailerdError] | None:
+def find_class(code: object) -> type[TailerdError] | None:
     """Return the loaded class with a code; None if there is none."""
     return next((kind for kind in _tree(TailerdError) if kind.code == code), None)
 

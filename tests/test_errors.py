@@ -18,7 +18,7 @@ from tailerd.errors import (
     SchemaChangedError,
     SinkError,
     TailerdError,
-    class_of,
+    find_class,
 )
 from tests.errors_tree import CLASSES, with_all_fields
 
@@ -42,7 +42,7 @@ def test_every_error_travels_with_all_its_fields(kind: type[TailerdError]) -> No
 def test_no_two_classes_have_the_same_code() -> None:
     codes = [kind.code for kind in CLASSES]
     assert sorted(codes) == sorted(set(codes))
-    assert [class_of(code) for code in codes] == CLASSES
+    assert [find_class(code) for code in codes] == CLASSES
 
 
 def test_fields_do_not_hide_what_every_error_says() -> None:

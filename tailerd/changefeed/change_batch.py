@@ -120,7 +120,7 @@ class ChangeBatch:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def rows_of_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
+def join_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
     """Return `count` rows of columns; there may be no column, if an older version lacks them all.
 
     A batch without columns must not be pickled: PyArrow 26 loses its row count.

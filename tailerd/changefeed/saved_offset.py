@@ -106,7 +106,7 @@ class SavedOffset:
             fields = json.loads(text)
             found = fields["format"]
             if found == FORMAT:
-                return cls._of(fields)
+                return cls._from_fields(fields)
         except (
             *(ValueError, KeyError, TypeError, AttributeError),
             *(OverflowError, RecursionError),
@@ -123,21 +123,21 @@ class SavedOffset:
         )
 
     @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> SavedOffset:
+    def _from_fields(cls, fields: Mapping[str, Any]) -> SavedOffset:
         begins = fields["begins"]
         return cls(
             offset=Offset.from_json(json.dumps(fields["offset"])),
             changes=ChangeMode(fields["changes"]),
             schema_id=str(fields["schema_id"]),
-            identity=PipelineIdentity(**texts_of(fields["pipeline"])),
+            identity=PipelineIdentity(**require_texts(fields["pipeline"])),
             epoch=int(fields["epoch"]),
-            topics=texts_of(fields["topics"]),
+            topics=require_texts(fields["topics"]),
             beginning=begins
             and Beginning(
                 offset=Offset.from_json(json.dumps(begins)),
                 has_earlier_rows=bool(fields["has_earlier_rows"]),
             ),
-            key_types=texts_of(fields["key_types"]),
+            key_types=require_texts(fields["key_types"]),
         )
 
 
@@ -166,6 +166,6 @@ class KeepsIdentities(Protocol):
         ...
 
 
-def texts_of(fields: Mapping[str, object]) -> dict[str, str]:
+def require_texts(fields: Mapping[str, object]) -> dict[str, str]:
     """Return the values of a JSON object as texts; `AttributeError` if it is not an object."""
     return {str(name): str(text) for name, text in fields.items()}

@@ -50,7 +50,7 @@ def machine_findings(config: Config | None, environment: Mapping[str, str]) -> I
 
 
 def _engines(config: Config) -> set[str]:
-    engines: set[str] = {config.engine_of(name) for name in config.tables}
+    engines: set[str] = {config.select_engine(name) for name in config.tables}
     return engines | {g.template.engine or config.engine for g in config.discover.values()}
 
 

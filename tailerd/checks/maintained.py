@@ -63,7 +63,7 @@ class WantedMaintenance:
         return table, table.maintenance(self.policies, clock=clock, pipelines=self.pipelines)
 
 
-def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenance:
+def configure_maintenance(config: Config, name: str, stores: Stores) -> WantedMaintenance:
     """Return the maintenance of a configured table; saved offsets of pipelines limit a cleanup.
 
     A saved offset that cannot be read raises an `OffsetError` when it is needed.
@@ -75,22 +75,22 @@ def maintenance_of(config: Config, name: str, stores: Stores) -> WantedMaintenan
         format=table.format,
         allowed_paths=table.allowed_paths,
         policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
-        pipelines=partial(needs_of_pipelines, config, name),
+        pipelines=partial(find_retention_floor, config, name),
         stores=stores,
         ledgers=ledgers_of(config),
     )
 
 
-async def needs_of_pipelines(config: Config, name: str, table_id: str) -> RetentionFloor:
+async def find_retention_floor(config: Config, name: str, table_id: str) -> RetentionFloor:
     """Return which versions pipelines of this log still need, by their saved offsets.
 
     Pipelines that reach the same folder by another path are included.
     """
     folder = log_folder(config.tables[name])
-    log = await asyncio.to_thread(FolderIdentity.of, folder)
+    log = await asyncio.to_thread(FolderIdentity.read, folder)
     readers = []
     for other, location in delivered_folders(config).items():
-        identity = await asyncio.to_thread(FolderIdentity.of, location)
+        identity = await asyncio.to_thread(FolderIdentity.read, location)
         if await asyncio.to_thread(log.is_same, identity) is False:
             # Reading its offset may need a broker.
             continue

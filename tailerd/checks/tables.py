@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
 from tailerd.changefeed.limits import ReadLimit
-from tailerd.checks.maintained import maintenance_of
+from tailerd.checks.maintained import configure_maintenance
 from tailerd.config import Config
 from tailerd.daemon.offsets import check_pipeline, saved_offset
 from tailerd.daemon.tables import lacks_demo_table, ledger_of, log_folder, open_source
@@ -151,7 +151,7 @@ def blank_report(config: Config, name: str) -> dict[str, object]:
     return {
         "table": name,
         "path": table.path,
-        "engine": config.engine_of(name),
+        "engine": config.select_engine(name),
         "sink": table.sink.kind,
         "from": table.start if table.has_sink else None,
         "head_version": None,
@@ -208,7 +208,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
 async def _examine_log(config: Config, name: str, stores: Stores) -> dict[str, object]:
     """Report what maintenance of a table would do; if it is refused, only maintenance fails."""
     try:
-        _, work = await maintenance_of(config, name, stores).open()
+        _, work = await configure_maintenance(config, name, stores).open()
         assessment = await work.assessment()
     except TableError as error:
         if not config.tables[name].has_sink:

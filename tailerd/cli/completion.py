@@ -67,7 +67,7 @@ def _daemon_names(url: object) -> list[str]:
     from tailerd.errors import TailerdError
 
     try:
-        client = DaemonClient.of(None if url is None else str(url), None, None)
+        client = DaemonClient.from_options(None if url is None else str(url), None, None)
         tables = client.status(timeout_seconds=_DAEMON_SECONDS).get("tables")
     except TailerdError:
         return []

@@ -19,7 +19,7 @@ from tailerd.errors import (
     DaemonUnreachableError,
     TailerdError,
     UsageError,
-    class_of,
+    find_class,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ class DaemonClient:
     token: str = ""
 
     @classmethod
-    def of(cls, url: str | None, config_path: Path | None, token_file: Path | None) -> DaemonClient:
+    def from_options(
+        cls, url: str | None, config_path: Path | None, token_file: Path | None
+    ) -> DaemonClient:
         """Return the client for a command's options.
 
         Raises:
@@ -77,7 +79,9 @@ class DaemonClient:
             token = _read_token(token_file)
         if not token and config is not None and config.http.token is not None:
             token = config.http.token.get_secret_value()
-        return cls(_check_url(url or (DEFAULT_URL if config is None else url_of(config))), token)
+        return cls(
+            _check_url(url or (DEFAULT_URL if config is None else format_url(config))), token
+        )
 
     def status(self, timeout_seconds: float = _TIMEOUT_SECONDS) -> dict[str, object]:
         """Return what `/status` shows.
@@ -145,7 +149,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Treat a redirect as an error."""
 
 
-def url_of(config: Config) -> str:
+def format_url(config: Config) -> str:
     """Return where a configured daemon listens, for a caller on the same machine.
 
     Raises:
@@ -211,5 +215,5 @@ def _explain_refusal(url: str, status: int, body: bytes) -> TailerdError:
             remedy="Check that it is a tailerd daemon of this release.",
         )
     remedy = f"Set {TOKEN_VARIABLE}, or give --token-file." if status == 401 else ""
-    kind = UsageError if status == 404 else class_of(code) or DaemonRefusedError
+    kind = UsageError if status == 404 else find_class(code) or DaemonRefusedError
     return kind(message, remedy=remedy)

@@ -96,16 +96,16 @@ def _configured_findings(configured: Configured) -> Iterator[Finding]:
     with Progress("Checking tables and sinks"):
         state, tables = asyncio.run(examine(config, configured.stores))
     for report in state:
-        yield from _of_report(f"state {report['state']}", report, "can be read and written")
+        yield from _list_findings(f"state {report['state']}", report, "can be read and written")
     for report in tables:
         name = str(report["table"])
-        yield from _of_report(f"table {name}", report, _prospect(report))
+        yield from _list_findings(f"table {name}", report, _prospect(report))
         sink = config.tables[name].sink
         if sink.kind == "file":
             yield disk_finding(f"disk {name}", Path(sink.location()))
 
 
-def _of_report(check: str, report: dict[str, object], message: str) -> Iterator[Finding]:
+def _list_findings(check: str, report: dict[str, object], message: str) -> Iterator[Finding]:
     from tailerd.checks.finding import Finding, Outcome
 
     errors = report.get("errors")

@@ -15,7 +15,7 @@ from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import (
     allow_path_option,
     ledger_option,
-    point_of,
+    resolve_point,
     table_format_option,
 )
 from tailerd.errors import UsageError
@@ -81,7 +81,7 @@ def command(
         inspection = inspected.inspection
         wanted = None if version is None else Version(version)
         if timestamp is not None:
-            wanted = await inspection.version_at(point_of(timestamp))
+            wanted = await inspection.version_at(resolve_point(timestamp))
         if files:
             await _print_files(inspection, wanted, as_json)
         else:

@@ -266,7 +266,7 @@ def _request_maintenance(
     table_format: str,
     allowed_paths: Sequence[str],
 ) -> WantedMaintenance:
-    from tailerd.checks.maintained import WantedMaintenance, maintenance_of
+    from tailerd.checks.maintained import WantedMaintenance, configure_maintenance
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
     from tailerd.formats.maintenance import MaintenancePolicies, no_readers
@@ -279,7 +279,7 @@ def _request_maintenance(
         check_name(config, table)
         if allowed_paths:
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
-        return maintenance_of(_with_engine(config, table, engine), table, configured.stores)
+        return configure_maintenance(_with_engine(config, table, engine), table, configured.stores)
     return WantedMaintenance(
         location=table,
         format=table_format,

@@ -13,7 +13,7 @@ from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
 from tailerd.cli.output import print_records
 from tailerd.cli.record_table import Layout
-from tailerd.cli.table_options import point_of
+from tailerd.cli.table_options import resolve_point
 from tailerd.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def reset(
     from tailerd.errors import StateInUseError, UsageError
     from tailerd.spark.checkpoints import logged_batches, stream_checkpoint
 
-    to = point_of(to)
+    to = resolve_point(to)
     config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
@@ -211,7 +211,7 @@ def _reset_running(
     from tailerd.changefeed.offset import Offset
 
     try:
-        answer = DaemonClient.of(url, config_path, token_file).reset(name, to)
+        answer = DaemonClient.from_options(url, config_path, token_file).reset(name, to)
     except DaemonUnreachableError as refusal:
         raise DaemonUnreachableError(
             f"{error.message} {refusal.message}",
@@ -249,7 +249,7 @@ def _location(offset: Offset) -> str:
 
 
 def _as_record(config: Config, name: str, held: HeldOffset | None) -> dict[str, object]:
-    engine = config.engine_of(name)
+    engine = config.select_engine(name)
     if held is None:
         return {"table": name, "engine": engine, "next": "nothing saved"}
     return {"table": name, "engine": engine, "next": _location(held.offset)}
@@ -260,7 +260,7 @@ def _as_json(config: Config, name: str, held: HeldOffset | None) -> str:
     return json.dumps(
         {
             "table": name,
-            "engine": config.engine_of(name),
+            "engine": config.select_engine(name),
             "offset": fields,
         }
     )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import click
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
+from tailerd.changefeed.change_batch import ChangeBatch, join_columns
 from tailerd.cli.change_table import ChangeTable, pad_text, printable, text_width
 from tailerd.cli.paragraphs import say
 from tailerd.cli.record_table import Layout, line_width, table_text
@@ -280,7 +280,7 @@ def _select_columns(batch: ChangeBatch, columns: Sequence[str] | None) -> Change
         batch.rows.column(field.name) if field.name in schema.names else pa.nulls(batch.num_rows)
         for field in fields
     ]
-    return replace(batch, rows=rows_of_columns(arrays, pa.schema(fields), batch.num_rows))
+    return replace(batch, rows=join_columns(arrays, pa.schema(fields), batch.num_rows))
 
 
 def _output(stream: BinaryIO | None) -> BinaryIO:

@@ -27,5 +27,5 @@ def command(name: str, url: str | None, config_path: Path | None, token_file: Pa
     It stays paused, over restarts of the daemon too, until `tailerd resume NAME`. Other pipelines
     continue.
     """
-    DaemonClient.of(url, config_path, token_file).pause(name)
+    DaemonClient.from_options(url, config_path, token_file).pause(name)
     click.echo(f"{name} is paused.")

@@ -10,7 +10,7 @@ import click
 
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
-from tailerd.errors import TailerdError, class_of
+from tailerd.errors import TailerdError, find_class
 
 _EXAMPLES = """\b
 Examples:
@@ -45,7 +45,7 @@ def command(
     Ends with 0 when it runs, with the error's exit status when it fails again, and with 1 when it
     is still retrying after --wait.
     """
-    client = DaemonClient.of(url, config_path, token_file)
+    client = DaemonClient.from_options(url, config_path, token_file)
     client.resume(name)
     if not wait_seconds:
         click.echo(f"{name} resumed.")
@@ -53,9 +53,9 @@ def command(
     table = _outcome(client, name, time.monotonic() + wait_seconds)
     match table.get("state"):
         case "failed":
-            raise _error_of(table, f"{name} failed again")
+            raise _rebuild_error(table, f"{name} failed again")
         case "retrying":
-            raise _error_of(table, f"{name} is still retrying")
+            raise _rebuild_error(table, f"{name} is still retrying")
         case state:
             click.echo(f"{name} resumed: {state}.")
 
@@ -75,9 +75,9 @@ def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:
     return found[0] if found else {}
 
 
-def _error_of(table: Mapping[str, object], what: str) -> TailerdError:
+def _rebuild_error(table: Mapping[str, object], what: str) -> TailerdError:
     """Return the error that blocks a pipeline, of its own class."""
     error = table.get("last_error")
     known = error if isinstance(error, dict) else {}
-    kind = class_of(known.get("code")) or TailerdError
+    kind = find_class(known.get("code")) or TailerdError
     return kind(f"{what}: {known.get('message', 'no error is known.')}")

@@ -74,11 +74,11 @@ def command(
     narrow; --json has all. Problems that concern no single table (the queue of notifications, a
     pattern of tables, the state) go to standard error. --watch continues while the daemon restarts.
     """
-    client = DaemonClient.of(url, config_path, token_file)
+    client = DaemonClient.from_options(url, config_path, token_file)
     while True:
         try:
             status = client.status()
-            tables = tables_of(status, client.url, name)
+            tables = select_tables(status, client.url, name)
         except DaemonUnreachableError as error:
             if not watch:
                 raise
@@ -109,7 +109,7 @@ def _show(tables: list[dict[str, object]], *, is_one: bool, as_json: bool) -> No
         text = "".join(f"{line}\n" for line in lines)
         write_bytes(out, text.encode("utf-8", "backslashreplace"))
     else:
-        print_records([row_of(table, time.time()) for table in tables], _LAYOUT, as_json=False)
+        print_records([build_row(table, time.time()) for table in tables], _LAYOUT, as_json=False)
 
 
 def problem_lines(status: Mapping[str, object]) -> Iterator[str]:
@@ -121,7 +121,9 @@ def problem_lines(status: Mapping[str, object]) -> Iterator[str]:
             yield printable(f"{problem.get('part')} [{error.get('code')}]: {error.get('message')}")
 
 
-def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[dict[str, object]]:
+def select_tables(
+    status: Mapping[str, object], url: str, name: str | None
+) -> list[dict[str, object]]:
     """Return the entries of `/status` for each pipeline, or for the named one.
 
     Raises:
@@ -142,7 +144,7 @@ def tables_of(status: Mapping[str, object], url: str, name: str | None) -> list[
     return found
 
 
-def row_of(table: Mapping[str, object], now: float) -> dict[str, object]:
+def build_row(table: Mapping[str, object], now: float) -> dict[str, object]:
     """Return a pipeline's line of the table.
 
     Args:

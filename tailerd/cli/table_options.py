@@ -34,7 +34,7 @@ ledger_option = click.option(
 )
 
 
-def point_of(text: str) -> str:
+def resolve_point(text: str) -> str:
     """Return a version, word or time with `-2h`, `yesterday` and `today` made absolute.
 
     Raises:

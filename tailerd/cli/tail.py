@@ -20,7 +20,7 @@ from tailerd.cli.progress import Progress
 from tailerd.cli.table_options import (
     allow_path_option,
     ledger_option,
-    point_of,
+    resolve_point,
     table_format_option,
 )
 from tailerd.clock import zone_named
@@ -68,7 +68,7 @@ class TailRequest:
     default="latest",
     show_default=True,
     metavar="START",
-    callback=lambda _, __, text: point_of(text),
+    callback=lambda _, __, text: resolve_point(text),
     help="snapshot, latest, a version (inclusive) or a time (first commit at or after it), such as"
     " 2026-11-21T09:30, -2h, yesterday.",
 )
@@ -76,7 +76,7 @@ class TailRequest:
     "--to",
     "end",
     metavar="END",
-    callback=lambda _, __, text: None if text is None else point_of(text),
+    callback=lambda _, __, text: None if text is None else resolve_point(text),
     help="Last version, or time (inclusive).",
 )
 @click.option("--once", "is_once", is_flag=True, help="Stop at the newest version.")

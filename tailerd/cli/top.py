@@ -41,7 +41,7 @@ def command(
     require_screen("top", "Use `tailerd status --watch`, which prints lines.")
     from tailerd.cli.screens.top_screen import TopScreen
 
-    client = DaemonClient.of(url, config_path, token_file)
+    client = DaemonClient.from_options(url, config_path, token_file)
     # A wrong address or token is an error of this command, not a line on its screen.
     client.status()
     TopScreen(client, interval).run()

@@ -69,13 +69,13 @@ def command(
     for path, reason in discovery.rejected:
         say(f"{path} is left out: {reason}", err=True)
     for report in reports:
-        for error in _errors_of(report):
+        for error in _list_errors(report):
             say(f"error[{error['error_code']}]: {error['error']}", err=True)
     statuses = [*(each.exit_status for each in locations), *(r["exit_status"] for r in reports)]
     context.exit(next((s for s in statuses if isinstance(s, int) and s), 0))
 
 
-def _errors_of(report: dict[str, object]) -> list[dict[str, object]]:
+def _list_errors(report: dict[str, object]) -> list[dict[str, object]]:
     errors = report.get("errors")
     if isinstance(errors, list):
         return errors
@@ -84,16 +84,18 @@ def _errors_of(report: dict[str, object]) -> list[dict[str, object]]:
 
 def _check_manifests(manifests: TextIO, is_json: bool) -> None:
     from tailerd.checks.tables import blank_report
-    from tailerd.config.manifests import configs_of_manifests
+    from tailerd.config.manifests import read_manifests
     from tailerd.errors import ConfigError
 
     try:
         text = manifests.read()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{manifests.name} is not UTF-8 text.") from error
-    for config_map, config in configs_of_manifests(text, manifests.name).items():
+    for config_map, config in read_manifests(text, manifests.name).items():
         for name, table in config.tables.items():
-            line = f"{name}: {table.path}; engine {config.engine_of(name)}, sink {table.sink.kind}"
+            line = (
+                f"{name}: {table.path}; engine {config.select_engine(name)}, sink {table.sink.kind}"
+            )
             report = {**blank_report(config, name), "config_map": config_map}
             say(json.dumps(report) if is_json else f"{line}; not checked", is_json=is_json)
         for name, group in config.discover.items():

@@ -169,7 +169,7 @@ def _field(name: str, field: Any, values: Mapping[str, object], indent: int) -> 
     if value is PydanticUndefined:
         value = values[name]
     start = f"{' ' * indent}{'# ' if is_off else ''}{name}: {_yaml(value)}"
-    return [*lines, f"{start}    # {_kind_of_value(field, value)}"]
+    return [*lines, f"{start}    # {_describe_value(field, value)}"]
 
 
 def _optional_section(field: Any) -> type[BaseModel] | None:
@@ -200,7 +200,7 @@ def _yaml(value: object) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def _kind_of_value(field: Any, value: object) -> str:
+def _describe_value(field: Any, value: object) -> str:
     """Return whether a value is the default or an example; for an example, also the default."""
     default = field.get_default(call_default_factory=True)
     if default is PydanticUndefined or isinstance(default, BaseModel):

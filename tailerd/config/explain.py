@@ -35,7 +35,7 @@ class Mistake:
     text: str
 
 
-def mistakes_of(
+def list_mistakes(
     error: ValidationError, model: type[BaseModel], location: Callable[[str], str] = str
 ) -> list[Mistake]:
     """Return the mistakes that `error` reports for a section, one per field.
@@ -54,8 +54,8 @@ def mistakes_of(
 def explain(
     error: ValidationError, model: type[BaseModel], location: Callable[[str], str] = str
 ) -> str:
-    """Return the mistakes of a section as one paragraph; arguments as `mistakes_of`."""
-    return " ".join(mistake.text for mistake in mistakes_of(error, model, location))
+    """Return the mistakes of a section as one paragraph; arguments as `list_mistakes`."""
+    return " ".join(mistake.text for mistake in list_mistakes(error, model, location))
 
 
 def explained(
@@ -66,7 +66,7 @@ def explained(
     Args:
         where: The section's own path.
     """
-    found = mistakes_of(error, model, location)
+    found = list_mistakes(error, model, location)
     made = ConfigError(" ".join(mistake.text for mistake in found), where=where)
     made.mistakes = tuple((mistake.path, mistake.text) for mistake in found)
     return made
@@ -173,7 +173,7 @@ def _section_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseMo
             here = None if field is None else _sub_model(field.annotation)
             # A dict of sections: the next part of the path is a key of the dict.
             if field is not None and here is None:
-                here = _value_of_dict(field.annotation)
+                here = _parse_dict_values(field.annotation)
         elif isinstance(here, _Values):
             here = here.model
         else:
@@ -194,7 +194,7 @@ def _sub_model(annotation: object) -> type[BaseModel] | None:
     return None
 
 
-def _value_of_dict(annotation: object) -> _Values | None:
+def _parse_dict_values(annotation: object) -> _Values | None:
     for candidate in get_args(annotation):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return _Values(candidate)

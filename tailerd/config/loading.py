@@ -236,7 +236,7 @@ def require_engines(config: Config) -> None:
     Raises:
         MissingExtraError: An engine is not installed.
     """
-    engines = {f"tables.{name}": config.engine_of(name) for name in config.tables}
+    engines = {f"tables.{name}": config.select_engine(name) for name in config.tables}
     for name, group in config.discover.items():
         engines[f"discover.{name}"] = group.template.engine or config.engine
     wanting = [name for name, engine in engines.items() if engine == "spark"]

@@ -23,7 +23,7 @@ WEEK_SECONDS = 7 * 86_400.0
 DECADE_SECONDS = 3653 * 86_400.0
 
 
-def minutes_of(part_of_day: str) -> tuple[int, int]:
+def parse_part_of_day(part_of_day: str) -> tuple[int, int]:
     """Return start and end of `22:00-06:00` in minutes after midnight.
 
     Raises:
@@ -39,7 +39,7 @@ def minutes_of(part_of_day: str) -> tuple[int, int]:
 
 
 def _check_part_of_day(text: str) -> str:
-    minutes_of(text)
+    parse_part_of_day(text)
     return text
 
 
@@ -170,7 +170,7 @@ def _format_with(section: dict[str, Any]) -> str:
 
 def _covers_whole_day(parts: list[str]) -> bool:
     free = set(range(24 * 60))
-    for start, end in map(minutes_of, parts):
+    for start, end in map(parse_part_of_day, parts):
         inside = range(start, end) if start < end else (*range(start, 24 * 60), *range(end))
         free.difference_update(inside)
     return not free

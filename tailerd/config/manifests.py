@@ -21,7 +21,7 @@ _UNKNOWN = "known-to-kubernetes-only"
 _LARGEST_TEXT = 16 * 1024**2
 
 
-def configs_of_manifests(text: str, where: str) -> dict[str, Config]:
+def read_manifests(text: str, where: str) -> dict[str, Config]:
     """Return every configuration in a stream of manifests, by the name of its ConfigMap.
 
     Args:

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tailerd.config.explain import Mistake, mistakes_of
+from tailerd.config.explain import Mistake, list_mistakes
 from tailerd.config.models import ENV_PREFIX, Config
-from tailerd.config.positions import FieldPath, Position, path_of, without
+from tailerd.config.positions import FieldPath, Position, parse_field_path, without
 from tailerd.errors import ConfigError
 
 MAX_MISTAKES = 50
@@ -38,7 +38,7 @@ class Origin:
     positions: Mapping[FieldPath, Position]
     environment: Mapping[str, Any]
 
-    def position_of(self, path: FieldPath) -> str:
+    def format_position(self, path: FieldPath) -> str:
         """Return `file:line:column` of a field, or of the nearest section that is in the file."""
         if path and _has(self.environment, path) and path not in self.positions:
             return ENV_PREFIX + "__".join(part.upper() for part in path)
@@ -77,7 +77,7 @@ def all_mistakes(
         assert error is not None
         before = content
         for mistake in _mistakes(error):
-            path = path_of(mistake.path, content)
+            path = parse_field_path(mistake.path, content)
             if not _is_consequence(path, removed):
                 found.setdefault(f"{mistake.path} {mistake.text}", mistake)
             content = _without_field(content, path, removed)
@@ -94,7 +94,7 @@ def all_mistakes(
 
 def _mistakes(error: ValidationError | ConfigError) -> Sequence[Mistake]:
     if isinstance(error, ValidationError):
-        return mistakes_of(error, Config)
+        return list_mistakes(error, Config)
     if error.mistakes:
         return [Mistake(path=path, text=text) for path, text in error.mistakes]
     return [Mistake(path=error.where, text=str(error))]
@@ -133,7 +133,8 @@ def mistakes_message(
 ) -> str:
     """Return the message for all mistakes: one line each, with its position."""
     lines = sorted(
-        ((origin.position_of(path_of(m.path, content)), m.text) for m in mistakes), key=_by_line
+        ((origin.format_position(parse_field_path(m.path, content)), m.text) for m in mistakes),
+        key=_by_line,
     )
     shown = [f"{index}: {text}" for index, text in lines[:MAX_MISTAKES]]
     if len(shown) == 1:

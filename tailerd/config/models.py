@@ -15,8 +15,8 @@ from tailerd.config.sections import (
     Engine,
     SparkConfig,
     TableConfig,
-    bucket_of,
     is_table_name,
+    parse_bucket,
     read_sink,
 )
 from tailerd.config.storage import StorageConfig
@@ -111,14 +111,14 @@ class Config(BaseSettings):
         """Use only what `load_config` merged."""
         return (init_settings,)
 
-    def engine_of(self, table: str) -> Engine:
+    def select_engine(self, table: str) -> Engine:
         """Return the engine of a configured table."""
         return self.tables[table].engine or self.engine
 
     @field_validator("state")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        bucket_of(path, "a prefix of its own: s3://bucket/prefix")
+        parse_bucket(path, "a prefix of its own: s3://bucket/prefix")
         return path
 
     @field_validator("tables", mode="before")

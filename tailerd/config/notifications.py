@@ -58,7 +58,7 @@ class NotificationsConfig(BaseModel):
         return self
 
     @property
-    def region_of_queue(self) -> str:
+    def queue_region(self) -> str:
         """The configured region, or the one in the URL of an AWS queue; empty if neither."""
         if self.region is not None:
             return self.region

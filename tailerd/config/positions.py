@@ -51,7 +51,7 @@ def _position(node: yaml.Node) -> Position:
     return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def path_of(where: str, content: object) -> FieldPath:
+def parse_field_path(where: str, content: object) -> FieldPath:
     """Return the path of a dotted name in `content`; names of tables may contain dots.
 
     The last parts may be missing in `content`; the name is then split at its dots.

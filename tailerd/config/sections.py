@@ -393,7 +393,7 @@ class DiscoverConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        if _WILDCARD.search(bucket_of(path, "a pattern of folders in it: s3://bucket/lake/*")):
+        if _WILDCARD.search(parse_bucket(path, "a pattern of folders in it: s3://bucket/lake/*")):
             raise ValueError(
                 "a bucket's name cannot be a pattern: write one section for each bucket"
             )
@@ -449,7 +449,7 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         raise explained(error, model, prefixed(where), where) from None
 
 
-def bucket_of(path: str, wanted: str) -> str:
+def parse_bucket(path: str, wanted: str) -> str:
     """Return the bucket of a location; empty for a folder.
 
     Args:

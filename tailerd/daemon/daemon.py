@@ -411,4 +411,4 @@ class Daemon:
 
 def _engines(config: Config) -> list[tuple[str, str]]:
     """Return (name, engine) of every table that a pipeline delivers."""
-    return [(n, config.engine_of(n)) for n, table in config.tables.items() if table.has_sink]
+    return [(n, config.select_engine(n)) for n, table in config.tables.items() if table.has_sink]

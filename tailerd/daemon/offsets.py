@@ -57,7 +57,7 @@ def open_state(
     return State(LeasedFiles(store, root, make_lease(store, root, clock=clock)))
 
 
-def identity_of(config: Config, name: str) -> PipelineIdentity:
+def derive_identity(config: Config, name: str) -> PipelineIdentity:
     """Return the identity of a table's pipeline, without the cluster, which only brokers know."""
     return pipeline_identity(config.tables[name].sink, name, daemon=config.name)
 
@@ -71,7 +71,7 @@ async def opened_keeper(config: Config, name: str, state: State) -> AsyncIterato
             offset_store(state, sink),
             name,
             ChangeMode(config.tables[name].changes),
-            identity=identity_of(config, name),
+            identity=derive_identity(config, name),
             sink=sink,
         )
     finally:
@@ -95,11 +95,11 @@ async def held_offset(config: Config, name: str, state: State | None = None) -> 
     """
     state = state or open_state(config, clock=SystemClock())
     known = await state.pipelines.load(name)
-    identity = identity_of(config, name) if known is None else known.identity
-    return await _offset_of(config, name, identity, state)
+    identity = derive_identity(config, name) if known is None else known.identity
+    return await _read_held_offset(config, name, identity, state)
 
 
-async def _offset_of(
+async def _read_held_offset(
     config: Config, name: str, identity: PipelineIdentity, state: State
 ) -> HeldOffset | None:
     """Return the offset of a pipeline with the identity that the state has recorded."""
@@ -115,13 +115,13 @@ async def _offset_of(
     return HeldOffset(offset=saved.offset, location=location, beginning=saved.beginning)
 
 
-def claim_of(config: Config, name: str, state: State) -> PipelineClaim:
+def build_claim(config: Config, name: str, state: State) -> PipelineClaim:
     """Return a pipeline's claim on its name in the state."""
 
     async def has_offset(known: PipelineRecord) -> bool:
         # An offset outside a checkpoint may be unreachable, for example in another cluster.
         return known.identity.sink != _STREAM or (
-            await _offset_of(config, name, known.identity, state) is not None
+            await _read_held_offset(config, name, known.identity, state) is not None
         )
 
     return PipelineClaim(state.pipelines, name, has_offset)
@@ -145,7 +145,7 @@ async def check_pipeline(config: Config, name: str) -> None:
     """
     state = open_state(config, clock=SystemClock())
     async with opened_keeper(config, name, state) as keeper:
-        claim = claim_of(config, name, state)
+        claim = build_claim(config, name, state)
         await claim.check(await keeper.identity())
 
 
@@ -195,7 +195,7 @@ async def reset_offset(
     if telemetry is not None:
         # A paused pipeline does not report it, and the versions it will read must not be cleaned
         # up.
-        telemetry.emit(_chosen(name, config.engine_of(name), offset))
+        telemetry.emit(_chosen(name, config.select_engine(name), offset))
     return offset
 
 
@@ -232,7 +232,7 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     async with opened_keeper(config, name, state) as keeper:
         identity = await keeper.identity()
         if config.tables[name].is_stream:
-            held = await _offset_of(config, name, known.identity, state)
+            held = await _read_held_offset(config, name, known.identity, state)
         else:
             saved = await keeper.rebind(known.identity, state.offsets)
             held = HeldOffset(offset=saved.offset, location="")

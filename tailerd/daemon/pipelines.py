@@ -13,7 +13,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
-from tailerd.daemon.offsets import claim_of, identity_of, offset_store, reset_offset
+from tailerd.daemon.offsets import build_claim, derive_identity, offset_store, reset_offset
 from tailerd.daemon.tables import ledger_of, log_folder, open_log, open_source
 from tailerd.errors import BugError, ConfigError, UsageError
 from tailerd.formats.base import ChangeSource
@@ -106,7 +106,7 @@ class Assembly:
         async def source(name: str) -> ChangeSource:
             now = config()
             return await open_source(
-                _table_of(now, name),
+                _require_table(now, name),
                 quiet,
                 stores=self._stores,
                 memory_bytes=self.memory.total_bytes,
@@ -116,7 +116,7 @@ class Assembly:
         async def log(name: str) -> OpenedLog:
             now = config()
             ledger = ledger_of(now, name, is_read_only=True)
-            table = _table_of(now, name)
+            table = _require_table(now, name)
             return await open_log(table, stores=self._stores, telemetry=quiet, ledger=ledger)
 
         web = self._config.web
@@ -130,7 +130,7 @@ class Assembly:
             await self._spark.close()
 
     def _member(self, config: Config, name: str) -> Member:
-        table, engine = config.tables[name], config.engine_of(name)
+        table, engine = config.tables[name], config.select_engine(name)
         build: Callable[[], PipelineRunner] = partial(self._pipeline, name, config)
         reset: Callable[[str], Awaitable[Offset]] | None = None
         if table.is_stream:
@@ -154,7 +154,7 @@ class Assembly:
         )
 
     def _pipeline(self, name: str, config: Config) -> Pipeline:
-        table, engine = config.tables[name], config.engine_of(name)
+        table, engine = config.tables[name], config.select_engine(name)
         sink = open_sink(name, table.sink, self._telemetry, daemon=config.name)
         if sink is None:
             raise BugError(f"The sink of {name} takes no deliveries.")
@@ -188,7 +188,7 @@ class Assembly:
             ),
             offsets=offset_store(self._state, sink),
             retries=RetryPolicy(max_attempts=table.max_attempts or attempts_once),
-            claim=claim_of(config, name, self._state),
+            claim=build_claim(config, name, self._state),
         )
 
     def _stream_pipeline(self, name: str, config: Config) -> PipelineRunner:
@@ -197,7 +197,7 @@ class Assembly:
         from tailerd.spark.supervisor import SparkPipeline
 
         table = _with_ledger(config, name)
-        claim = SparkClaim(claim_of(config, name, self._state), identity_of(config, name))
+        claim = SparkClaim(build_claim(config, name, self._state), derive_identity(config, name))
         return SparkPipeline(self._spark_engine(), name, table, claim)
 
     def _spark_engine(self) -> SparkEngine:
@@ -242,7 +242,7 @@ def _only_requests(telemetry: Telemetry) -> Handler:
     return handle
 
 
-def _table_of(config: Config, name: str) -> TableConfig:
+def _require_table(config: Config, name: str) -> TableConfig:
     table = config.tables.get(name)
     if table is None:
         raise UsageError(f"The configuration names no table {name!r} now.")
@@ -259,7 +259,7 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
     return DeliverySpec(
         table=name,
         sink=table.sink.kind,
-        engine=config.engine_of(name),
+        engine=config.select_engine(name),
         guarantee=table.sink.guarantee(),
         start=table.start,
         changes=ChangeMode(table.changes),
@@ -270,7 +270,7 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
         is_once=is_once,
         on_gap=OnGap(table.on_gap),
         on_corrupt_commit=OnCorruptCommit(table.on_corrupt_commit),
-        identity=identity_of(config, name),
+        identity=derive_identity(config, name),
     )
 
 

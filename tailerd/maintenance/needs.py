@@ -38,10 +38,10 @@ def floor_of(readers: Iterable[Reader], folder: str, table_id: str) -> Retention
         table_id: Of its table, which decides if folders cannot be compared; empty if it is not
             known yet: then only pipelines count that certainly read this log.
     """
-    log = FolderIdentity.of(folder)
+    log = FolderIdentity.read(folder)
     versions = []
     for reader in readers:
-        is_same = reader.folder == folder or log.is_same(FolderIdentity.of(reader.folder))
+        is_same = reader.folder == folder or log.is_same(FolderIdentity.read(reader.folder))
         if is_same is None and (not table_id or reader.table_id not in ("", table_id)):
             continue
         if is_same is False:

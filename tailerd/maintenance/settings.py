@@ -6,7 +6,7 @@ import json
 
 from pydantic import BaseModel
 
-from tailerd.config.maintenance import MaintenanceConfig, minutes_of
+from tailerd.config.maintenance import MaintenanceConfig, parse_part_of_day
 from tailerd.config.sections import SparkConfig
 from tailerd.formats.maintenance import (
     CleanupPolicy,
@@ -32,7 +32,7 @@ def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> 
             keep_from=cleanup.keep_from,
             wait_for_pins=tuple(cleanup.wait_for_pins),
         ),
-        pauses=tuple(DailyPause(*minutes_of(part)) for part in config.not_between),
+        pauses=tuple(DailyPause(*parse_part_of_day(part)) for part in config.not_between),
         engine=spark_engine(spark) if config.runs_on == "spark" else None,
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailerd.changefeed.change_batch import rows_of_columns
+from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TableError, TailerdError
 from tailerd.reading.equal_chunks import FileDifference, GroupDifference, difference_of_files
@@ -316,7 +316,7 @@ def _slice_range(ascending: Rows, first: int, last: int) -> Rows:
 
 
 def _select_columns(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    return rows_of_columns(
+    return join_columns(
         [batch.column(name) for name in names],
         pa.schema([batch.schema.field(name) for name in names]),
         batch.num_rows,
@@ -325,7 +325,7 @@ def _select_columns(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 def _rows_at(rows: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
     if not rows.num_columns:
-        return rows_of_columns([], rows.schema, len(positions))
+        return join_columns([], rows.schema, len(positions))
     return rows.take(pa.array(positions))
 
 

@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch, rows_of_columns
+from tailerd.changefeed.change_batch import ChangeBatch, join_columns
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.row_positions import RowPositions
@@ -447,5 +447,5 @@ def split_positions(
         is_there = sides == side
         files[is_there] = np.array(known, np.int64)[of_side[is_there]]
     schema = rows.schema.remove(rows.num_columns - 1)
-    without = rows_of_columns(columns, schema, rows.num_rows)
+    without = join_columns(columns, schema, rows.num_rows)
     return without, files, positions & ((1 << _ROW_BITS) - 1)

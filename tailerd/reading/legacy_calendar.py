@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.changefeed.change_batch import rows_of_columns
+from tailerd.changefeed.change_batch import join_columns
 from tailerd.errors import UnreadableDataFileError
 
 _VERSION = "org.apache.spark.version"
@@ -74,7 +74,7 @@ class LegacyCalendar:
         """
         left = iter(types)
         arrays = [self._rebase(column, left) for column in batch.columns]
-        return rows_of_columns(arrays, batch.schema, batch.num_rows)
+        return join_columns(arrays, batch.schema, batch.num_rows)
 
     def _rebase(self, array: pa.Array, types: Iterator[str]) -> pa.Array:
         kind = array.type

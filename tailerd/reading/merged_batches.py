@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import rows_of_columns
+from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.limits import BatchLimit
 
 _SHARE = 8
@@ -31,7 +31,7 @@ def merge_batches(batches: Iterable[pa.RecordBatch], limit: BatchLimit) -> Itera
 
 def _one(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(held) > 1 and not held[0].num_columns:
-        return rows_of_columns([], held[0].schema, sum(each.num_rows for each in held))
+        return join_columns([], held[0].schema, sum(each.num_rows for each in held))
     return held[0] if len(held) == 1 else pa.concat_batches(held)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailerd.changefeed.change_batch import rows_of_columns
+from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import TailerdError, UnreadableDataFileError
@@ -224,7 +224,7 @@ class _Shape:
                 arrays.append(_fill_nulls(pa.nulls(count, field.target.type), field, start))
             else:
                 arrays.append(_fill_nulls(conform(batch.column(at), field), field, start))
-        return rows_of_columns(arrays, self._schema, count), self._change_types(batch)
+        return join_columns(arrays, self._schema, count), self._change_types(batch)
 
     def _change_types(self, batch: pa.RecordBatch) -> pa.Array | None:
         if self._change_at is None:

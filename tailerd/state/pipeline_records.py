@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
-from tailerd.changefeed.saved_offset import texts_of
+from tailerd.changefeed.saved_offset import require_texts
 from tailerd.errors import OffsetError
 from tailerd.state.base import StateFiles
 
@@ -51,10 +51,10 @@ class PipelineRecord:
             if fields["format"] != FORMAT:
                 raise ValueError(f"format {fields['format']!r} is of another release")
             return cls(
-                identity=PipelineIdentity(**texts_of(fields["identity"])),
-                topics=texts_of(fields["topics"]),
+                identity=PipelineIdentity(**require_texts(fields["identity"])),
+                topics=require_texts(fields["topics"]),
                 start=str(fields["start"]),
-                schemas=texts_of(fields["schemas"]),
+                schemas=require_texts(fields["schemas"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OffsetError(

@@ -253,7 +253,7 @@ async def delete_all(store: ObjectStore, paths: Sequence[str]) -> None:
         await store.delete(path)
 
 
-def requests_of(store: ObjectStore, files: int) -> int:
+def count_requests(store: ObjectStore, files: int) -> int:
     """Return the number of requests that deleting `files` files takes."""
     return -(-files // BATCH_FILES) if isinstance(store, DeletesMany) else files
 

@@ -25,7 +25,7 @@ class FolderIdentity:
     location: tuple[int, int] | None
 
     @classmethod
-    def of(cls, path: str) -> FolderIdentity:
+    def read(cls, path: str) -> FolderIdentity:
         """Return the identity of a folder; blocking."""
         if not path.startswith("/"):
             return cls(path=path, location=None)

@@ -11,9 +11,9 @@ from tailerd.storage.base import (
     MarksFolders,
     ObjectStore,
     ShowsUnfinished,
+    count_requests,
     delete_all,
     put_nondurable,
-    requests_of,
 )
 from tailerd.storage.output import Output, open_output, sweep
 
@@ -115,7 +115,7 @@ class MeteredStore:
 
     async def delete_many(self, paths: Sequence[str]) -> None:
         """Count a delete for each request."""
-        self._count("delete", requests_of(self.inner, len(paths)))
+        self._count("delete", count_requests(self.inner, len(paths)))
         await delete_all(self.inner, paths)
 
     def open_input(self, path: str) -> BinaryIO:

@@ -110,7 +110,7 @@ def stat_all(folder: str, names: list[str]) -> list[FileMeta]:
                 continue
             raise
         if stat.S_ISREG(status.st_mode):
-            files.append(_meta_of(status, path))
+            files.append(_describe_file(status, path))
     return files
 
 
@@ -123,7 +123,7 @@ def head(path: str, *, is_in_place: bool = False) -> FileMeta:
     status = os.stat(path, follow_symlinks=not is_in_place)  # noqa: PTH116
     if is_in_place and stat.S_ISLNK(status.st_mode):
         raise LinkedFileError(errno.ELOOP, "Symbolic link", path)
-    return _meta_of(status, path)
+    return _describe_file(status, path)
 
 
 def open_file(path: str, *, is_in_place: bool = False) -> tuple[int, os.stat_result]:
@@ -206,7 +206,7 @@ def look_finished(path: str) -> tuple[FileMeta, bool | None]:
         status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    meta = _meta_of(status, path)
+    meta = _describe_file(status, path)
     if is_written is not None:  # Case A, Case B
         return meta, not is_written
     is_old = time.time_ns() - status.st_mtime_ns > _SETTLED_NS  # Case C
@@ -281,12 +281,12 @@ def read_range(path: str, start: int, length: int | None) -> bytes:
     """Return `length` bytes (None: all) from `start`; fewer at the end."""
     descriptor, status = open_file(path)
     try:
-        return _range_of(descriptor, status.st_size, start, length)
+        return _read_range(descriptor, status.st_size, start, length)
     finally:
         os.close(descriptor)
 
 
-def _range_of(descriptor: int, size_bytes: int, start: int, length: int | None) -> bytes:
+def _read_range(descriptor: int, size_bytes: int, start: int, length: int | None) -> bytes:
     wanted = max(0, size_bytes - start if length is None else min(length, size_bytes - start))
     parts: list[bytes] = []
     while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
@@ -304,7 +304,7 @@ def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | 
     """
     descriptor, status = open_file(path, is_in_place=True)
     try:
-        meta = _meta_of(status, path)
+        meta = _describe_file(status, path)
         wanted = meta.size_bytes if length is None else min(length, meta.size_bytes)
         return (meta, os.read(descriptor, wanted)) if wanted < SMALL_BYTES else None
     finally:
@@ -315,12 +315,12 @@ def fetch_range(path: str, start: int, length: int | None) -> tuple[FileMeta, by
     """Return a file's metadata, and `length` bytes (None: all) from `start`; fewer at the end."""
     descriptor, status = open_file(path)
     try:
-        return _meta_of(status, path), _range_of(descriptor, status.st_size, start, length)
+        return _describe_file(status, path), _read_range(descriptor, status.st_size, start, length)
     finally:
         os.close(descriptor)
 
 
-def _meta_of(status: os.stat_result, path: str) -> FileMeta:
+def _describe_file(status: os.stat_result, path: str) -> FileMeta:
     _require_file(status.st_mode, path)
     # Inode numbers are reused. Unlike mtime, ctime cannot be set by users.
     identity = hash((status.st_ino, status.st_ctime_ns))
@@ -374,14 +374,14 @@ def begin_file(folder: int, path: str, mode: int = 0o666) -> tuple[str, int]:
         folder: A descriptor of the folder that `path` is in.
         mode: Its permissions, before the process's umask.
     """
-    if _is_folder(folder, name_of(path)):
+    if _is_folder(folder, split_name(path)):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
     temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return temporary, os.open(temporary, flags, mode, dir_fd=folder)
 
 
-def name_of(path: str) -> str:
+def split_name(path: str) -> str:
     """Return the last part of a path."""
     return path.rpartition("/")[2]
 
@@ -410,7 +410,7 @@ def publish(
         _link(folder, temporary, path)
     else:
         _drop_hadoops_checksum(folder, path)
-        os.replace(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temporary, split_name(path), src_dir_fd=folder, dst_dir_fd=folder)
     if is_durable:
         os.fsync(folder)
 
@@ -422,12 +422,12 @@ def _drop_hadoops_checksum(folder: int, path: str) -> None:
     seconds to read `_last_checkpoint`, each time it opens the table.
     """
     with contextlib.suppress(OSError):
-        os.unlink(f".{name_of(path)}.crc", dir_fd=folder)
+        os.unlink(f".{split_name(path)}.crc", dir_fd=folder)
 
 
 def _link(folder: int, temporary: str, path: str) -> None:
     try:
-        os.link(temporary, name_of(path), src_dir_fd=folder, dst_dir_fd=folder)
+        os.link(temporary, split_name(path), src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         # A missing permission to write in the folder has failed before, with another errno.
         if error.errno not in _WITHOUT_LINKS:
@@ -494,7 +494,7 @@ def delete(path: str, root: str | None = None) -> None:
         contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),
         opened_parent(path, root, is_read=False) as folder,
     ):
-        name = name_of(path)
+        name = split_name(path)
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if root is not None and stat.S_ISLNK(status.st_mode):
             raise link_in_path(path)

@@ -202,23 +202,23 @@ class AlertBoard:
                 self._killed_ms.append(now_ms)
             match event:
                 case events.GapMet():
-                    self._of(event.table).gap_ms = now_ms
+                    self._get_memory(event.table).gap_ms = now_ms
                 case events.CommitSkipped():
-                    self._of(event.table).skipped_ms = now_ms
+                    self._get_memory(event.table).skipped_ms = now_ms
                 case events.DeadLettersStored():
-                    self._of(event.table).dead_letters_ms = now_ms
+                    self._get_memory(event.table).dead_letters_ms = now_ms
                 case events.LogMaintained(job="checkpoint"):
-                    self._of(event.table).checkpoint_ms = now_ms
+                    self._get_memory(event.table).checkpoint_ms = now_ms
                 case events.MaintenanceFailed(job="checkpoint"):
-                    self._of(event.table).checkpoint_failed_ms.append(now_ms)
+                    self._get_memory(event.table).checkpoint_failed_ms.append(now_ms)
                 case events.MaintenanceFailed(job="cleanup"):
-                    self._of(event.table).cleanup_failed_ms = now_ms
+                    self._get_memory(event.table).cleanup_failed_ms = now_ms
                 case events.TableRemoved():
                     self._memories.pop(event.table, None)
                 case _:
                     pass
 
-    def _of(self, table: str) -> _Memory:
+    def _get_memory(self, table: str) -> _Memory:
         return self._memories.setdefault(table, _Memory())
 
     def evaluate(self, tables: Iterable[Table], problems: Iterable[Mapping[str, Any]]) -> None:
@@ -226,22 +226,25 @@ class AlertBoard:
         now_ms = self._clock.now_ms()
         with self._lock:
             before = self._since
-            found = [*self._of_tables(tables, now_ms), *self._of_daemon(list(problems), now_ms)]
+            found = [
+                *self._check_tables(tables, now_ms),
+                *self._check_daemon(list(problems), now_ms),
+            ]
             self._since = {
                 key: (before[key][0] if key in before else now_ms, text) for key, text in found
             }
 
-    def _of_tables(
+    def _check_tables(
         self, tables: Iterable[Table], now_ms: int
     ) -> Iterator[tuple[tuple[str, str], str]]:
         for table in tables:
-            memory = self._of(table["table"])
+            memory = self._get_memory(table["table"])
             for rule in RULES:
                 text = None if rule.holds is None else rule.holds(table, memory, now_ms)
                 if text is not None:
                     yield (rule.name, table["table"]), text
 
-    def _of_daemon(
+    def _check_daemon(
         self, problems: list[Mapping[str, Any]], now_ms: int
     ) -> Iterator[tuple[tuple[str, str], str]]:
         killed = sum(_is_recent(at, now_ms) for at in self._killed_ms)

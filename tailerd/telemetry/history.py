@@ -80,13 +80,13 @@ class HistoryBoard:
             if isinstance(event, events.TableRemoved):
                 self._tables.pop(name, None)
                 self._series.pop(name, None)
-            elif self._of(name).take(event, now_ms):
+            elif self._get_history(name).take(event, now_ms):
                 self._dirty.add(name)
             if isinstance(event, events.DeliveryAcknowledged):
                 since = self._since.setdefault(name, _Since())
                 since.add(sum(event.rows.values()), event.duration_seconds)
 
-    def _of(self, name: str) -> TableHistory:
+    def _get_history(self, name: str) -> TableHistory:
         known = self._tables.get(name)
         if known is None:
             known = self._tables[name] = TableHistory()
@@ -169,7 +169,7 @@ class HistoryBoard:
     def restore(self, name: str, saved: object) -> bool:
         """Restore a table's history from the output of `saved`; False if invalid."""
         with self._lock:
-            if not self._of(name).restore(saved, self._clock.now_ms()):
+            if not self._get_history(name).restore(saved, self._clock.now_ms()):
                 return False
             assert isinstance(saved, dict)
             self._series.setdefault(name, Series(self._resolutions)).restore(saved.get("series"))

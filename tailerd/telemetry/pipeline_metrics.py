@@ -84,9 +84,9 @@ class PipelineMetrics:
         self._oldest_ms[event.table] = event.oldest_timestamp_ms
         if is_new:
             # Computed at each scrape: the lag of a stuck pipeline grows without any event.
-            self._lag_seconds.labels(*labels).set_function(lambda: self._lag_of(event.table))
+            self._lag_seconds.labels(*labels).set_function(lambda: self._measure_lag(event.table))
 
-    def _lag_of(self, table: str) -> float:
+    def _measure_lag(self, table: str) -> float:
         return lag_seconds(self._oldest_ms.get(table), self._clock.now_ms())
 
     def _on_snapshot(self, event: events.SnapshotAdvanced) -> None:

@@ -196,38 +196,38 @@ class TableGauges:
         """Handle an event; those without figures of a table are ignored."""
         match event:
             case events.BacklogMeasured():
-                figures = self._of(event.table, event.engine)
+                figures = self._get_figures(event.table, event.engine)
                 figures.backlog = event
                 if event.retention_seconds is not None:
                     figures.retention_seconds = event.retention_seconds
             case events.OffsetChosen() | events.OffsetSaved():
-                figures = self._of(event.table, event.engine)
+                figures = self._get_figures(event.table, event.engine)
                 figures.snapshot_progress = (
                     snapshot_progress(event.offset) if event.offset else None
                 )
                 if isinstance(event, events.OffsetSaved):
                     figures.saved_ms = self._clock.now_ms()
             case events.TableMeasured():
-                figures = self._of(event.table, "")
+                figures = self._get_figures(event.table, "")
                 with self._lock:
                     figures.size = event
                     figures.retention_seconds = event.retention_seconds
                     totals = TableTotals(files=event.files, bytes=event.bytes, rows=event.rows)
                     figures.growth.add(totals, self._clock.now_ms())
             case events.PipelinePaused():
-                figures = self._of(event.table, event.engine)
+                figures = self._get_figures(event.table, event.engine)
                 if figures.backlog is not None and figures.backlog.versions == 0:
                     # The log is no longer polled: a lag of 0 may soon be wrong.
                     figures.backlog = None
             case events.GrowthUnavailable():
-                self._of(event.table, "").size = None
+                self._get_figures(event.table, "").size = None
             case events.TableRemoved():
                 with self._lock:
                     self._tables.pop(event.table, None)
             case _:
                 pass
 
-    def _of(self, table: str, engine: str) -> TableFigures:
+    def _get_figures(self, table: str, engine: str) -> TableFigures:
         with self._lock:
             figures = self._tables.setdefault(table, TableFigures())
             figures.engine = engine or figures.engine

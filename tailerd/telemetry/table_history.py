@@ -94,20 +94,22 @@ class TableHistory:
         return True
 
     def _observe(self, event: events.CommitObserved) -> None:
-        known = self._commit_of(event)
+        known = self._update_commit(event)
         if known is not None:
             known.update(rows_added=event.rows_added, rows_removed=event.rows_removed)
 
     def _deliver(self, commits: Sequence[events.DeliveredCommit], now_ms: int) -> bool:
         """Record delivered commits from their plan, whether they were observed before or not."""
         for commit in commits[-self._limits.commits :]:
-            known = self._commit_of(commit)
+            known = self._update_commit(commit)
             if known is not None:
                 known["mode"], known["delivered_ms"] = commit.mode, now_ms
         self._trim()
         return bool(commits)
 
-    def _commit_of(self, event: events.CommitObserved | events.DeliveredCommit) -> Record | None:
+    def _update_commit(
+        self, event: events.CommitObserved | events.DeliveredCommit
+    ) -> Record | None:
         """Return the updated record of a commit; None for one older than all records."""
         known = self._commit(event.version)
         if known is None:

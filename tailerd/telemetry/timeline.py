@@ -36,7 +36,7 @@ class Timeline:
         Args:
             least: Less important events are ignored.
         """
-        record = record_of(event)
+        record = describe_event(event)
         if record is None or (least != "info" and record["level"] == "info"):
             return False
         self._note(record, getattr(event, "table", None), now_ms)
@@ -85,7 +85,7 @@ def _is_record(value: object) -> bool:
     )
 
 
-def record_of(event: events.Event) -> Record | None:
+def describe_event(event: events.Event) -> Record | None:
     """Return the record of an event; None if the timeline does not show it."""
     make = _DESCRIBE.get(type(event))
     if make is None:

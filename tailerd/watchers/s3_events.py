@@ -50,7 +50,7 @@ def created_objects(body: str) -> tuple[ObjectCreated, ...] | None:
     Returns:
         None if the body is not one of the envelopes, or is malformed.
     """
-    return _of_text(body, _DEEPEST)
+    return _parse_text(body, _DEEPEST)
 
 
 def commit_events(objects: Iterable[ObjectCreated], folders: Names) -> Iterator[CommitEvent]:
@@ -61,7 +61,7 @@ def commit_events(objects: Iterable[ObjectCreated], folders: Names) -> Iterator[
             yield CommitEvent(folder, version)
 
 
-def _of_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:
+def _parse_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -70,16 +70,16 @@ def _of_text(text: str, depth: int) -> tuple[ObjectCreated, ...] | None:
         return None
     if value.get("Type") == "Notification":
         inner = value.get("Message")
-        return _of_text(inner, depth - 1) if isinstance(inner, str) else None
+        return _parse_text(inner, depth - 1) if isinstance(inner, str) else None
     if "detail-type" in value:
-        return _of_event_bridge(value)
+        return _parse_event_bridge(value)
     if value.get("Event") == "s3:TestEvent":
         # S3 sends this when a notification is configured.
         return ()
-    return _of_records(value.get("Records"))
+    return _parse_records(value.get("Records"))
 
 
-def _of_records(records: object) -> tuple[ObjectCreated, ...] | None:
+def _parse_records(records: object) -> tuple[ObjectCreated, ...] | None:
     if not isinstance(records, list):
         return None
     found = []
@@ -93,7 +93,7 @@ def _of_records(records: object) -> tuple[ObjectCreated, ...] | None:
     return tuple(found)
 
 
-def _of_event_bridge(event: Mapping[str, object]) -> tuple[ObjectCreated, ...] | None:
+def _parse_event_bridge(event: Mapping[str, object]) -> tuple[ObjectCreated, ...] | None:
     about = _inner(event, "detail")
     bucket, key = _text(_inner(about, "bucket"), "name"), _text(_inner(about, "object"), "key")
     if not bucket or not key:

@@ -214,7 +214,7 @@ class SqsWatcher:
         return list(answer.get("Messages", []))
 
     def _report_failure(self, error: Exception, right: str, attempt: int) -> None:
-        failure = failure_of(error, self._config.queue, right)
+        failure = classify_failure(error, self._config.queue, right)
         self._reports.report_failure(failure.code, failure.message, attempt)
 
     def _report_resumed(self) -> None:
@@ -241,7 +241,7 @@ class SqsWatcher:
             # The messages are redelivered and processed again. Other failures are reported by
             # `_receive`; only a missing right to delete shows up here.
             right = "sqs:DeleteMessage"
-            if failure_of(error, self._config.queue, right).code == "access_denied":
+            if classify_failure(error, self._config.queue, right).code == "access_denied":
                 self._undeleted += 1
                 self._report_failure(error, right, self._undeleted)
             return
@@ -253,7 +253,7 @@ class SqsWatcher:
         if self._client is None:
             use, about = self._account, self._config
             session = AioSession(profile=use.profile or None)
-            region = about.region_of_queue or use.region or session.get_config_variable("region")
+            region = about.queue_region or use.region or session.get_config_variable("region")
             context = session.create_client(
                 "sqs",
                 region_name=region or "us-east-1",
@@ -313,7 +313,7 @@ class QueueFailure:
     message: str
 
 
-def failure_of(error: Exception, queue: str, right: str) -> QueueFailure:
+def classify_failure(error: Exception, queue: str, right: str) -> QueueFailure:
     """Return the failure for an error.
 
     Args:

@@ -59,7 +59,7 @@ class Access:
     is_open_by_choice: bool = False
 
     @classmethod
-    def of(cls, config: HttpConfig) -> Access:
+    def from_config(cls, config: HttpConfig) -> Access:
         """Return the access rules of a configured listener."""
         return cls(
             token=config.token,

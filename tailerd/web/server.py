@@ -160,13 +160,13 @@ class Listener:
         self._is_open = True
         url, address = "", self._http.address()
         if address is not None:
-            access = Access.of(self._http)
+            access = Access.from_config(self._http)
             server = WebServer(address, self._routes, access=access, tls=self._http.tls)
             url = (await stack.enter_async_context(server)).url
         self._telemetry.emit(events.DaemonStarted(path=url))
 
 
-def _is_of_operator(record: logging.LogRecord) -> bool:
+def _is_for_operator(record: logging.LogRecord) -> bool:
     """Return whether a record is written: invalid requests and disconnects are answered only."""
     error = record.exc_info[1] if record.exc_info else None
     is_of_client = isinstance(error, _OF_CLIENTS)
@@ -176,5 +176,5 @@ def _is_of_operator(record: logging.LogRecord) -> bool:
 def _logger() -> logging.Logger:
     """Return the logger for aiohttp; also filter asyncio's, which logs socket errors."""
     for name in ("tailerd.web", "asyncio"):
-        logging.getLogger(name).addFilter(_is_of_operator)
+        logging.getLogger(name).addFilter(_is_for_operator)
     return logging.getLogger("tailerd.web")

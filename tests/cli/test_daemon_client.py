@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.cli import run
-from tailerd.cli.status import row_of
+from tailerd.cli.status import build_row
 
 Captured = pytest.CaptureFixture[str]
 
@@ -151,15 +151,15 @@ def test_status_as_json_has_all_fields_of_one_pipeline(capfd: Captured) -> None:
 
 
 def test_a_line_tells_how_long_until_the_next_attempt_and_how_far_a_snapshot_is() -> None:
-    assert row_of(TABLE, now=10.0)["next retry"] == "in 2.5 s"
-    assert row_of(TABLE, now=99.0)["next retry"] == "now"
-    assert row_of({**TABLE, "next_retry_ms": None}, now=1.0)["next retry"] is None
-    snapshot = row_of({**TABLE, "state": "running", "snapshot_progress": 0.25}, now=1.0)
+    assert build_row(TABLE, now=10.0)["next retry"] == "in 2.5 s"
+    assert build_row(TABLE, now=99.0)["next retry"] == "now"
+    assert build_row({**TABLE, "next_retry_ms": None}, now=1.0)["next retry"] is None
+    snapshot = build_row({**TABLE, "state": "running", "snapshot_progress": 0.25}, now=1.0)
     assert snapshot["state"] == "running (snapshot 25%)"
 
 
 def test_a_line_can_be_made_of_what_another_release_says() -> None:
-    assert row_of({"table": "orders"}, now=1.0)["lag"] is None
+    assert build_row({"table": "orders"}, now=1.0)["lag"] is None
 
 
 @pytest.mark.parametrize("command", [["status"], ["pause", "orders"], ["resume", "orders"]])

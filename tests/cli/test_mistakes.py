@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailerd.config import Config, load_config
 from tailerd.config.documents import schema
 from tailerd.config.loading import parse_config
-from tailerd.config.positions import path_of, positions
+from tailerd.config.positions import parse_field_path, positions
 from tailerd.errors import ConfigError
 from tests.cli.commands import Commands
 from tests.conftest import ROOT
@@ -212,8 +212,8 @@ def test_every_field_has_a_place_and_is_found_by_its_dotted_path(content: Any) -
 
 def test_names_with_dots_are_found() -> None:
     content = {"tables": {"a.b": {"sink": {"kind": 1}}, "a": {"b": 1}}}
-    assert path_of("tables.a.b.sink.kind", content) == ("tables", "a.b", "sink", "kind")
-    assert path_of("tables.a.missing", content) == ("tables", "a", "missing")
+    assert parse_field_path("tables.a.b.sink.kind", content) == ("tables", "a.b", "sink", "kind")
+    assert parse_field_path("tables.a.missing", content) == ("tables", "a", "missing")
 
 
 # ---------------------------------------------------------------- documents

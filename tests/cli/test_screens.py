@@ -20,7 +20,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.cli.screens.rows_table import CHANGED_STYLE, RowsTable
-from tailerd.cli.screens.shown_rows import MAX_ROWS, rows_of_batch, rows_of_daemon
+from tailerd.cli.screens.shown_rows import MAX_ROWS, show_batch, show_daemon_rows
 from tailerd.cli.screens.tail_screen import TailScreen
 from tailerd.cli.screens.top_screen import TopScreen
 from tailerd.errors import DaemonUnreachableError, StorageError, TailerdError
@@ -61,7 +61,7 @@ def said(app: App[object] | App[TailerdError] | App[None], name: str) -> str:
 
 
 def test_an_update_names_the_columns_it_changed() -> None:
-    old, new = rows_of_batch(UPDATE)
+    old, new = show_batch(UPDATE)
     assert (old.changed, new.changed) == (frozenset(), frozenset({"name"}))
     assert new.cells == {"id": "7", "name": "new", "city": "Rome"}
     assert (new.version, new.time) == ("3", "2023-11-14 22:13:20")
@@ -70,16 +70,16 @@ def test_an_update_names_the_columns_it_changed() -> None:
 def test_rows_without_their_old_row_change_nothing() -> None:
     one = batch([{"id": 7}], ["update_postimage"])
     two = batch([{"id": 7}, {"id": 8}], ChangeType.INSERT)
-    assert [row.changed for row in rows_of_batch(one) + rows_of_batch(two)] == [frozenset()] * 3
+    assert [row.changed for row in show_batch(one) + show_batch(two)] == [frozenset()] * 3
 
 
 def test_of_a_large_batch_the_last_rows_are_kept() -> None:
-    rows = rows_of_batch(batch([{"id": n} for n in range(MAX_ROWS + 5)], ChangeType.INSERT))
+    rows = show_batch(batch([{"id": n} for n in range(MAX_ROWS + 5)], ChangeType.INSERT))
     assert (len(rows), rows[0].cells, rows[-1].cells) == (500, {"id": "5"}, {"id": "504"})
 
 
 def test_what_a_terminal_would_obey_is_shown_as_an_escape() -> None:
-    [row] = rows_of_batch(batch([{"name": "\x1b[31mred", "gone": None}], ChangeType.INSERT))
+    [row] = show_batch(batch([{"name": "\x1b[31mred", "gone": None}], ChangeType.INSERT))
     assert row.cells == {"name": "\\u001b[31mred", "gone": "null"}
 
 
@@ -89,8 +89,8 @@ def test_rows_of_a_daemon_come_oldest_first_and_nonsense_is_left_out() -> None:
         {"id": 1, "_change_type": "update_preimage", "_commit_version": 5},
         "?",
     ]
-    assert [row.changed for row in rows_of_daemon(newest)] == [frozenset(), {"id"}]
-    assert rows_of_daemon(None) == []
+    assert [row.changed for row in show_daemon_rows(newest)] == [frozenset(), {"id"}]
+    assert show_daemon_rows(None) == []
 
 
 class Batches:

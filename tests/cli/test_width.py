@@ -12,7 +12,7 @@ import pytest
 from tailerd.cli.change_table import ChangeTable, text_width
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, fitted_widths
-from tailerd.cli.status import row_of, view_lines
+from tailerd.cli.status import build_row, view_lines
 from tests.cli.commands import Commands
 from tests.cli.test_daemon_client import STATUS, TABLE, listening
 from tests.records.batches import change_batch
@@ -91,7 +91,7 @@ def error(**fields: object) -> Mapping[str, object]:
 
 def test_an_error_that_has_passed_is_no_present_one() -> None:
     passed = {**TABLE, "state": "running", "last_error": error(is_current=False)}
-    assert row_of(passed, 5.0)["error"] is None
+    assert build_row(passed, 5.0)["error"] is None
     shown = "\n".join(view_lines(passed, 64.0, None))
     assert "last error  storage (1 min ago" in shown
     assert "It has passed." in shown

@@ -45,7 +45,7 @@ def test_a_small_file_gets_the_defaults_of_the_contract(load: Any) -> None:
     assert (table.start, table.changes, table.max_files_per_batch) == ("latest", "auto", 1000)
     assert table.max_bytes_per_batch == 256 * 1024**2
     assert isinstance(table.sink, FileSinkConfig)
-    assert config.engine_of("orders") == "spark"
+    assert config.select_engine("orders") == "spark"
 
 
 def test_the_environment_wins_whatever_its_case(load: Any) -> None:
@@ -281,7 +281,7 @@ def test_the_command_lines_engine_wins_over_every_table(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(MINIMAL + "    engine: spark")
     config = load_config(path, engine="arrow")
-    assert config.engine_of("orders") == "arrow"
+    assert config.select_engine("orders") == "arrow"
 
 
 def test_generated_documents_are_in_step_with_the_code() -> None:

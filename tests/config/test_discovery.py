@@ -41,7 +41,7 @@ def test_every_folder_with_a_log_is_a_table_with_the_templates_fields(tmp_path: 
     assert (table.path, table.start) == (str(tmp_path / "orders"), "snapshot")
     assert isinstance(table.sink, FileSinkConfig)
     assert table.sink.path == "/out/orders"
-    assert discovery.config.engine_of("orders") == "arrow"
+    assert discovery.config.select_engine("orders") == "arrow"
 
 
 def test_names_are_made_of_folders_and_what_gives_none_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tailerd.config.manifests import configs_of_manifests
+from tailerd.config.manifests import read_manifests
 from tailerd.errors import ConfigError
 
 CONFIG = {"tables": {"orders": {"path": "/lake/orders", "sink": {"kind": "console"}}}}
@@ -29,7 +29,7 @@ def workload(env: list[dict[str, object]], mounted: str = "tailerd") -> dict[str
 
 
 def read(*manifests: object) -> dict[str, str]:
-    configs = configs_of_manifests(yaml.safe_dump_all(manifests), "it")
+    configs = read_manifests(yaml.safe_dump_all(manifests), "it")
     return {name: config.engine for name, config in configs.items()}
 
 
@@ -76,7 +76,7 @@ def test_what_a_secret_holds_counts_as_given() -> None:
 )
 def test_what_holds_no_configuration_is_told(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        configs_of_manifests(text, "it")
+        read_manifests(text, "it")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/tailerd"
 
 
 def test_the_region_is_in_the_url_of_a_queue_of_aws() -> None:
-    assert NotificationsConfig(queue=QUEUE).region_of_queue == "eu-central-1"
-    assert NotificationsConfig(queue=QUEUE, region="us-east-2").region_of_queue == "us-east-2"
-    assert NotificationsConfig(queue="http://127.0.0.1:9324/1/q").region_of_queue == ""
+    assert NotificationsConfig(queue=QUEUE).queue_region == "eu-central-1"
+    assert NotificationsConfig(queue=QUEUE, region="us-east-2").queue_region == "us-east-2"
+    assert NotificationsConfig(queue="http://127.0.0.1:9324/1/q").queue_region == ""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.checks.maintained import maintenance_of, needs_of_pipelines
+from tailerd.checks.maintained import configure_maintenance, find_retention_floor
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.offsets import open_state, reset_offset
@@ -192,8 +192,8 @@ def test_a_bind_mount_is_the_folder_that_it_shows() -> None:
     orders = FolderIdentity(path="/lake/orders", location=(8, 17))
     assert orders.is_same(FolderIdentity(path="/mnt/orders", location=(8, 17)))
     assert orders.is_same(FolderIdentity(path="/mnt/orders", location=(9, 17))) is None
-    bucket = FolderIdentity.of("lake/orders")
-    assert bucket.is_same(FolderIdentity.of("lake/orders2")) is False
+    bucket = FolderIdentity.read("lake/orders")
+    assert bucket.is_same(FolderIdentity.read("lake/orders2")) is False
 
 
 def test_folders_that_cannot_be_compared_are_told_apart_by_the_tables_id(tmp_path: Path) -> None:
@@ -236,12 +236,12 @@ async def test_the_command_cleans_up_nothing_that_a_linked_pipeline_wants(tmp_pa
             },
         }
     )
-    assert "shop" in (await needs_of_pipelines(config, "orders", table.table_id)).obstacle
+    assert "shop" in (await find_retention_floor(config, "orders", table.table_id)).obstacle
     state = open_state(config, clock=SystemClock())
     async with state.hold():
         await reset_offset(config, "shop", "3", state=state)
-    assert (await needs_of_pipelines(config, "orders", table.table_id)).from_version == 3
-    _, work = await maintenance_of(config, "orders", Stores()).open()
+    assert (await find_retention_floor(config, "orders", table.table_id)).from_version == 3
+    _, work = await configure_maintenance(config, "orders", Stores()).open()
     assessment, cleanup = await planned(work)
     assert not cleanup.is_due
     assert commits_of(table)[0] == 0

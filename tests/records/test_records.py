@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tailerd.records.record_parts as record_parts
-from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch, rows_of_columns
+from tailerd.changefeed.change_batch import VARIANT_FIELD, ChangeBatch, join_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import ConfigError, TailerdError, UnsupportedFeatureError
 from tailerd.records.base import FormatOptions, Records
@@ -166,7 +166,7 @@ def test_columns_of_the_rows_follow_the_records() -> None:
 def test_rows_without_columns_have_their_records(name: str, count: int) -> None:
     kinds = [INSERT, DELETE] * (count // 2)
     records = record_format(name, KEYLESS).records(
-        change_batch(rows_of_columns([], pa.schema([]), count), kinds)
+        change_batch(join_columns([], pa.schema([]), count), kinds)
     )
     found = [json.loads(value) for value in records.values.to_pylist()]
     assert len(found) == count

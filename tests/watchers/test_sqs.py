@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
-from tailerd.watchers.sqs import failure_of
+from tailerd.watchers.sqs import classify_failure
 
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/tailerd"
 
@@ -30,7 +30,7 @@ def answered(code: str) -> ClientError:
     ],
 )
 def test_a_failure_has_a_code_and_a_way_out(error: Exception, code: str, words: str) -> None:
-    failure = failure_of(error, QUEUE, "sqs:ReceiveMessage")
+    failure = classify_failure(error, QUEUE, "sqs:ReceiveMessage")
     assert failure.code == code
     assert words in failure.message
     assert QUEUE in failure.message

@@ -351,7 +351,7 @@ READ = ["/", "/status", "/tables/orders", "/events", "/docs/kafka", "/static/pag
 async def test_a_listener_outside_loopback_shows_pages_only_with_a_token_or_by_choice(
     address: Address, fields: dict[str, str]
 ) -> None:
-    access = Access.of(HttpConfig.model_validate({"listen": str(address), **fields}))
+    access = Access.from_config(HttpConfig.model_validate({"listen": str(address), **fields}))
     is_closed = not fields and not address.is_loopback
     async with server(address=address, access=access) as listener:
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -421,7 +421,7 @@ async def test_a_client_certificate_counts_like_the_token(tmp_path: Path) -> Non
     ours, theirs = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "theirs")
     pem = str(ours.server)
     tls = TlsConfig(cert=pem, key=pem, client_ca=str(ours.authority))
-    access = Access.of(HttpConfig(listen="0.0.0.0:0", read="token", tls=tls))
+    access = Access.from_config(HttpConfig(listen="0.0.0.0:0", read="token", tls=tls))
     steered = Steered()
     async with server(steered, EVERYWHERE, access, tls) as listener:
         assert listener.url.startswith("https://")

@@ -43,7 +43,7 @@ class ShownRow:
     changed: frozenset[str] = frozenset()
 
 
-def rows_of_batch(batch: ChangeBatch, columns: Sequence[str] | None = None) -> list[ShownRow]:
+def show_batch(batch: ChangeBatch, columns: Sequence[str] | None = None) -> list[ShownRow]:
     """Return the last `MAX_ROWS` rows of a batch, oldest first.
 
     Args:
@@ -61,14 +61,14 @@ def rows_of_batch(batch: ChangeBatch, columns: Sequence[str] | None = None) -> l
     return list(with_changes(_from_json(json.loads(text)) for text in texts))
 
 
-def rows_of_daemon(rows: object) -> list[ShownRow]:
+def show_daemon_rows(rows: object) -> list[ShownRow]:
     """Return what `/tables/NAME` shows of the newest rows, oldest first."""
     if not isinstance(rows, list):
         return []
     return list(with_changes(_from_json(row) for row in reversed(rows) if isinstance(row, dict)))
 
 
-def commits_of_daemon(history: object) -> list[ShownRow]:
+def show_daemon_commits(history: object) -> list[ShownRow]:
     """Return what `/tables/NAME` shows of the newest commits as rows, oldest first."""
     commits = history.get("commits") if isinstance(history, dict) else None
     if not isinstance(commits, list):

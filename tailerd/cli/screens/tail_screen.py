@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Header, Static
 
 from tailerd.cli.screens.rows_table import RowsTable
-from tailerd.cli.screens.shown_rows import MAX_ROWS, ShownRow, rows_of_batch
+from tailerd.cli.screens.shown_rows import MAX_ROWS, ShownRow, show_batch
 from tailerd.errors import TailerdError
 from tailerd.pipeline.table_reading import ReadBatch
 
@@ -81,7 +81,7 @@ class TailScreen(App[TailerdError]):
         try:
             async for batch in self._batches:
                 await self._going.wait()
-                rows = await asyncio.to_thread(rows_of_batch, batch.rows, self._columns)
+                rows = await asyncio.to_thread(show_batch, batch.rows, self._columns)
                 self._waiting.extend(rows)
                 self._count += batch.rows.num_rows
                 self._version = str(batch.rows.version)

@@ -13,8 +13,8 @@ from textual.widgets import DataTable, Footer, Header, Static
 
 from tailerd.cli.change_table import printable
 from tailerd.cli.screens.rows_table import RowsTable
-from tailerd.cli.screens.shown_rows import commits_of_daemon, rows_of_daemon
-from tailerd.cli.status import problem_lines, row_of, tables_of
+from tailerd.cli.screens.shown_rows import show_daemon_commits, show_daemon_rows
+from tailerd.cli.status import build_row, problem_lines, select_tables
 from tailerd.errors import TailerdError
 
 COLUMNS = ("table", "state", "lag", "lag time", "rows/s", "delivered", "head", "sink", "error")
@@ -107,7 +107,7 @@ class TopScreen(App[None]):
     async def _refresh(self) -> None:
         try:
             status = await asyncio.to_thread(self._daemon.status)
-            self._tables = tables_of(status, self._daemon.url, None)
+            self._tables = select_tables(status, self._daemon.url, None)
         except TailerdError as error:
             self._detail.update(Text(printable(str(error)), style="bold red"))
             return
@@ -121,7 +121,7 @@ class TopScreen(App[None]):
     def _show_pipelines(self) -> None:
         table = self._pipelines
         now = time.time()
-        rows = {str(each.get("table")): row_of(each, now) for each in self._tables}
+        rows = {str(each.get("table")): build_row(each, now) for each in self._tables}
         for key in [key for key in table.rows if key.value not in rows]:
             table.remove_row(key)
         shown = {key.value for key in table.rows}
@@ -153,10 +153,10 @@ class TopScreen(App[None]):
         rows = table.get("rows")
         if isinstance(rows, dict):
             self._heading.update(Text(f"Newest changes of {printable(name)}", style="bold"))
-            self._rows.show(rows_of_daemon(rows.get("newest")))
+            self._rows.show(show_daemon_rows(rows.get("newest")))
         else:
             self._heading.update(Text(f"Newest commits of {printable(name)}; {_NO_ROWS}"))
-            self._rows.show(commits_of_daemon(table.get("history")))
+            self._rows.show(show_daemon_commits(table.get("history")))
 
 
 def _cell(column: str, value: object) -> Text:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import rows_of_columns
+from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import (
     RESET_OR_ON_GAP,
@@ -130,7 +130,7 @@ def _name(url: str) -> str:
 def take_rows(batch: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
     """Return the rows of a batch at the given positions; the batch may have no columns."""
     if not batch.num_columns:
-        return rows_of_columns([], batch.schema, len(positions))
+        return join_columns([], batch.schema, len(positions))
     return batch.take(pa.array(positions))
 
 
@@ -216,7 +216,7 @@ class _Scan:
             arrays.append(batch.column(ROW_ID).cast(pa.uint64()))
             schema = schema.append(pa.field(ROW_ID, pa.uint64()))
         at = batch.column(_ADDRESS).to_numpy().astype(np.int64) & _OFFSET_MASK
-        return at, rows_of_columns(arrays, schema, count)
+        return at, join_columns(arrays, schema, count)
 
 
 def _scan_of(field: pa.Field, source: ColumnSource | None) -> FieldScan:

@@ -106,7 +106,7 @@ def storage_options(url: str, stores: Stores) -> dict[str, str]:
             f"The rows of {url} cannot be read: pylance does not support the store {scheme!r}.",
             remedy="Keep Lance tables in a local folder or an S3 bucket.",
         )
-    return _bucket_options(settings.account_of(rest.partition("/")[0]), url)
+    return _bucket_options(settings.select_account(rest.partition("/")[0]), url)
 
 
 def _bucket_options(account: S3Account, url: str) -> dict[str, str]:

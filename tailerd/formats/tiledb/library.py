@@ -155,7 +155,7 @@ def config_of(uri: str, stores: Stores) -> Config:
     settings = stores.settings.of(S3StoreProvider)
     if not isinstance(settings, S3Settings):
         return ()
-    account = settings.account_of(urlsplit(uri).netloc)
+    account = settings.select_account(urlsplit(uri).netloc)
     return tuple(_bucket_config(account))
 
 

@@ -27,12 +27,12 @@ from tailerd.storage.s3.failures import (
     MISSING_CODES,
     VENDOR_ERRORS,
     are_stale,
-    code_of,
     has_expired,
     is_refused_condition,
     map_failure,
     may_pass,
-    status_of,
+    read_error_code,
+    read_status,
 )
 from tailerd.storage.s3.io_thread import IoThread
 from tailerd.storage.s3.quick_gets import QuickGets, note_sent
@@ -98,7 +98,7 @@ def was_put_by(path: str, token: str) -> Callable[[S3Client], Awaitable[bool]]:
         try:
             answer = cast(dict[str, Any], await client.head_object(Bucket=bucket, Key=key))
         except VENDOR_ERRORS as error:
-            if code_of(error) not in MISSING_CODES:
+            if read_error_code(error) not in MISSING_CODES:
                 raise
             return False
         return bool(answer.get("Metadata", {}).get(PUT_TOKEN) == token)
@@ -182,7 +182,7 @@ class Connection:
 
     def _may_renew(self, error: Exception) -> bool:
         # The response to a HEAD has no body, so it cannot report expired credentials.
-        is_mute = code_of(error) in ("400", "403") and status_of(error) in (400, 403)
+        is_mute = read_error_code(error) in ("400", "403") and read_status(error) in (400, 403)
         return has_expired(error) or (
             is_mute and time.monotonic() - self._opened_at > _REFRESH_SECONDS
         )
@@ -208,7 +208,7 @@ class Connection:
         try:
             session = AioSession(profile=account.profile or None)
             session.register_component("data_loader", service_models())
-            region = account.region or os.environ.get("AWS_REGION") or _region_of(session)
+            region = account.region or os.environ.get("AWS_REGION") or _read_region(session)
             context = session.create_client(
                 "s3",
                 region_name=region or "us-east-1",
@@ -219,7 +219,7 @@ class Connection:
                 config=_client_config(account),
             )
             vendors = await self._stack.enter_async_context(context)
-            quick = QuickGets(account, _keys_of(account, session), lambda: _trust(session))
+            quick = QuickGets(account, _make_key_source(account, session), lambda: _trust(session))
             vendors.meta.events.register("before-send.s3.GetObject", note_sent)
             self._stack.push_async_callback(quick.close)
             client = _Client(vendors, quick)
@@ -253,7 +253,9 @@ class _Client:
         return cast(Callable[..., Awaitable[dict[str, object]]], getattr(self._vendors, name))
 
 
-def _keys_of(account: S3Account, session: AioSession) -> Callable[[], Awaitable[Keys | None]]:
+def _make_key_source(
+    account: S3Account, session: AioSession
+) -> Callable[[], Awaitable[Keys | None]]:
     """Return a function that returns the credentials with which the session's client signs."""
 
     async def keys() -> Keys | None:
@@ -291,7 +293,7 @@ async def _close_later(stack: AsyncExitStack, account: S3Account) -> None:
         await asyncio.wait_for(stack.aclose(), _CLOSE_SECONDS)
 
 
-def _region_of(session: AioSession) -> str:
+def _read_region(session: AioSession) -> str:
     return str(session.get_config_variable("region") or "")
 
 

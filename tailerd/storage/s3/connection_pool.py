@@ -23,7 +23,7 @@ _POOLED_BYTES = 64 * 1024
 _NO_BODY = frozenset({204, 304})
 
 
-def memory_of(length: int) -> memoryview:
+def allocate_memory(length: int) -> memoryview:
     """Return memory for a body; large buffers are pooled, because fresh pages are slow."""
     if length < _POOLED_BYTES:
         return memoryview(bytearray(length))
@@ -270,7 +270,7 @@ class _Connection(asyncio.BufferedProtocol):
             raise NotUnderstoodError("more bytes came than were announced")
         into = self._into
         fits = into is not None and len(into) == length and self._status < 300
-        self._body = into if into is not None and fits else memory_of(length)
+        self._body = into if into is not None and fits else allocate_memory(length)
         self._body[: len(rest)] = rest
         self._filled = len(rest)
         return True

@@ -79,12 +79,12 @@ _LASTING = (
 )
 
 
-def code_of(error: Exception) -> str:
+def read_error_code(error: Exception) -> str:
     """Return S3's error code; empty where the server did not send one."""
     return str(_answer(error).get("Code", ""))
 
 
-def status_of(error: Exception) -> int:
+def read_status(error: Exception) -> int:
     """Return the HTTP status of an error's response; 0 without a response."""
     if not isinstance(error, ClientError):
         return 0
@@ -98,14 +98,18 @@ def _answer(error: Exception) -> Mapping[str, object]:
 def may_pass(error: Exception) -> bool:
     """Return whether the error is transient: the same request may succeed if repeated."""
     if isinstance(error, ClientError):
-        status = status_of(error)
-        return code_of(error) in BUSY_CODES or status == 429 or (status >= 500 and status != 501)
+        status = read_status(error)
+        return (
+            read_error_code(error) in BUSY_CODES
+            or status == 429
+            or (status >= 500 and status != 501)
+        )
     return not isinstance(error, _LASTING)
 
 
 def has_expired(error: Exception) -> bool:
     """Return whether new credentials would help."""
-    return code_of(error) in _EXPIRED or are_stale(error)
+    return read_error_code(error) in _EXPIRED or are_stale(error)
 
 
 def are_stale(error: Exception) -> bool:
@@ -115,17 +119,20 @@ def are_stale(error: Exception) -> bool:
 
 def is_beyond_the_end(error: Exception) -> bool:
     """Return whether the requested range starts after the end of an existing file."""
-    return code_of(error) == "InvalidRange" or status_of(error) == 416
+    return read_error_code(error) == "InvalidRange" or read_status(error) == 416
 
 
 def is_unknown_operation(error: Exception) -> bool:
     """Return whether the server does not implement such a request."""
-    return code_of(error) in ("NotImplemented", "MethodNotAllowed") or status_of(error) == 501
+    return (
+        read_error_code(error) in ("NotImplemented", "MethodNotAllowed")
+        or read_status(error) == 501
+    )
 
 
 def is_refused_condition(error: Exception) -> bool:
     """Return whether the request's condition failed."""
-    return status_of(error) == 412 or code_of(error) == "PreconditionFailed"
+    return read_status(error) == 412 or read_error_code(error) == "PreconditionFailed"
 
 
 def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -> StorageError:
@@ -136,7 +143,7 @@ def map_failure(error: Exception, doing: str, path: str, *, attempts: int = 1) -
         path: `bucket/key`.
     """
     location = f"s3://{path}"
-    code, status = code_of(error), status_of(error)
+    code, status = read_error_code(error), read_status(error)
     if is_about_credentials(error):
         return _not_given(location, error)
     if code == "NoSuchBucket":
@@ -195,14 +202,14 @@ def is_about_credentials(error: Exception) -> bool:
 def _not_given(location: str, error: Exception) -> StorageError:
     remedy = "Renew them at their source; they are read again at every attempt."
     if isinstance(error, ClientError):
-        said = f"{error.operation_name} is refused: {_clean_text(error) or status_of(error)}"
-        is_denial = status_of(error) in (401, 403) and code_of(error) not in _EXPIRED
+        said = f"{error.operation_name} is refused: {_clean_text(error) or read_status(error)}"
+        is_denial = read_status(error) in (401, 403) and read_error_code(error) not in _EXPIRED
     else:
         said, is_denial = str(error).rstrip(".: "), False
     about = f"There are no credentials for {location}: {said}."
     if is_denial:
         return AccessDeniedError(about, remedy="Check the role, its trust policy and the token.")
-    if are_stale(error) or code_of(error) in _EXPIRED:
+    if are_stale(error) or read_error_code(error) in _EXPIRED:
         return CredentialsExpiredError(about, remedy=remedy)
     return StorageError(about, remedy=remedy)
 
@@ -221,7 +228,7 @@ def _denial_error(doing: str, location: str, code: str, error: Exception) -> Acc
         else ""
     )
     return AccessDeniedError(
-        f"{doing} of {location} is refused ({code or status_of(error)}).",
+        f"{doing} of {location} is refused ({code or read_status(error)}).",
         remedy=f"Give the user or role the right {_RIGHTS[doing]} for it.{also}",
     )
 
@@ -237,7 +244,7 @@ def _without_credentials(location: str, error: Exception) -> AccessDeniedError:
 def _clean_text(error: Exception) -> str:
     """Return the error on one line, without parts of a signed request that a server may quote."""
     if isinstance(error, ClientError):
-        code, message = code_of(error), str(_answer(error).get("Message", ""))
+        code, message = read_error_code(error), str(_answer(error).get("Message", ""))
         return f"{code} ({message.strip().rstrip('.')[:300]})" if message else code
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text[:300]

@@ -60,7 +60,7 @@ async def get_object(
     bucket, _, key = path.partition("/")
     quick = await client.quick.get(bucket, key, span=span, etag=etag, into=into)
     if quick is not None:
-        return _of_answer(path, quick)
+        return _parse_answer(path, quick)
     asked: dict[str, object] = {"Bucket": bucket, "Key": key}
     if span:
         asked["Range"] = span
@@ -83,23 +83,23 @@ async def get_object(
     await client.quick.learn(bucket, key, sent)
     size = _whole_size(str(answer.get("ContentRange", "")), size)
     etag = str(answer.get("ETag", ""))
-    meta = FileMeta(path, size, ms_of(answer["LastModified"]), identity_of(etag))
+    meta = FileMeta(path, size, convert_to_ms(answer["LastModified"]), derive_identity(etag))
     return Fetched(meta=meta, body=body, etag=etag)
 
 
-def identity_of(etag: str) -> int:
+def derive_identity(etag: str) -> int:
     """Return `FileMeta.identity` for an etag, which some servers do not quote."""
     return hash(etag.strip('"')) if etag else 0
 
 
-def _of_answer(path: str, answer: Answer) -> Fetched:
+def _parse_answer(path: str, answer: Answer) -> Fetched:
     headers = answer.headers
     size = _whole_size(headers.get("content-range", ""), len(answer.body))
     modified = parsedate(headers.get("last-modified", ""))
     if modified is None:
         raise OSError("the answer does not say when the file was written")
     etag = headers.get("etag", "")
-    meta = FileMeta(path, size, calendar.timegm(modified) * 1000, identity_of(etag))
+    meta = FileMeta(path, size, calendar.timegm(modified) * 1000, derive_identity(etag))
     return Fetched(meta=meta, body=answer.body, etag=etag)
 
 
@@ -116,7 +116,7 @@ def _whole_size(content_range: str, size: int) -> int:
     return int(whole) if whole.isdecimal() else size
 
 
-def ms_of(time: datetime) -> int:
+def convert_to_ms(time: datetime) -> int:
     """Return milliseconds since the epoch, of whole seconds."""
     # Some servers list files with milliseconds but return seconds for a GET, so only seconds are
     # comparable.

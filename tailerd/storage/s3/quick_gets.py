@@ -22,7 +22,7 @@ from botocore.utils import get_environ_proxies
 
 from tailerd.storage.s3.connection_pool import Answer, Host, HttpConnectionPool, NotUnderstoodError
 from tailerd.storage.s3.settings import S3Account
-from tailerd.storage.s3.signing import Keys, Signer, quote_key, scope_of
+from tailerd.storage.s3.signing import Keys, Signer, parse_scope, quote_key
 
 _ELSEWHERE = frozenset(
     {
@@ -192,7 +192,7 @@ class QuickGets:
         )
 
     async def _signer(self, authorization: str) -> Signer | None:
-        scope, keys = scope_of(authorization), await self._keys()
+        scope, keys = parse_scope(authorization), await self._keys()
         if scope is None or keys is None or scope[0] != keys.access or scope[2] != "s3":
             return None
         return Signer(scope[1])

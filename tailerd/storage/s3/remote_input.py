@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import RemoteFile
-from tailerd.storage.s3.connection_pool import memory_of
+from tailerd.storage.s3.connection_pool import allocate_memory
 from tailerd.storage.s3.fetching import Fetch, Fetched
 from tailerd.storage.s3.io_thread import io_thread
 
@@ -147,7 +147,7 @@ class RemoteInput(RemoteFile):
 
     async def _ranges(self, start: int, length: int) -> memoryview:
         """Fetch a range into one buffer; bytes in the file's cached end are not requested."""
-        whole = memory_of(length)
+        whole = allocate_memory(length)
         end = start + length
         if start < self._tail.start < end:
             rest = self._tail.body.result()[: end - self._tail.start]

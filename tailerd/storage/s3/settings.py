@@ -64,7 +64,7 @@ class S3Settings:
     default: S3Account = field(default_factory=S3Account)
     buckets: tuple[tuple[str, S3Account], ...] = ()
 
-    def account_of(self, bucket: str) -> S3Account:
+    def select_account(self, bucket: str) -> S3Account:
         """Return a bucket's account."""
         return next((account for name, account in self.buckets if name == bucket), self.default)
 

@@ -61,14 +61,16 @@ class Signer:
         scope = f"{at[:8]}/{self._region}/{self._service}/aws4_request"
         digest = hashlib.sha256(asked.encode()).hexdigest()
         text = f"{_ALGORITHM}\n{at}\n{scope}\n{digest}"
-        signature = hmac.digest(self._key_of(at[:8], keys.secret), text.encode(), "sha256").hex()
+        signature = hmac.digest(
+            self._derive_key(at[:8], keys.secret), text.encode(), "sha256"
+        ).hex()
         signed["authorization"] = (
             f"{_ALGORITHM} Credential={keys.access}/{scope}, SignedHeaders={listed},"
             f" Signature={signature}"
         )
         return signed
 
-    def _key_of(self, day: str, secret: str) -> bytes:
+    def _derive_key(self, day: str, secret: str) -> bytes:
         if self._made_for != (day, secret):
             key = f"AWS4{secret}".encode()
             for part in (day, self._region, self._service, "aws4_request"):
@@ -77,7 +79,7 @@ class Signer:
         return self._key
 
 
-def scope_of(authorization: str) -> tuple[str, str, str] | None:
+def parse_scope(authorization: str) -> tuple[str, str, str] | None:
     """Return access key, region and service of a signature; None for any other kind."""
     kind, _, rest = authorization.partition(" Credential=")
     parts = rest.partition(",")[0].rsplit("/", 4)

@@ -30,11 +30,11 @@ from tailerd.storage.s3.failures import (
     BUSY_CODES,
     MISSING_CODES,
     VENDOR_ERRORS,
-    code_of,
     is_beyond_the_end,
     is_unknown_operation,
+    read_error_code,
 )
-from tailerd.storage.s3.fetching import Fetched, get_object, identity_of, ms_of
+from tailerd.storage.s3.fetching import Fetched, convert_to_ms, derive_identity, get_object
 from tailerd.storage.s3.io_thread import io_thread
 from tailerd.storage.s3.multipart import MultipartOutput, abort_old_uploads
 from tailerd.storage.s3.remote_input import PendingRemoteInput, RemoteInput
@@ -98,8 +98,8 @@ class S3Store:
                     yield FileMeta(
                         f"{bucket}/{name}",
                         int(entry["Size"]),
-                        ms_of(entry["LastModified"]),
-                        identity_of(str(entry.get("ETag", ""))),
+                        convert_to_ms(entry["LastModified"]),
+                        derive_identity(str(entry.get("ETag", ""))),
                     )
             token = answer.get("NextContinuationToken")
             if not answer.get("IsTruncated") or not token:
@@ -310,7 +310,7 @@ class S3Store:
         return cast(T, await connection.call(request, work))
 
     def _account(self, bucket: str) -> S3Account:
-        return self.settings.account_of(bucket)
+        return self.settings.select_account(bucket)
 
     def _connection(self, account: S3Account) -> Connection:
         # A forked process has another thread, and needs its own connections.
@@ -328,8 +328,8 @@ async def _head(client: S3Client, path: str) -> FileMeta:
 
 
 def _meta(path: str, answer: dict[str, Any]) -> FileMeta:
-    size, mtime_ms = int(answer["ContentLength"]), ms_of(answer["LastModified"])
-    return FileMeta(path, size, mtime_ms, identity_of(str(answer.get("ETag", ""))))
+    size, mtime_ms = int(answer["ContentLength"]), convert_to_ms(answer["LastModified"])
+    return FileMeta(path, size, mtime_ms, derive_identity(str(answer.get("ETag", ""))))
 
 
 def _range(start: int, length: int | None) -> str:
@@ -380,7 +380,7 @@ async def _delete_singly(client: S3Client, bucket: str, keys: Sequence[str]) -> 
         try:
             await client.delete_object(Bucket=bucket, Key=key)
         except ClientError as error:
-            if code_of(error) not in MISSING_CODES:
+            if read_error_code(error) not in MISSING_CODES:
                 raise
     return []
 

@@ -26,8 +26,8 @@ KEYS = {"access_key_id": "me", "secret_access_key": "hush", "session_token": "ps
 
 def test_a_bucket_has_what_the_section_says_unless_it_says_otherwise() -> None:
     given = settings(endpoint="http://here:1", region="r", **KEYS, buckets={"b": {"region": "s"}})
-    assert given.account_of("a").region == "r"
-    own = given.account_of("b")
+    assert given.select_account("a").region == "r"
+    own = given.select_account("b")
     assert (own.endpoint, own.region, own.access_key_id) == ("http://here:1", "s", "me")
 
 
@@ -35,7 +35,7 @@ def test_a_bucket_has_what_the_section_says_unless_it_says_otherwise() -> None:
 def test_a_bucket_with_credentials_of_its_own_has_none_of_the_others(
     way: dict[str, object],
 ) -> None:
-    own = settings(**KEYS, buckets={"b": way}).account_of("b")
+    own = settings(**KEYS, buckets={"b": way}).select_account("b")
     assert (own.access_key_id, own.secret_access_key, own.session_token) == ("", "", "")
     assert own.is_anonymous is ("anonymous" in way)
 
@@ -83,7 +83,7 @@ def test_other_settings_are_used_by_stores_that_are_open() -> None:
     store, _ = stores.locate("s3://b/t")
     assert isinstance(store, S3Store)
     stores.reconfigure(StoreSettings((("s3", settings(region="second")),)))
-    assert store.settings.account_of("b").region == "second"
+    assert store.settings.select_account("b").region == "second"
     assert stores.locate("s3a://b/t")[0] is store
 
 

@@ -10,7 +10,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tailerd.storage.s3.signing import Keys, Signer, quote_key, scope_of
+from tailerd.storage.s3.signing import Keys, Signer, parse_scope, quote_key
 
 KEYS = ["a", "t/_delta_log/00000000000000000001.json", "ä ö/50%/a+b=c&d~.parquet", "x//y/ z'()*"]
 
@@ -49,7 +49,7 @@ def test_the_days_key_changes_with_the_day_and_with_the_secret() -> None:
 
 def test_a_signatures_scope_is_read_back_and_other_kinds_are_not() -> None:
     sign = Signer("r-1").sign("/b/k", {"host": "h"}, Keys(access="A/B", secret="s"))
-    assert scope_of(sign["authorization"]) == ("A/B", "r-1", "s3")
-    assert scope_of("AWS4-ECDSA-P256-SHA256 Credential=A/20260101/s3/aws4_request, x=y") is None
-    assert scope_of("AWS A:signature") is None
-    assert scope_of("") is None
+    assert parse_scope(sign["authorization"]) == ("A/B", "r-1", "s3")
+    assert parse_scope("AWS4-ECDSA-P256-SHA256 Credential=A/20260101/s3/aws4_request, x=y") is None
+    assert parse_scope("AWS A:signature") is None
+    assert parse_scope("") is None
