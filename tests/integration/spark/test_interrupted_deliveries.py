@@ -60,17 +60,17 @@ class Engine:
         return await asyncio.to_thread(work)
 
 
-def position_of(spark: SparkSession) -> SparkTaskRunner:
+def make_runner(spark: SparkSession) -> SparkTaskRunner:
     return SparkTaskRunner(cast(SparkEngine, cast(Any, Engine(spark))), StoreSettings)
 
 
 async def test_nothing_is_written_after_a_cancelled_delivery_has_returned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    location = position_of(spark)
-    await location.run(writing(tmp_path / "first", 0))
-    running = asyncio.create_task(location.run(writing(tmp_path / "cancelled", 30)))
-    other = asyncio.create_task(location.run(writing(tmp_path / "other", 3)))
+    runner = make_runner(spark)
+    await runner.run(writing(tmp_path / "first", 0))
+    running = asyncio.create_task(runner.run(writing(tmp_path / "cancelled", 30)))
+    other = asyncio.create_task(runner.run(writing(tmp_path / "other", 3)))
     async with asyncio.timeout(20):
         while not (tmp_path / "cancelled").exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
@@ -88,14 +88,14 @@ async def test_a_delivery_gets_its_result_before_its_job_ends(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tailerd.spark.task_runner._JOBS_AT_ONCE", 1)
-    location = position_of(spark)
-    first = asyncio.create_task(location.run(writing(tmp_path / "first", 0)))
+    runner = make_runner(spark)
+    first = asyncio.create_task(runner.run(writing(tmp_path / "first", 0)))
     await asyncio.sleep(0)
     # The slow one is the last item of the second task.
     names = ["a", "b", "c", "slow"]
     slow_seconds = 4
     works = [writing(tmp_path / name, slow_seconds if name == "slow" else 0) for name in names]
-    running = [asyncio.create_task(location.run(work)) for work in works]
+    running = [asyncio.create_task(runner.run(work)) for work in works]
     await first
     for each, name in zip(running[:3], names, strict=False):
         assert (await each).written == name
