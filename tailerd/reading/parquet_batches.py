@@ -40,6 +40,9 @@ SMALL_BUFFER_BYTES = 64 * 1024
 BLOCKS = 8
 """A part of the readers' memory that one block of columns may take."""
 
+PARTS = 8
+"""A row group is read in so many parts at most if its dictionaries are not decoded for it."""
+
 HELD_BYTES = 8 * 1024 * 1024
 """Maximum size of files that may be read into memory as a whole."""
 
@@ -83,16 +86,25 @@ class BoundedBatches:
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
         """Return whether columns of a row group are small, whatever their pages contain."""
-        about = self._groups[group]
-        total = self._row_bytes * about.num_rows
+        return None not in self._proven_bytes(group, leaves)
+
+    def _proven_bytes(self, group: int, leaves: Sequence[int]) -> list[int | None]:
+        """Return the maximum bytes of columns; None where only their page headers show it.
+
+        Columns come one after the other, as long as all of them fit the memory.
+        """
+        about, found = self._groups[group], list[int | None]()
+        left = self._most_bytes - self._row_bytes * about.num_rows
         for leaf in leaves:
             chunk = about.chunks[leaf]
             decoded = most_decoded_bytes(chunk)
             width = self._width(leaf, chunk)
-            total += decoded + chunk.num_values * (decoded if width is None else width)
-            if total > self._most_bytes:
-                return False
-        return True
+            size = decoded + chunk.num_values * (decoded if width is None else width)
+            # The pages of a list may have more values than the footer says.
+            is_flat = size <= left and not self._file.schema.column(leaf).max_repetition_level
+            found.append(size if is_flat else None)
+            left -= size if is_flat else 0
+        return found
 
     def rows(
         self, group: int, columns: Sequence[Sequence[int]], most_rows: int
@@ -110,11 +122,22 @@ class BoundedBatches:
         leaves = [leaf for column in columns for leaf in column]
         self._opened.check_readable(group, leaves)
         chunks = [self._groups[group].chunks[leaf] for leaf in leaves]
-        sizes, pages = None, None
-        if not self.is_small(group, leaves):
-            pages = [pages_of_column(self._source, chunk) for chunk in chunks]
-            check_pages(pages, self._limit.memory_bytes, self._name)
-            sizes = self._sizes(group, list(zip(leaves, chunks, pages, strict=True)))
+        proven = self._proven_bytes(group, leaves)
+        pages = [
+            pages_of_column(self._source, chunk) if size is None else None
+            for chunk, size in zip(chunks, proven, strict=True)
+        ]
+        sizes = None
+        if None in proven:
+            walked = [each for each in pages if each is not None]
+            check_pages(walked, self._limit.memory_bytes, self._name)
+            others = sum(size or 0 for size in proven) / max(1, self._groups[group].num_rows)
+            columns_walked = [
+                (leaf, chunk, each)
+                for leaf, chunk, each in zip(leaves, chunks, pages, strict=True)
+                if each is not None
+            ]
+            sizes = self._sizes(group, columns_walked, self._row_bytes + others)
         readers = self._limit.readers
         held = _held_bytes(chunks, pages)
         if readers is not None and not readers.take(sum(held)):
@@ -205,9 +228,12 @@ class BoundedBatches:
             return max(16, int(self._file.schema.column(leaf).length))
         return _FIXED_BYTES.get(chunk.physical_type)
 
-    def _sizes(self, group: int, columns: list[tuple[int, ColumnChunk, ColumnPages]]) -> _RowSizes:
+    def _sizes(
+        self, group: int, columns: list[tuple[int, ColumnChunk, ColumnPages]], row_bytes: float
+    ) -> _RowSizes | None:
+        """Return the sizes of rows; None if all together are far less than a batch."""
         rows = self._groups[group].num_rows
-        sizes = _RowSizes(self._row_bytes)
+        sizes = _RowSizes(row_bytes)
         coded: list[tuple[int, ColumnPages, float]] = []
         for leaf, chunk, pages in columns:
             per_row = max(sum(pages.values), chunk.num_values) / max(1, rows)
@@ -221,11 +247,12 @@ class BoundedBatches:
             elif pages.dictionary_bytes:
                 coded.append((leaf, pages, per_row))
         longest = sum(pages.longest_value_bytes * per_row for _, pages, per_row in coded)
-        if longest * min(rows, self._limit.max_rows) > self._batch_bytes:
+        # Decoding the dictionaries takes longer than reading a few parts.
+        if longest * min(rows, self._limit.max_rows) > PARTS * self._batch_bytes:
             self._hold([chunk for _, chunk, _ in columns])
             longest = self._longest(group, coded)
         sizes.longest += longest
-        return sizes
+        return None if sizes.measure(0, rows) <= self._batch_bytes / PARTS else sizes
 
     def _longest(self, group: int, coded: list[tuple[int, ColumnPages, float]]) -> float:
         """Return the length per row of the longest dictionary values."""
@@ -256,10 +283,10 @@ class BoundedBatches:
         most_rows: int,
     ) -> Iterator[pa.RecordBatch]:
         at, most = 0, most_rows
+        held = _HeldBatches(most_rows, self._batch_bytes // PARTS)
         count = sizes.fitting(at, most, self._batch_bytes)
         # The number of rows is set before every batch, and may change from one to the next.
         for batch in _batches(file, count, group, leaves):
-            yield batch
             at += batch.num_rows
             taken = batch.get_total_buffer_size()
             if taken > self._batch_bytes:
@@ -271,8 +298,39 @@ class BoundedBatches:
                 most = max(1, batch.num_rows // (taken // self._batch_bytes + 1))
             else:
                 most = min(most_rows, most * _GROWTH)
+            yield from held.add(batch, taken + batch.num_rows * self._row_bytes)
             del batch
             file.reader.set_batch_size(sizes.fitting(at, most, self._batch_bytes))
+        yield from held.take()
+
+
+class _HeldBatches:
+    """Joins batches that are smaller than they could have been."""
+
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is complete before and with this batch."""
+        if not self._has_room(batch.num_rows, size):
+            yield from self.take()
+        self._batches.append(batch)
+        self._bytes += size
+        if not self._has_room(1, 0):
+            yield from self.take()
+
+    def _has_room(self, rows: int, size: int) -> bool:
+        rows += sum(each.num_rows for each in self._batches)
+        return rows <= self._most_rows and self._bytes + size <= self._most_bytes
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is held."""
+        batches, self._batches, self._bytes = self._batches, [], 0
+        if batches:
+            yield batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _batches(
@@ -285,12 +343,12 @@ def _batches(
     return batches
 
 
-def _held_bytes(chunks: Sequence[ColumnChunk], pages: Sequence[ColumnPages] | None) -> list[int]:
+def _held_bytes(chunks: Sequence[ColumnChunk], pages: Sequence[ColumnPages | None]) -> list[int]:
     """Return about how much an open reader holds of each column: its bytes and a decoded page."""
-    if pages is None:
-        return [3 * chunk.stored_bytes for chunk in chunks]
     return [
-        min(chunk.stored_bytes, BUFFER_BYTES) + 2 * page.most_bytes
+        3 * chunk.stored_bytes
+        if page is None
+        else min(chunk.stored_bytes, BUFFER_BYTES) + 2 * page.most_bytes
         for chunk, page in zip(chunks, pages, strict=True)
     ]
 
@@ -334,11 +392,12 @@ class _RowSizes:
     def fitting(self, start: int, most_rows: int, most_bytes: int) -> int:
         """Return how many rows from `start` on take no more than `most_bytes`; at least one."""
         count = max(1, most_rows)
-        while count > 1 and self._measure_rows(start, count) > most_bytes:
+        while count > 1 and self.measure(start, count) > most_bytes:
             count //= 2
         return count
 
-    def _measure_rows(self, start: int, count: int) -> float:
+    def measure(self, start: int, count: int) -> float:
+        """Return the bytes of `count` rows from `start` on, at most."""
         total = self.longest * count
         for edges, totals in zip(self._edges, self._totals, strict=True):
             before, after = np.interp([start, start + count], edges, totals)

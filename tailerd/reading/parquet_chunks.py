@@ -128,7 +128,7 @@ class FileFooter:
         """Return the statistics of a column chunk; none if they are missing or damaged."""
         if chunk.statistics_at is None:
             return Statistics(None, None, None)
-        found, _ = _read_struct(self._body, chunk.statistics_at, {})
+        found, _ = read_struct(self._body, chunk.statistics_at, {})
         null_count = found.get(3)
         # The first two are of old writers.
         upper, lower = found.get(5, found.get(1)), found.get(6, found.get(2))
@@ -154,7 +154,7 @@ def parse_footer(body: bytes, memory_bytes: int, name: str) -> FileFooter:
     chunks = _Chunks((memory_bytes + ALLOWANCE_BYTES) // CHUNK_BYTES // 2, memory_bytes, name)
     try:
         readers: _Inner = {4: chunks.read_groups, 5: _read_notes}
-        found, _ = _read_struct(body, 0, readers)
+        found, _ = read_struct(body, 0, readers)
         return FileFooter(
             groups=tuple(found.get(4, ())),
             notes=dict(found.get(5, {})),
@@ -178,7 +178,7 @@ class _Chunks:
         count, at = _list_length(data, at)
         self._expect(count)
         for _ in range(count):
-            found, at = _read_struct(data, at, {1: self._read_chunks})
+            found, at = read_struct(data, at, {1: self._read_chunks})
             size, rows = found[2], found[3]
             if min(size, rows) < 0:
                 raise ValueError("a negative number")
@@ -235,7 +235,7 @@ def _natural(number: bytes) -> int:
 
 
 def _read_unusual_chunk(data: bytes, at: int) -> tuple[ColumnChunk, int]:
-    about, at = _read_struct(data, at, {3: _read_chunk_metadata})
+    about, at = read_struct(data, at, {3: _read_chunk_metadata})
     if _ENCRYPTION in about:
         # Without its key, the description is missing or a dummy.
         return _ENCRYPTED, at
@@ -259,14 +259,14 @@ def _read_unusual_chunk(data: bytes, at: int) -> tuple[ColumnChunk, int]:
 
 
 def _read_chunk_metadata(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    return _read_struct(data, at, _CHUNK_READERS)
+    return read_struct(data, at, _CHUNK_READERS)
 
 
 def _read_notes(data: bytes, at: int) -> tuple[dict[str, str], int]:
     notes = {}
     count, at = _list_length(data, at)
     for _ in range(count):
-        entry, at = _read_struct(data, at, {})
+        entry, at = read_struct(data, at, {})
         if entry[1].startswith(b"org.apache.spark."):
             notes[str(entry[1], "utf-8", "replace")] = str(entry.get(2, b""), "utf-8", "replace")
     return notes, at
@@ -296,7 +296,7 @@ def _list_length(data: bytes, at: int) -> tuple[int, int]:
     return _read_varint(data, at + 1) if head >> 4 == 15 else (head >> 4, at + 1)
 
 
-def _read_struct(data: bytes, at: int, inner: _Inner) -> tuple[dict[int, Any], int]:
+def read_struct(data: bytes, at: int, inner: _Inner) -> tuple[dict[int, Any], int]:
     """Read a struct: numbers and bytes by field; `inner` reads fields with lists and structs.
 
     Without a reader, the value of a field with a list or a struct is its position.

@@ -45,11 +45,6 @@ _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _STATISTICS = 9, 10, 11, 12
 _BLOOM_OFFSET, _BLOOM_LENGTH = 14, 15
 # Statistics
 _NULL_COUNT = 3
-# PageHeader
-_PAGE_TYPE, _PAGE_DECODED, _PAGE_STORED = 1, 2, 3
-_DICTIONARY_TYPE = 2
-_PAGE_ABOUT = {0: 5, 1: 6, 2: 7, 3: 8}
-"""The field with the number of values, by page type."""
 
 
 UNREADABLE = (
@@ -145,41 +140,6 @@ class _Reader:
             case 12:
                 return self.struct()
         raise ValueError(f"type {kind}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageHeader:
-    """The header of a page.
-
-    Attributes:
-        header_bytes: Its own length.
-        stored_bytes, decoded_bytes: Length of the page in the file, and uncompressed.
-        values: Number of values; those of a dictionary do not count as the column's.
-    """
-
-    header_bytes: int
-    stored_bytes: int
-    decoded_bytes: int
-    values: int
-    is_dictionary: bool
-
-    @classmethod
-    def of(cls, data: bytes) -> PageHeader:
-        """Read the header at the start of `data`; raises one of `UNREADABLE` if there is none."""
-        reader = _Reader(data)
-        fields = reader.struct()
-        kind, is_dictionary = fields[_PAGE_TYPE][1], fields[_PAGE_TYPE][1] == _DICTIONARY_TYPE
-        about = fields.get(_PAGE_ABOUT[kind])
-        sizes = fields[_PAGE_STORED][1], fields[_PAGE_DECODED][1]
-        if min(sizes) < 0:
-            raise ValueError("negative size")
-        return cls(
-            header_bytes=reader.at,
-            stored_bytes=sizes[0],
-            decoded_bytes=sizes[1],
-            values=0 if about is None else max(0, about[1][1][1]),
-            is_dictionary=is_dictionary,
-        )
 
 
 def _write_varint(out: bytearray, value: int) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, Self
 
 from tailerd.changefeed.limits import ALLOWANCE_BYTES, largest_piece_bytes
 from tailerd.errors import TooLargeError
-from tailerd.reading.parquet_chunks import ColumnChunk
-from tailerd.reading.parquet_footer import UNREADABLE, PageHeader
+from tailerd.reading.parquet_chunks import ColumnChunk, read_struct
+from tailerd.reading.parquet_footer import UNREADABLE
 
 HEADER_BYTES = 1024
 """Bytes read for the header of a page; headers with long statistics are read again, with more."""
@@ -22,6 +22,37 @@ MAX_HEADER_BYTES = 1024 * 1024
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
 """Maximum decoded bytes per byte; other codecs are treated as unbounded."""
 _UNKNOWN_RATIO = 40_000
+
+_DICTIONARY = 2
+_ABOUT = {0: 5, 1: 6, 2: 7, 3: 8}
+"""The field with the number of values, by page type."""
+_READERS = dict.fromkeys(_ABOUT.values(), lambda data, at: read_struct(data, at, {}))
+
+
+class PageHeader(NamedTuple):
+    """The header of a page.
+
+    Attributes:
+        header_bytes: Its own length.
+        stored_bytes, decoded_bytes: Length of the page in the file, and uncompressed.
+        values: Number of values; those of a dictionary do not count as the column's.
+    """
+
+    header_bytes: int
+    stored_bytes: int
+    decoded_bytes: int
+    values: int
+    is_dictionary: bool
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """Read the header at the start of `data`; raises one of `UNREADABLE` if there is none."""
+        found, size = read_struct(data, 0, _READERS)
+        kind, decoded, stored = found[1], found[2], found[3]
+        about = found.get(_ABOUT[kind], {1: 0})
+        if min(decoded, stored) < 0:
+            raise ValueError("negative size")
+        return cls(size, stored, decoded, max(0, about[1]), kind == _DICTIONARY)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -42,9 +42,9 @@ from tailerd.reading.parquet_footer import (
     MAX_VALUES,
     UNREADABLE,
     Footer,
-    PageHeader,
     without_group_marks,
 )
+from tailerd.reading.parquet_pages import PageHeader
 from tailerd.records.variant import variant_json
 from tailerd.rows.hashing import canonical_variant
 from tests.formats.lance.wire_format import field, manifest_file, message

@@ -27,7 +27,8 @@ from tailerd.reading.compared_files import footer_bounds
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.parquet import read_file
 from tailerd.reading.parquet_chunks import parse_footer
-from tailerd.reading.parquet_footer import Fields, PageHeader, _Reader, _write_struct
+from tailerd.reading.parquet_footer import Fields, _Reader, _write_struct
+from tailerd.reading.parquet_pages import PageHeader
 
 ROWS = pa.table(
     {
