@@ -279,8 +279,8 @@ class Follower:
         )
         async with watching as wakeup, aclosing(reading.batches(at, wakeup)) as batches:
             async for batch in batches:
-                location = batch.end or batch.start
-                yield FollowedBatch(rows=batch.rows.to_arrow(), offset=location.to_json())
+                offset = batch.end or batch.start
+                yield FollowedBatch(rows=batch.rows.to_arrow(), offset=offset.to_json())
 
 
 class Table:

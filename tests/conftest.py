@@ -30,7 +30,7 @@ if str(ROOT) not in sys.path:
 
 from tests import tiers  # noqa: E402 - importable only now
 from tests.archives import unpack  # noqa: E402
-from tests.tables.given import given_place  # noqa: E402
+from tests.tables.given import locate_given_tables  # noqa: E402
 
 hypothesis.settings.register_profile("tailerd", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("tailerd")
@@ -169,7 +169,7 @@ def given_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Found at $TAILERD_TABLES (the archive, or a folder where it is unpacked) or beside the
     checkout. Do not write to it: it may be the user's own copy.
     """
-    location = given_place()
+    location = locate_given_tables()
     if location.is_dir():
         return location
     if not location.exists():

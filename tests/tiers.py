@@ -54,10 +54,10 @@ def choose(config: pytest.Config) -> None:
         option.numprocesses = WORKERS
         option.dist = "loadgroup"
     if not option.xmlpath:
-        option.xmlpath = _place_of_durations()
+        option.xmlpath = _make_durations_path()
 
 
-def _place_of_durations() -> str:
+def _make_durations_path() -> str:
     folder = Path.home() / ".cache/tailerd/durations"
     folder.mkdir(parents=True, exist_ok=True)
     for former in sorted(folder.glob("*.xml"))[: -KEPT_RUNS + 1]:

@@ -62,8 +62,8 @@ def command(
         say(json.dumps(report) if is_json else _state_line(report), is_json=is_json)
     for report in reports:
         say(json.dumps(report) if is_json else _line(report), is_json=is_json)
-    locations = [f for f in daemon_findings(discovery.config) if f.outcome is Outcome.PROBLEM]
-    for finding in locations:
+    problems = [f for f in daemon_findings(discovery.config) if f.outcome is Outcome.PROBLEM]
+    for finding in problems:
         say(f"error[{finding.code}]: {finding.message} {finding.remedy}".strip(), err=True)
     reports = [*state, *reports]
     for path, reason in discovery.rejected:
@@ -71,7 +71,7 @@ def command(
     for report in reports:
         for error in _list_errors(report):
             say(f"error[{error['error_code']}]: {error['error']}", err=True)
-    statuses = [*(each.exit_status for each in locations), *(r["exit_status"] for r in reports)]
+    statuses = [*(each.exit_status for each in problems), *(r["exit_status"] for r in reports)]
     context.exit(next((s for s in statuses if isinstance(s, int) and s), 0))
 
 

@@ -62,16 +62,16 @@ class DemoOrders:
         return self._folder
 
     def make_first_orders(self) -> list[Order]:
-        """Location the initial orders of the table."""
+        """Place the initial orders of the table."""
         for _ in range(_FIRST_ORDERS):
-            self._location()
+            self._place_order()
         return list(self.orders.values())
 
     def change_order(self) -> OrderChange:
-        """Location an order, update one or delete one."""
+        """Place an order, update one or delete one."""
         draw = self._random.random()
         if draw < 0.45 or len(self.orders) < 3:
-            return self._location()
+            return self._place_order()
         number = self._random.choice(list(self.orders))
         before = self.orders[number]
         if draw >= 0.85:
@@ -82,7 +82,7 @@ class DemoOrders:
         self.orders[number] = after
         return OrderChange(order_id=number, before=before, after=after)
 
-    def _location(self) -> OrderChange:
+    def _place_order(self) -> OrderChange:
         number, self._next_id = self._next_id, self._next_id + 1
         self.orders[number] = {
             "order_id": number,

@@ -42,7 +42,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if types.is_map(kind):
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
     if types.is_struct(kind):
-        fields = [kind.field(location) for location in range(kind.num_fields)]
+        fields = [kind.field(index) for index in range(kind.num_fields)]
         return pa.struct([pa.field(each.name, plain_type(each.type)) for each in fields])
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return pa.list_(plain_type(kind.value_type))
@@ -87,7 +87,7 @@ def file_column(field: pa.Field) -> FieldScan:
     kind = field.type
     children: tuple[FieldScan, ...] = ()
     if pa.types.is_struct(kind):
-        children = tuple(file_column(kind.field(location)) for location in range(kind.num_fields))
+        children = tuple(file_column(kind.field(index)) for index in range(kind.num_fields))
     elif pa.types.is_list(kind):
         children = (file_column(kind.value_field),)
     elif pa.types.is_map(kind):

@@ -121,7 +121,7 @@ def _reaches_entries(kind: pa.MapType, path: str) -> bool:
         return not any(_below(word, [path]) for word in _ENTRIES)
     # The part before the rest is a word for all entries or the key of one; keys may have dots.
     steps = path.split(".")
-    rests = (".".join(steps[location:]) for location in range(len(steps)))
+    rests = (".".join(steps[index:]) for index in range(len(steps)))
     return any(_reaches(kind.item_field, rest) for rest in rests)
 
 

@@ -91,7 +91,7 @@ class DeliveryParts:
         memory: The table's part of the process's budget; without it, only the table's own limits
             apply.
         on_batch: Called with every batch that this process passes to the sink.
-        location: Where rows are read and written; None for this process. Sinks that cannot write
+        runner: Where rows are read and written; None for this process. Sinks that cannot write
             remotely always use this process.
     """
 
@@ -380,7 +380,7 @@ class DeliveryLoop:
         end: Offset,
         saved: SavedOffset,
     ) -> RemoteRows | None:
-        """Deliver at `location`; None if there are no rows, so nothing to run there."""
+        """Deliver with `runner`; None if there are no rows, so nothing to run there."""
         rows = RemoteRows(
             self._source,
             start,

@@ -46,8 +46,8 @@ class Member:
         settings: What the configuration says of it; a change of this alters the table.
         engine, path: For telemetry.
         build: Makes a runner.
-        reset: Moves the saved offset to a location such as `snapshot`; None where something else
-            keeps it.
+        reset: Moves the saved offset to a version, a time or a word such as `snapshot`; None where
+            another component stores it.
         ended: Called when a runner has ended, for whatever reason, unless its successor has been
             built by then.
     """

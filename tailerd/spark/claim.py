@@ -40,6 +40,6 @@ class SparkClaim:
 
 
 def beginning(table: TableConfig, known: PipelineRecord | None) -> TableConfig:
-    """Return a table's section with the location that an operator chose for a new checkpoint."""
+    """Return a table's section with the `from` that an operator chose for a new checkpoint."""
     start = "" if known is None else known.start
     return table.model_copy(update={"start": start}) if start else table

@@ -323,7 +323,7 @@ class SchemaBoundary:
         self._same: dict[bytes, bool] = {}
 
     async def reach(self, source: ChangeSource, start: Offset, end: Offset) -> Offset:
-        """Return `end`, or the location before it where the schema ends.
+        """Return `end`, or the offset before it where the schema ends.
 
         Raises:
             SchemaChangedError: The schema ends at `start`.

@@ -138,8 +138,7 @@ class TaskReporter:
         Raises:
             OSError: The driver cannot be reached.
         """
-        location = (address.host, address.port)
-        self._connection = socket.create_connection(location, _CONNECT_SECONDS)
+        self._connection = socket.create_connection((address.host, address.port), _CONNECT_SECONDS)
         self._connection.settimeout(None)
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.sendall(address.token)

@@ -136,7 +136,7 @@ class _Job:
 
 
 class SparkTaskRunner:
-    """A `Location` on a session's executors. Use it from one event loop."""
+    """A `TaskRunner` on a session's executors. Use it from one event loop."""
 
     def __init__(self, engine: SparkEngine, storage: Callable[[], StoreSettings]) -> None:
         """Initialize; no session is opened yet.

@@ -130,7 +130,7 @@ class EngineStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChosen:
-    """A pipeline has its starting position: a saved offset, or the location of `from` or a reset.
+    """A pipeline has its starting position: a saved offset, or that of `from` or of a reset.
 
     `offset` is its JSON text, empty if only the version is known.
     """

@@ -155,7 +155,7 @@ def test_states_are_numbered_as_the_metric_numbers_them() -> None:
     assert shown == STATES
 
 
-def test_panels_have_their_own_place_and_number() -> None:
+def test_panels_have_their_own_position_and_number() -> None:
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()

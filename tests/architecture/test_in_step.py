@@ -65,7 +65,7 @@ def test_the_ci_program_can_be_run() -> None:
     assert subprocess.run(["bash", "-n", program], check=False).returncode == 0
 
 
-def test_advice_to_leave_columns_out_is_given_in_one_place_for_all_who_read_tables() -> None:
+def test_advice_to_leave_columns_out_is_given_once_for_all_readers() -> None:
     assert "`tail --columns`, Spark's option `columns`; the daemon" in errors.LEAVE_OUT
     naming = {
         str(path.relative_to(ROOT / "tailerd"))

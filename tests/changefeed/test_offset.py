@@ -45,8 +45,8 @@ def test_offsets_come_in_the_order_of_the_work_they_point_at() -> None:
         first.after_version(VERSIONS),
         first.after_version(VERSIONS).at(1),
     ]
-    for location, offset in enumerate(ascending):
-        for other in ascending[location + 1 :]:
+    for index, offset in enumerate(ascending):
+        for other in ascending[index + 1 :]:
             assert offset.is_before(other)
             assert not other.is_before(offset)
         assert not offset.is_before(offset)

@@ -54,7 +54,7 @@ def test_a_key_is_used_for_tables_that_have_it_and_shown_as_a_comment_for_others
     assert "# key:" in without
 
 
-def test_a_table_itself_is_a_place(lake: Path, command: Commands) -> None:
+def test_a_table_itself_is_a_location(lake: Path, command: Commands) -> None:
     made = yaml.safe_load(command("init", lake / "orders", "--sink", "file").output)
     assert list(made["tables"]) == ["orders"]
 
@@ -112,7 +112,7 @@ def test_wrong_usage_names_the_option(
 @pytest.mark.parametrize(
     ("location", "words"), [("nowhere", "no folder"), ("", "No table was found")]
 )
-def test_a_place_without_tables_is_an_error(
+def test_a_location_without_tables_is_an_error(
     tmp_path: Path, command: Commands, location: str, words: str
 ) -> None:
     ran = command("init", tmp_path / location, "--sink", "file")

@@ -88,7 +88,7 @@ def test_debug_adds_the_traceback_and_keeps_the_status(tmp_path: Path, command: 
 
 @pytest.mark.parametrize("name", ["tail", "inspect", "history"])
 @pytest.mark.parametrize("location", ["", "ftp://host/x", "s3:///orders"])
-def test_a_place_that_is_not_served_is_a_configuration_error(
+def test_an_unsupported_url_is_a_configuration_error(
     name: str, location: str, command: Commands
 ) -> None:
     ran = command(name, location)

@@ -171,7 +171,7 @@ def test_a_number_may_come_from_a_variable() -> None:
         ("${a b}", "is not a valid reference"),
     ],
 )
-def test_a_reference_to_nothing_is_named_with_its_place(reference: str, words: str) -> None:
+def test_a_reference_to_nothing_is_named_with_its_field(reference: str, words: str) -> None:
     [line] = refused(GOOD.replace("/data/orders", f'"{reference}"'))
     assert line.startswith("t.yaml:5:5: tables.orders.path: ")
     assert words in line
@@ -200,7 +200,7 @@ def test_what_came_from_a_reference_is_not_shown(tmp_path: Path) -> None:
         max_leaves=12,
     )
 )
-def test_every_field_has_a_place_and_is_found_by_its_dotted_path(content: Any) -> None:
+def test_every_field_has_a_position_and_is_found_by_its_dotted_path(content: Any) -> None:
     text = yaml.safe_dump(content)
     lines = text.splitlines()
     for path, at in positions(text).items():

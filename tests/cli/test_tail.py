@@ -93,7 +93,7 @@ def test_a_start_that_is_none_is_wrong_usage(tmp_path: Path, command: Commands, 
     assert ran.errors.startswith("error[usage]: ")
 
 
-def test_a_place_may_be_a_path_or_a_url(tmp_path: Path, command: Commands) -> None:
+def test_a_location_may_be_a_path_or_a_url(tmp_path: Path, command: Commands) -> None:
     orders(tmp_path / "a b")
     for location in (tmp_path / "a b", f"{tmp_path}/a b/", f"file://{tmp_path}/a%20b"):
         assert told(location, command, "--from", 3, "--once") == [3]

@@ -125,7 +125,7 @@ def test_a_table_of_the_file_is_not_found_again(tmp_path: Path, start: str) -> N
     assert list(discovery.config.tables) == ["mine", "other"]
 
 
-def test_a_place_that_a_table_of_the_file_has_is_told(tmp_path: Path) -> None:
+def test_a_path_that_a_table_of_the_file_has_is_reported(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "orders")
     own = {"path": "/elsewhere", "sink": {"kind": "file", "path": "/out/orders"}}
     discovery = discover_tables(config_of(pattern, tables={"mine": own}))

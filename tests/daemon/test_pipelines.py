@@ -69,7 +69,7 @@ def configured(folder: Path, *names: str, broken: str = "") -> Config:
     )
 
 
-async def test_tables_on_spark_share_a_place_and_only_streams_are_queries(tmp_path: Path) -> None:
+async def test_tables_on_spark_share_a_runner_and_only_streams_are_queries(tmp_path: Path) -> None:
     files = {name: {"kind": "file", "path": str(tmp_path / name)} for name in ("a", "b", "c")}
     sinks = {**files, "s": {"kind": "stream", "format": "json"}}
     tables = {name: {"path": str(tmp_path / "t"), "sink": sink} for name, sink in sinks.items()}
@@ -89,11 +89,11 @@ async def test_tables_on_spark_share_a_place_and_only_streams_are_queries(tmp_pa
         )
         built = {name: member.build() for name, member in assembly.members(config).items()}
         pipelines = [built[name] for name in files]
-        locations = [each._parts.runner for each in pipelines if isinstance(each, Pipeline)]
-        assert len(locations) == 3
-        assert isinstance(locations[0], SparkTaskRunner)
-        assert locations[1] is locations[0]
-        assert locations[2] is None
+        runners = [each._parts.runner for each in pipelines if isinstance(each, Pipeline)]
+        assert len(runners) == 3
+        assert isinstance(runners[0], SparkTaskRunner)
+        assert runners[1] is runners[0]
+        assert runners[2] is None
         assert isinstance(built["s"], SparkPipeline)
         await assembly.close()
 

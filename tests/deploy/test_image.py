@@ -147,7 +147,7 @@ def test_the_locks_have_every_dependency_at_a_version_that_fits() -> None:
         assert len(named) == len(pins(path.name)), "each pin has its hashes"
 
 
-class Place:
+class ImageRoot:
     """A folder that stands for the root of the image's filesystem."""
 
     def __init__(self, root: Path) -> None:
@@ -174,9 +174,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageRoot]:
     """Run the build stage for the image without Java, with its own COPY and RUN steps."""
-    found = Place(tmp_path_factory.mktemp("image"))
+    found = ImageRoot(tmp_path_factory.mktemp("image"))
     source = found.root / "src"
     for folder in (source, *(found.root / name for name in ("bin", "tmp", "etc/tailerd"))):
         folder.mkdir(parents=True)
@@ -225,11 +225,11 @@ def copy(file: Path, target: Path) -> None:
         shutil.copy(file, target)
 
 
-def run(location: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(image: ImageRoot, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        location.entry(*arguments),
-        cwd=location.root / "var/lib/tailerd",
-        env=location.environment(),
+        image.entry(*arguments),
+        cwd=image.root / "var/lib/tailerd",
+        env=image.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -239,7 +239,7 @@ def run(location: Place, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(image: Place) -> None:
+def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(image: ImageRoot) -> None:
     done = run(image, "--version")
     assert (done.returncode, __version__ in done.stdout) == (0, True), done.stderr
     packages = next((image.root / "opt/tailerd/lib").glob("python3*/site-packages"))
@@ -252,7 +252,7 @@ def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(image: Place) 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_without_spark_its_engine_is_refused_with_the_way_out(image: Place) -> None:
+def test_without_spark_its_engine_is_refused_with_the_way_out(image: ImageRoot) -> None:
     config = image.root / "etc/tailerd/spark.yaml"
     text = CONFIG.format(port=0).replace("engine: arrow", "engine: spark")
     config.write_text(text)
@@ -265,7 +265,7 @@ def test_without_spark_its_engine_is_refused_with_the_way_out(image: Place) -> N
 @pytest.mark.full
 @pytest.mark.slow
 def test_the_entry_serves_is_healthy_stops_on_sigterm_and_leaves_its_install_alone(
-    image: Place,
+    image: ImageRoot,
 ) -> None:
     before = sorted(path for path in (image.root / "opt").rglob("*"))
     port = free_port()

@@ -44,9 +44,9 @@ class ClientDouble:
 
     def wakeup(self) -> None:
         """Send everything now, as the sender's thread would."""
-        for location, batches in self._accumulator._batches.items():
+        for partition, batches in self._accumulator._batches.items():
             while batches:
-                self._send(location, batches.popleft())
+                self._send(partition, batches.popleft())
 
     def force_close(self) -> None:
         self.is_closed = True
@@ -60,18 +60,18 @@ class ClientDouble:
     def close(self, timeout: float) -> None:
         self.is_closed = True
 
-    def _send(self, location: TopicPartition, batch: Any) -> None:
+    def _send(self, partition: TopicPartition, batch: Any) -> None:
         if (error := self.fails_with) is not None:
             batch.complete_exceptionally(error, lambda _: error)
             return
         manager, records = self._transaction_manager, batch.records
-        owner, first = manager.producer_id_and_epoch, manager.sequence_number(location)
+        owner, first = manager.producer_id_and_epoch, manager.sequence_number(partition)
         in_transaction = manager.is_transactional()
         records.set_producer_state(owner.producer_id, owner.epoch, first, in_transaction)
         records.close()
         found = [record for each in MemoryRecords(records.buffer()) for record in each]
-        self.sent += [(*location, each.key, each.value, each.headers) for each in found]
-        manager.increment_sequence_number(location, len(found))
-        manager._partitions_in_transaction.add(location)
+        self.sent += [(*partition, each.key, each.value, each.headers) for each in found]
+        manager.increment_sequence_number(partition, len(found))
+        manager._partitions_in_transaction.add(partition)
         self.batches.append((manager.transactional_id, owner.producer_id, owner.epoch, first))
         batch.complete(0, -1)

@@ -35,7 +35,7 @@ from tests.archives import unpack
 from tests.tables.opened import open_delta
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = Path(__file__).with_name("digests.json")
+DIGESTS = Path(__file__).with_name("digests.json")
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
 STARTS = ("snapshot", "0")
 SHAPE = TopicShape(partitions=3, max_bytes=1_000_000)
@@ -187,7 +187,7 @@ def main(archive: str) -> None:
         with tempfile.TemporaryDirectory() as out:
             for table, digest in delivered(Path(folder), "arrow", Path(out)).items():
                 digests[table]["files"] = digest
-    PLACE.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
+    DIGESTS.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.tables.given import given_place
+from tests.tables.given import locate_given_tables
 
 
 def failures(
@@ -56,7 +56,7 @@ def _load(tables: Path) -> Any:
     program = tables / "score.py"
     if not program.exists():
         # Beside the archive.
-        program = given_place().parent / "score.py"
+        program = locate_given_tables().parent / "score.py"
     if not program.exists():
         message = f"score.py is not at {program}."
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)

@@ -11,7 +11,7 @@ from tests.golden import digests
 
 pytestmark = pytest.mark.golden
 
-RECORDED: dict[str, dict[str, str]] = json.loads(digests.PLACE.read_text())
+RECORDED: dict[str, dict[str, str]] = json.loads(digests.DIGESTS.read_text())
 
 
 def recorded(*, is_of_files: bool) -> dict[str, dict[str, str]]:

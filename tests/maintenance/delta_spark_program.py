@@ -108,10 +108,10 @@ def _snapshots(spark: Any, path: str, versions: list[int]) -> list[list[str]]:
     frames = [
         spark.read.format("delta").option("versionAsOf", version).load(path) for version in versions
     ]
-    frames = [frame.select(lit(location), struct("*")) for location, frame in enumerate(frames)]
+    frames = [frame.select(lit(index), struct("*")) for index, frame in enumerate(frames)]
     found: list[list[str]] = [[] for _ in versions]
-    for location, row in functools.reduce(lambda one, other: one.union(other), frames).collect():
-        found[location].append(canonical(row.asDict(recursive=True)))
+    for index, row in functools.reduce(lambda one, other: one.union(other), frames).collect():
+        found[index].append(canonical(row.asDict(recursive=True)))
     return found
 
 

@@ -211,7 +211,9 @@ def test_a_table_that_is_only_maintained_has_no_offset(tmp_path: Path, command: 
 
 
 @pytest.mark.parametrize("location", ["nowhere", ""])
-def test_a_place_without_a_table_is_named(tmp_path: Path, command: Commands, location: str) -> None:
+def test_a_location_without_a_table_is_named(
+    tmp_path: Path, command: Commands, location: str
+) -> None:
     refused = command("maintain", tmp_path / location if location else "")
     assert refused.status in (2, 3)
     assert refused.errors.startswith("error[")

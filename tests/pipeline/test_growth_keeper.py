@@ -163,7 +163,7 @@ async def test_an_offset_that_was_moved_back_is_followed_from_there(tmp_path: Pa
     assert told.pending_files == 4
 
 
-async def test_another_table_at_the_place_is_opened_anew(tmp_path: Path) -> None:
+async def test_another_table_at_the_location_is_opened_again(tmp_path: Path) -> None:
     table, table_id = table_of(tmp_path, 3)
     kept = Kept()
     kept.start(tmp_path)
@@ -296,7 +296,7 @@ async def test_a_table_that_is_removed_while_it_is_looked_at_is_not_told(tmp_pat
     assert not kept.holds()
 
 
-async def test_a_name_that_means_a_copy_of_the_table_is_opened_at_its_new_place(
+async def test_a_name_that_means_a_copy_of_the_table_is_opened_at_its_new_location(
     tmp_path: Path,
 ) -> None:
     table, table_id = table_of(tmp_path / "orders", 3)

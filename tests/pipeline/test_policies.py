@@ -86,7 +86,7 @@ async def test_the_sink_hears_of_the_gap_before_the_offset_moves() -> None:
     assert not run.told(events.GapMet)
 
 
-async def test_a_place_that_from_asks_for_and_is_gone_is_no_gap() -> None:
+async def test_a_missing_version_that_from_requests_is_no_gap() -> None:
     table = commit_rows(FakeTable(first=2), (0,), (1,), (2,))
     run = Run(table=table, start="0", on_gap=OnGap.SNAPSHOT)
     run.source = FakeSource(table, failing("initial_offset", MissingDataFileError("gone"), 9))

@@ -45,7 +45,7 @@ class Delivered:
     """One table's pipeline and what it tells.
 
     Attributes:
-        location: Where rows are read; None for the daemon's own process.
+        runner: Where rows are read; None for the daemon's own process.
     """
 
     table: Path
@@ -138,7 +138,7 @@ def unpublished(folder: Path) -> list[Path]:
     ],
     ids=["jsonl", "jsonl-many-parts", "parquet"],
 )
-async def test_files_and_what_is_told_are_those_of_a_run_without_a_place(
+async def test_files_and_events_are_those_of_a_run_without_a_runner(
     tmp_path: Path, fields: Mapping[str, object], max_files: int, start: str
 ) -> None:
     table = table_with_history(tmp_path / "orders")

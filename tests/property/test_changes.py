@@ -61,7 +61,7 @@ class History:
             name = f"{vector['storageType']}{vector['pathOrInlineDv']}{offset}"
             gone = self.table.deleted[name]
         rows = self.table.contents[body["path"]]
-        return [(location, row) for location, row in enumerate(rows) if location not in gone]
+        return [(position, row) for position, row in enumerate(rows) if position not in gone]
 
     def note(self) -> None:
         found: Rows = Counter()
@@ -87,7 +87,7 @@ class History:
         elif kind == "optimize":
             self.optimize(target, rows)
         elif kind in ("delete", "update", "vector"):
-            chosen = [location for location, _ in rows if (choice >> location) & 1] or [rows[0][0]]
+            chosen = [position for position, _ in rows if (choice >> position) & 1] or [rows[0][0]]
             self.change(target, rows, chosen, kind == "update", by_vector or kind == "vector")
         elif kind == "restore" and "deletionVector" in target["add"]:
             plain = {"add": {k: v for k, v in target["add"].items() if k != "deletionVector"}}
@@ -105,17 +105,17 @@ class History:
     def change(
         self, target: Action, rows: list[Any], chosen: list[int], is_update: bool, by_vector: bool
     ) -> None:
-        old = [row for location, row in rows if location in chosen]
+        old = [row for position, row in rows if position in chosen]
         new = [{**row, "name": f"n{next(self.names)}"} for row in old] if is_update else []
-        kept = [row for location, row in rows if location not in chosen]
+        kept = [row for position, row in rows if position not in chosen]
         changes = [
             {**row, "_change_type": "update_preimage" if is_update else "delete"} for row in old
         ] + [{**row, "_change_type": "update_postimage"} for row in new]
         if by_vector:
             gone = [
-                location
-                for location in range(len(self.table.contents[target["add"]["path"]]))
-                if location in chosen or location not in [known for known, _ in rows]
+                position
+                for position in range(len(self.table.contents[target["add"]["path"]]))
+                if position in chosen or position not in [known for known, _ in rows]
             ]
             added = [self.table.with_vector(target, gone)]
             added += [self.table.data_file(new)] if new else []

@@ -17,7 +17,7 @@ from tailerd.storage.s3.settings import S3Settings
 SECRET = "unsayable"
 SECRETS = st.from_regex(r"unsayable[a-zA-Z0-9+/=]{0,30}", fullmatch=True)
 
-PLACES: list[tuple[str, ...]] = [
+PATHS: list[tuple[str, ...]] = [
     ("storage", "access_key_id"),
     ("storage", "secret_access_key"),
     ("storage", "session_token"),
@@ -69,8 +69,8 @@ def minimal() -> dict[str, Any]:
     return {"engine": "arrow", "tables": {"orders": {"path": "s3://lake/orders", "sink": sink}}}
 
 
-def put(config: dict[str, Any], location: tuple[str, ...], value: object) -> None:
-    *folders, name = location
+def put(config: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    *folders, name = path
     for folder in folders:
         config = config.setdefault(folder, {})
     config[name] = value
@@ -91,33 +91,33 @@ def all_that_is_said(text: str, environment: dict[str, str]) -> str:
 @settings(max_examples=50)
 @given(
     secret=SECRETS,
-    locations=st.lists(st.sampled_from(PLACES), min_size=1, max_size=4, unique=True),
+    paths=st.lists(st.sampled_from(PATHS), min_size=1, max_size=4, unique=True),
     wrong=st.lists(st.sampled_from(WRONG), max_size=2),
     wrapped=WRAPPED,
     is_in_environment=st.booleans(),
 )
-def test_a_secret_in_its_place_is_never_said(
-    secret: str, locations: Any, wrong: Any, wrapped: Any, is_in_environment: bool
+def test_a_secret_in_its_field_is_never_shown(
+    secret: str, paths: Any, wrong: Any, wrapped: Any, is_in_environment: bool
 ) -> None:
     config, environment = minimal(), {}
-    for location in locations:
-        if is_in_environment and "orders" not in location and "conf" not in location:
-            environment["TAILERD__" + "__".join(location).upper()] = secret
+    for path in paths:
+        if is_in_environment and "orders" not in path and "conf" not in path:
+            environment["TAILERD__" + "__".join(path).upper()] = secret
         else:
-            put(config, location, wrapped(secret))
-    for location, value in wrong:
-        put(config, location, value)
+            put(config, path, wrapped(secret))
+    for path, value in wrong:
+        put(config, path, value)
     assert SECRET not in all_that_is_said(yaml.safe_dump(config), environment)
 
 
-@pytest.mark.parametrize("location", URLS, ids=".".join)
+@pytest.mark.parametrize("path", URLS, ids=".".join)
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "https"])
-def test_a_secret_in_a_url_is_refused_and_not_said(location: tuple[str, ...], scheme: str) -> None:
+def test_a_secret_in_a_url_is_refused_and_not_said(path: tuple[str, ...], scheme: str) -> None:
     config = minimal()
-    if location[0] == "discover":
+    if path[0] == "discover":
         config["discover"] = {"found": {"template": {"sink": {"kind": "console"}}}}
     slash = "" if scheme == "s3" else "a/b"
-    put(config, location, f"{scheme}://me:{slash}{SECRET}@lake/orders")
+    put(config, path, f"{scheme}://me:{slash}{SECRET}@lake/orders")
     said = all_that_is_said(yaml.safe_dump(config), {})
     assert SECRET not in said
     assert "ConfigError" in said

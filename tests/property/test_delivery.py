@@ -24,7 +24,7 @@ from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
 
-PLACES = [
+POINTS = [
     "latest_offset",
     "plan",
     "read",
@@ -99,10 +99,10 @@ class PipelineMachine(RuleBasedStateMachine):
         )
 
     def fails(self, here: str) -> None:
-        for number, (location, left, kind) in enumerate(self.faults):
-            if location == here:
+        for number, (point, left, kind) in enumerate(self.faults):
+            if point == here:
                 if left > 0:
-                    self.faults[number] = (location, left - 1, kind)
+                    self.faults[number] = (point, left - 1, kind)
                 else:
                     del self.faults[number]
                     raise FAULTS[kind]()
@@ -118,7 +118,7 @@ class PipelineMachine(RuleBasedStateMachine):
 
     @rule(
         faults=st.lists(
-            st.tuples(st.sampled_from(PLACES), st.integers(0, 3), st.sampled_from(sorted(FAULTS))),
+            st.tuples(st.sampled_from(POINTS), st.integers(0, 3), st.sampled_from(sorted(FAULTS))),
             min_size=1,
             max_size=3,
         ),

@@ -73,11 +73,11 @@ def test_a_file_rewritten_in_a_few_places(
     rows: list[Row] = data.draw(st.lists(table.rows, min_size=1, max_size=30))
     other = list(rows)
     # One column of a row at a time: the others stay the same bytes.
-    for location in data.draw(st.frozensets(st.integers(0, len(rows) - 1), max_size=3)):
+    for position in data.draw(st.frozensets(st.integers(0, len(rows) - 1), max_size=3)):
         column = data.draw(st.integers(0, len(table.schema) - 1))
-        changed = list(other[location])
+        changed = list(other[position])
         changed[column] = data.draw(table.rows)[column]
-        other[location] = tuple(changed)
+        other[position] = tuple(changed)
     end = data.draw(st.integers(-2, 2))
     other = other[:end] if end < 0 else other + other[:end]
     with tempfile.TemporaryDirectory() as folder, every_size():
@@ -129,4 +129,4 @@ def test_files_without_an_equal_column_are_compared_as_ever() -> None:
     table = RandomTable(schema, st.nothing())
     rows: list[Row] = [(number, f"{number}") for number in range(100)]
     order = np.random.default_rng(1).permutation(100)
-    assert unequal_of(table, rows, [rows[location] for location in order]) is None
+    assert unequal_of(table, rows, [rows[position] for position in order]) is None

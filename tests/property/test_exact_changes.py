@@ -70,7 +70,7 @@ class LiveFile:
     deleted: frozenset[int] = frozenset()
 
     def live(self) -> list[Row]:
-        return [row for location, row in enumerate(self.rows) if location not in self.deleted]
+        return [row for position, row in enumerate(self.rows) if position not in self.deleted]
 
 
 @dataclass
@@ -161,8 +161,8 @@ class History:
         return found
 
     def _with_vector(self, file: LiveFile) -> list[Action]:
-        locations = st.frozensets(st.integers(0, len(file.rows) - 1), min_size=1)
-        deleted = self.data.draw(locations)
+        positions = st.frozensets(st.integers(0, len(file.rows) - 1), min_size=1)
+        deleted = self.data.draw(positions)
         if deleted == file.deleted:
             return []
         removed = self.builder.remove(file.add)
@@ -248,9 +248,9 @@ async def test_each_value_of_a_type_becomes_each_other(tmp_path: Path, name: str
     )
     rows: list[Row] = [(value,) for value in values for _ in range(2)]
     snapshots = [rows]
-    for location in range(len(rows)):
+    for position in range(len(rows)):
         for value in values:
-            rows = [*rows[:location], (value,), *rows[location + 1 :]]
+            rows = [*rows[:position], (value,), *rows[position + 1 :]]
             snapshots.append(rows[::-1] if value is None else rows)
     files = [
         builder.data_file(pa.Table.from_batches([table.batch(rows)]), partition={"p": "a"})

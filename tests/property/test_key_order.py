@@ -185,7 +185,7 @@ def test_a_commit_of_one_batch_is_read_once_and_given_as_it_is(
         return [batch async for batch in stream.batches()]
 
     found = [kind for each in asyncio.run(read()) for kind, _ in changes_of(each)]
-    assert found == [kinds[location] for location in order] * 5
+    assert found == [kinds[position] for position in order] * 5
     assert reads == dict.fromkeys(range(1, 6), readings)
 
 

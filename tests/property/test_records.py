@@ -104,14 +104,14 @@ def test_json_records_are_the_rows_and_their_keys(made: Made, key_columns: int) 
 
     records = on_both_paths("json", options, batch)
 
-    locations = rows_of(records)
-    assert sorted(locations) == list(range(len(rows)))
-    assert key or locations == list(range(len(rows)))
-    for location, value in zip(locations, records.values.to_pylist(), strict=True):
+    numbers = rows_of(records)
+    assert sorted(numbers) == list(range(len(rows)))
+    assert key or numbers == list(range(len(rows)))
+    for number, value in zip(numbers, records.values.to_pylist(), strict=True):
         read = json.loads(value)
         tail = [read.pop(name) for name in ("_change_type", "_commit_version", "_commit_timestamp")]
-        assert tail == [changes[location], 7, TIMESTAMP]
-        assert is_object_of(read, rows[location], schema)
+        assert tail == [changes[number], 7, TIMESTAMP]
+        assert is_object_of(read, rows[number], schema)
     assert_keys(records, rows, schema, key)
 
 
@@ -122,8 +122,8 @@ def assert_keys(
         assert records.keys is None
         return
     assert records.keys is not None
-    for location, text in zip(rows_of(records), records.keys.to_pylist(), strict=True):
-        assert is_object_of(json.loads(text), {name: rows[location][name] for name in key}, schema)
+    for number, text in zip(rows_of(records), records.keys.to_pylist(), strict=True):
+        assert is_object_of(json.loads(text), {name: rows[number][name] for name in key}, schema)
 
 
 @settings(max_examples=200)
@@ -141,7 +141,7 @@ def test_debezium_records_are_what_one_change_after_the_other_gives(
 
     used: list[int] = []
     previous: dict[str, Any] | None = None
-    for location, value in zip(rows_of(records), records.values.to_pylist(), strict=True):
+    for number, value in zip(rows_of(records), records.values.to_pylist(), strict=True):
         if value is None:
             assert previous is not None
             assert previous["after"] is None
@@ -149,13 +149,13 @@ def test_debezium_records_are_what_one_change_after_the_other_gives(
             continue
         previous = json.loads(value)
         assert previous is not None
-        assert_envelope(previous, source, location)
-        is_before_row = changes[location] in (PRE, DELETE)
+        assert_envelope(previous, source, number)
+        is_before_row = changes[number] in (PRE, DELETE)
         newest = previous["before"] if is_before_row else previous["after"]
-        assert is_object_of(newest, rows[location], schema)
-        used.append(location)
+        assert is_object_of(newest, rows[number], schema)
+        used.append(number)
         if None not in (previous["before"], previous["after"]):
-            assert changes[location] == POST
+            assert changes[number] == POST
     deletes = sum(envelope_is_delete(value) for value in records.values.to_pylist())
     wanted = deletes if tombstones and key else 0
     assert records.values.null_count == wanted
@@ -175,7 +175,7 @@ def envelope_is_update(value: bytes | None) -> bool:
     )
 
 
-def assert_envelope(read: dict[str, Any], source: str, location: int) -> None:
+def assert_envelope(read: dict[str, Any], source: str, number: int) -> None:
     times = {
         "ts_ms": TIMESTAMP_US // 1000,
         "ts_us": TIMESTAMP_US,
@@ -199,7 +199,7 @@ def assert_envelope(read: dict[str, Any], source: str, location: int) -> None:
         "commit_version": 7,
         "commit_timestamp": TIMESTAMP,
         "change_source": source,
-        "sequence": f"id-1/7/0.{location}",
+        "sequence": f"id-1/7/0.{number}",
     }
 
 

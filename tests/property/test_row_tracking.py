@@ -58,7 +58,7 @@ class LiveFile:
     deleted: frozenset[int] = frozenset()
 
     def live(self) -> list[Row]:
-        return [row for location, row in enumerate(self.rows) if location not in self.deleted]
+        return [row for position, row in enumerate(self.rows) if position not in self.deleted]
 
 
 def tracked_table(folder: Path, **properties: str) -> TableBuilder:
@@ -244,13 +244,13 @@ def check(
     assert Counter(v for k, v in rows if k in (ChangeType.INSERT, new)) == models[1] - models[0]
     is_delete = [kind == ChangeType.DELETE for kind in kinds]
     assert is_delete == sorted(is_delete, reverse=True), "deletes come first"
-    at = [location for location, kind in enumerate(kinds) if kind == old]
+    at = [position for position, kind in enumerate(kinds) if kind == old]
     assert (
-        [kinds[location + 1] for location in at]
+        [kinds[position + 1] for position in at]
         == [new] * len(at)
         == [k for k in kinds if k == new]
     )
-    pairs = [(rows[location][1], rows[location + 1][1]) for location in at]
+    pairs = [(rows[position][1], rows[position + 1][1]) for position in at]
     both = before.keys() & after.keys()
     wanted = Counter((before[i], after[i]) for i in both if before[i] != after[i])
     if not is_preserved:

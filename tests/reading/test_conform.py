@@ -76,7 +76,7 @@ STRUCT = scan_for(
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
-def test_nested_values_keep_nulls_and_places_in_slices_too(
+def test_nested_values_keep_nulls_and_positions_in_slices_too(
     scan: FieldScan, array: pa.Array, values: list[Any] | None, cut: slice
 ) -> None:
     found = conform(array[cut], scan)

@@ -77,9 +77,9 @@ def _field(message: Message, member: MessageField, oneofs: list[tuple[str, str]]
         parts += [_number(5, _MESSAGE_TYPE), _text(6, entry)]
     else:
         parts.append(_type(member.value))
-    for location, (name, _) in enumerate(oneofs):
+    for index, (name, _) in enumerate(oneofs):
         if name == member.name:
-            parts += [_number(9, location), _text(10, _json_name(member.name)), _number(17, 1)]
+            parts += [_number(9, index), _text(10, _json_name(member.name)), _number(17, 1)]
             return b"".join(parts)
     return b"".join([*parts, _text(10, _json_name(member.name))])
 

@@ -46,7 +46,7 @@ def has_wide_unsigned(kind: pa.DataType) -> bool:
     """Tell whether a type has numbers that are decimals in Avro; no table format has them."""
     if pa.types.is_uint64(kind):
         return True
-    return any(has_wide_unsigned(kind.field(location).type) for location in range(kind.num_fields))
+    return any(has_wide_unsigned(kind.field(index).type) for index in range(kind.num_fields))
 
 
 @settings(max_examples=100, deadline=None)

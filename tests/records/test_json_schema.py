@@ -35,7 +35,7 @@ def has_times(kind: pa.DataType) -> bool:
     """Tell whether a time of day, which JSON has no form for here, is in a type."""
     if pa.types.is_time(kind):
         return True
-    return any(has_times(kind.field(location).type) for location in range(kind.num_fields))
+    return any(has_times(kind.field(index).type) for index in range(kind.num_fields))
 
 
 @pytest.mark.parametrize("decimals", ["string", "number"])

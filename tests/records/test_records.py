@@ -85,7 +85,7 @@ def test_an_update_is_one_record_and_a_delete_has_its_tombstone_directly_behind_
     ]
 
 
-def test_an_update_that_goes_elsewhere_leaves_the_place_where_the_row_was() -> None:
+def test_an_update_that_goes_elsewhere_removes_the_row_where_it_was() -> None:
     batch = batch_of((PRE, 1, "eu"), (POST, 1, "us"), (PRE, 2, "eu"), (POST, 2, "eu"))
 
     assert debezium(batch, replace(OPTIONS, routed_by=("v",))) == [
@@ -348,13 +348,13 @@ def test_snappy_has_the_framing_of_kafkas_java_client() -> None:
 
     assert framed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     blocks: list[bytes] = []
-    location = 16
-    while location < len(framed):
-        size = int.from_bytes(framed[location : location + 4], "big")
-        block = framed[location + 4 : location + 4 + size]
+    start = 16
+    while start < len(framed):
+        size = int.from_bytes(framed[start : start + 4], "big")
+        block = framed[start + 4 : start + 4 + size]
         left = len(data) - 32_768 * len(blocks)
         blocks.append(pa.Codec("snappy").decompress(block, min(32_768, left), asbytes=True))
-        location += 4 + size
+        start += 4 + size
     assert b"".join(blocks) == data
 
 

@@ -14,7 +14,7 @@ from tests.rows.random_tables import RandomTable, tables
 
 @settings(max_examples=400)
 @given(st.data(), tables(), st.integers(0, 3))
-def test_rows_at_the_same_places_are_compared_as_the_model_does(
+def test_rows_at_the_same_positions_are_compared_as_the_model_does(
     data: st.DataObject, table: RandomTable, padding: int
 ) -> None:
     pairs = data.draw(st.lists(st.tuples(table.rows, table.rows), min_size=1, max_size=8))

@@ -156,7 +156,7 @@ class FaultProxy:
         def choose(seen: Seen) -> Fault | None:
             if not upcoming:
                 failing = drawn.randrange(number)
-                upcoming.extend(location == failing for location in range(number))
+                upcoming.extend(index == failing for index in range(number))
             return fault if upcoming.pop() else None
 
         self.choose = choose

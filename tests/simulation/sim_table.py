@@ -44,7 +44,7 @@ class _File:
 
     @property
     def live(self) -> list[Cell]:
-        return [row for location, row in enumerate(self.rows) if location not in self.deleted]
+        return [row for position, row in enumerate(self.rows) if position not in self.deleted]
 
 
 class SimTable:
@@ -165,9 +165,9 @@ class SimTable:
         file = self._pick()
         if file is None or len(file.live) < 2:
             return await self._many()
-        locations = [location for location in range(len(file.rows)) if location not in file.deleted]
-        gone = set(self._random.sample(locations, self._random.randint(1, len(locations) - 1)))
-        self._tell("delete", [file.rows[location] for location in sorted(gone)])
+        positions = [position for position in range(len(file.rows)) if position not in file.deleted]
+        gone = set(self._random.sample(positions, self._random.randint(1, len(positions) - 1)))
+        self._tell("delete", [file.rows[position] for position in sorted(gone)])
         remove = self._drop(file)
         deleted = file.deleted | gone
         add = {**file.add, "deletionVector": vectors.inline(deleted)}

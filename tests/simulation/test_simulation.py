@@ -68,7 +68,7 @@ def test_what_happens_to_a_table_does_not_depend_on_the_others(number: int) -> N
         trace = [line for line in simulated(number, settings).trace if " t0 " in line]
         # What follows is the wait for the others.
         moves = ("OffsetSaved", "OffsetChosen")
-        last = max(location for location, line in enumerate(trace) if line.endswith(moves))
+        last = max(index for index, line in enumerate(trace) if line.endswith(moves))
         stories.append(trace[: last + 1])
     assert stories[0] == stories[1]
 

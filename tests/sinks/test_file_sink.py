@@ -171,7 +171,7 @@ async def test_a_folder_that_vanishes_is_a_sink_error(tmp_path: Path) -> None:
         await target.write(delivery(0, batch(0, [1])))
 
 
-async def test_a_file_in_the_folders_place_fails_the_healthcheck(tmp_path: Path) -> None:
+async def test_a_file_instead_of_the_folder_fails_the_healthcheck(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SinkError, match="is a file"):
         await sink(tmp_path / "file" / "out").healthcheck()

@@ -109,7 +109,7 @@ def test_a_damaged_one_is_named_with_what_mends_it(tmp_path: Path, damage: str) 
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n{", "v1\n{}\n3"])
-def test_an_end_that_is_cut_off_is_an_error_with_its_place(tmp_path: Path, text: str) -> None:
+def test_an_end_that_is_cut_off_is_an_error_with_its_path(tmp_path: Path, text: str) -> None:
     location = checkpoint(tmp_path)
     assert batch_end(location, 2)["version"] == 2
     (location / "offsets/2").write_text(text)

@@ -269,16 +269,16 @@ async def eventually(holds: Callable[[], bool]) -> None:
 Running = asyncio.Task[RemoteAnswer]
 
 
-async def begun(location: SparkTaskRunner, jobs: JobsDouble) -> Running:
-    """Occupy the location with a job that waits for the gate."""
+async def begun(runner: SparkTaskRunner, jobs: JobsDouble) -> Running:
+    """Occupy the runner with a job that waits for the gate."""
     jobs.gate.clear()
-    first = asyncio.create_task(location.run(work("first")))
+    first = asyncio.create_task(runner.run(work("first")))
     await eventually(lambda: len(jobs.jobs) == 1)
     return first
 
 
-async def sent(location: SparkTaskRunner, *works: RemoteWork) -> list[Running]:
-    tasks = [asyncio.create_task(location.run(each)) for each in works]
+async def sent(runner: SparkTaskRunner, *works: RemoteWork) -> list[Running]:
+    tasks = [asyncio.create_task(runner.run(each)) for each in works]
     await asyncio.sleep(0)
     return tasks
 
@@ -290,9 +290,9 @@ def written(answers: Iterable[RemoteAnswer | BaseException]) -> list[object]:
 async def test_what_waits_goes_into_one_job_and_everyone_gets_the_own_answer(
     jobs: JobsDouble,
 ) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
-    waiting = await sent(location, *(work(f"t{n}") for n in range(10)))
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
+    waiting = await sent(runner, *(work(f"t{n}") for n in range(10)))
     jobs.gate.set()
     assert written(await asyncio.gather(*waiting)) == [f"t{n}" for n in range(10)]
     assert (await first).written == "first"
@@ -304,9 +304,9 @@ async def test_several_jobs_run_at_once_so_that_nobody_waits_for_one_that_is_slo
     jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_runner, "_JOBS_AT_ONCE", 3)
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
-    others = await sent(location, work("a"), work("b"), work("c"), work("d"))
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
+    others = await sent(runner, work("a"), work("b"), work("c"), work("d"))
     await eventually(lambda: len(jobs.jobs) == 3)
     jobs.gate.set()
     assert written(await asyncio.gather(first, *others)) == ["first", "a", "b", "c", "d"]
@@ -314,10 +314,10 @@ async def test_several_jobs_run_at_once_so_that_nobody_waits_for_one_that_is_slo
 
 
 async def test_large_work_has_a_job_of_its_own(jobs: JobsDouble) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
     works = [work("a"), work("b"), large("c"), large("d"), work("e"), work("f")]
-    waiting = await sent(location, *works)
+    waiting = await sent(runner, *works)
     jobs.gate.set()
     assert written(await asyncio.gather(*waiting)) == list("abcdef")
     await first
@@ -329,9 +329,9 @@ async def test_small_work_finds_a_job_beside_large_ones(
 ) -> None:
     monkeypatch.setattr(task_runner, "_JOBS_AT_ONCE", 4)
     jobs.gate.clear()
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
     works = [large("a"), large("b"), large("c"), work("d"), large("e"), work("f")]
-    waiting = await sent(location, *works)
+    waiting = await sent(runner, *works)
     await eventually(lambda: len(jobs.jobs) == 4)
     # Two large ones, and each small one when it came: the other large ones wait.
     assert [items for items, _ in jobs.jobs] == [1, 1, 1, 1]
@@ -360,9 +360,9 @@ async def test_a_job_is_given_no_more_than_it_can_take(
     jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, sizes: list[int]
 ) -> None:
     monkeypatch.setattr(task_runner, limit, value)
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
-    waiting = await sent(location, *(work(f"t{n}") for n in range(10)))
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
+    waiting = await sent(runner, *(work(f"t{n}") for n in range(10)))
     jobs.gate.set()
     assert written(await asyncio.gather(*waiting)) == [f"t{n}" for n in range(10)]
     await first
@@ -370,11 +370,11 @@ async def test_a_job_is_given_no_more_than_it_can_take(
 
 
 async def test_an_error_is_that_of_its_table_alone_and_keeps_its_class(jobs: JobsDouble) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
     ahead = CommitAheadError("Too early.", version=7, remedy="Wait.")
     waiting = await sent(
-        location,
+        runner,
         work("a"),
         work("b", ahead),
         work("c", SinkFencedError("Somebody else writes.")),
@@ -399,23 +399,23 @@ async def test_an_error_is_that_of_its_table_alone_and_keeps_its_class(jobs: Job
 async def test_what_the_engine_fails_with_is_everybodys_in_the_job_and_the_next_one_runs(
     jobs: JobsDouble, where: str
 ) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
     setattr(jobs, where, EngineError("Java is gone."))
-    waiting = await sent(location, work("a"), work("b"))
+    waiting = await sent(runner, work("a"), work("b"))
     jobs.gate.set()
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in answers] == [EngineError, EngineError]
     assert all(isinstance(each, TailerdError) and each.retryable for each in answers)
     await asyncio.gather(first, return_exceptions=True)
     setattr(jobs, where, None)
-    assert (await location.run(work("again"))).written == "again"
+    assert (await runner.run(work("again"))).written == "again"
 
 
 async def test_what_is_cancelled_while_it_waits_never_runs(jobs: JobsDouble) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
-    kept, dropped = await sent(location, work("kept"), work("dropped", ValueError("it ran")))
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
+    kept, dropped = await sent(runner, work("kept"), work("dropped", ValueError("it ran")))
     dropped.cancel()
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait({dropped})
@@ -433,10 +433,8 @@ async def test_a_cancelled_delivery_ends_its_task_and_waits_for_the_end(
     jobs: JobsDouble, is_alone: bool
 ) -> None:
     jobs.dies = False
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    running, *others = await sent(
-        location, held("a"), *([] if is_alone else [work("b"), work("c")])
-    )
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    running, *others = await sent(runner, held("a"), *([] if is_alone else [work("b"), work("c")]))
     await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE)
     running.cancel()
     await eventually(lambda: jobs.killed == ["a"])
@@ -449,16 +447,16 @@ async def test_a_cancelled_delivery_ends_its_task_and_waits_for_the_end(
     # The table is not taken for one that is still written.
     HELD["a"] = Hold()
     HELD["a"].released.set()
-    assert (await location.run(work("a"))).written == "a"
+    assert (await runner.run(work("a"))).written == "a"
 
 
 @pytest.mark.attack
 async def test_each_delivery_gets_its_result_when_its_own_rows_are_written(
     jobs: JobsDouble,
 ) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
-    slow, *others = await sent(location, held("slow"), *(work(f"t{n}") for n in range(2)))
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
+    slow, *others = await sent(runner, held("slow"), *(work(f"t{n}") for n in range(2)))
     jobs.gate.set()
     await first
     assert written(await asyncio.gather(*others)) == ["t0", "t1"]
@@ -488,14 +486,14 @@ async def test_slow_deliveries_leave_the_last_core_to_tables_that_wait(
     jobs: JobsDouble, cores: int
 ) -> None:
     jobs.use_cores(cores)
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
     names = [f"s{n}" for n in range(4)]
-    slow = dict(zip(names, await sent(location, *map(held, names)), strict=True))
+    slow = dict(zip(names, await sent(runner, *map(held, names)), strict=True))
     begun = min(cores, len(names))
     await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == begun)
     for number in range(5):
         async with asyncio.timeout(PATIENCE):
-            assert (await location.run(work(f"f{number}"))).written == f"f{number}"
+            assert (await runner.run(work(f"f{number}"))).written == f"f{number}"
     interrupted = [name for name in names if slow[name].done()]
     assert bool(interrupted) == (cores <= len(names))
     for name in interrupted:
@@ -513,16 +511,16 @@ async def test_slow_deliveries_leave_the_last_core_to_tables_that_wait(
 async def test_tables_that_were_slow_share_no_job_and_leave_a_core(
     jobs: JobsDouble,
 ) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
     names = ("first", "second", "third")
-    running = await sent(location, *map(held, names))
+    running = await sent(runner, *map(held, names))
     await asyncio.sleep(0.4)
     for name in names:
         HELD[name].released.set()
     await asyncio.gather(*running)
     jobs.jobs.clear()
     # All at once, with tables that were quick.
-    again = await sent(location, *map(held, names), work("a"), work("b"))
+    again = await sent(runner, *map(held, names), work("a"), work("b"))
     assert written(await asyncio.gather(*again[3:])) == ["a", "b"]
     await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
     await asyncio.sleep(0.1)
@@ -531,18 +529,18 @@ async def test_tables_that_were_slow_share_no_job_and_leave_a_core(
     for name in names:
         HELD[name].released.set()
     await asyncio.gather(*again)
-    assert location._slow_tables == set()
+    assert runner._slow_tables == set()
 
 
 @pytest.mark.attack
 async def test_a_table_that_failed_shares_no_job_until_it_is_delivered(jobs: JobsDouble) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
     with pytest.raises(BugError):
-        await location.run(work("broken", ZeroDivisionError("odd")))
+        await runner.run(work("broken", ZeroDivisionError("odd")))
     for sizes in ([1, 1, 2], [1, 3]):
         jobs.jobs.clear()
-        first = await begun(location, jobs)
-        waiting = await sent(location, work("a"), work("broken"), work("b"))
+        first = await begun(runner, jobs)
+        waiting = await sent(runner, work("a"), work("broken"), work("b"))
         jobs.gate.set()
         assert written(await asyncio.gather(*waiting)) == ["a", "broken", "b"]
         await first
@@ -555,17 +553,17 @@ async def test_tables_of_brokers_that_hang_are_not_tried_one_after_the_other(
     jobs: JobsDouble,
 ) -> None:
     jobs.use_cores(2)
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
     names = [f"s{n}" for n in range(6)]
-    slow = await sent(location, *(held(name, "brokers") for name in names))
+    slow = await sent(runner, *(held(name, "brokers") for name in names))
     await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
-    assert (await location.run(work("f"))).written == "f"
+    assert (await runner.run(work("f"))).written == "f"
     assert sum(HELD[name].begun.is_set() for name in names) == 2
     for name in names:
         HELD[name].released.set()
     ended = await asyncio.gather(*slow, return_exceptions=True)
     assert sum(isinstance(each, RemoteAnswer) for each in ended) == 5
-    assert location._slow_destinations == {}
+    assert runner._slow_destinations == {}
 
 
 @pytest.mark.attack
@@ -576,18 +574,18 @@ async def test_executors_that_cannot_reach_the_driver_deliver_without_reports(
         return ReportAddress(host="127.0.0.1", port=free_port(), token=b"", job=0)
 
     monkeypatch.setattr(ReportServer, "open", unreachable)
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
     with pytest.raises(EngineError, match="cannot reach the driver"):
-        await location.run(work("a", ValueError("it ran")))
-    assert (await location.run(work("a"))).written == "a"
+        await runner.run(work("a", ValueError("it ran")))
+    assert (await runner.run(work("a"))).written == "a"
 
 
 @pytest.mark.parametrize("failure", [None, EngineError("Java is gone.")])
 async def test_what_becomes_of_cancelled_work_is_nobodys_error(
     jobs: JobsDouble, failure: Exception | None
 ) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
     jobs.failure = failure
     first.cancel()
     jobs.gate.set()
@@ -599,24 +597,24 @@ async def test_one_that_does_not_end_is_left_after_a_while(
     jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_runner, "_CANCEL_SECONDS", 0.05)
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    first = await begun(location, jobs)
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    first = await begun(runner, jobs)
     first.cancel()
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait({first})
     assert first.cancelled()
     # What it does in the end disturbs nobody.
     jobs.gate.set()
-    assert (await location.run(work("next"))).written == "next"
+    assert (await runner.run(work("next"))).written == "next"
 
 
 @pytest.mark.parametrize("has_reports", [True, False])
 async def test_a_task_that_spark_tries_again_writes_nothing(
     jobs: JobsDouble, has_reports: bool
 ) -> None:
-    location = SparkTaskRunner(jobs.engine, StoreSettings)
-    location._has_reports = has_reports
-    running = asyncio.create_task(location.run(held("a")))
+    runner = SparkTaskRunner(jobs.engine, StoreSettings)
+    runner._has_reports = has_reports
+    running = asyncio.create_task(runner.run(held("a")))
     await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE)
     HELD["a"].is_killed = True
     HELD["a"].released.set()

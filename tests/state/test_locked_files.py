@@ -191,7 +191,7 @@ async def test_a_file_that_may_not_be_read_is_an_error_not_a_fresh_start(tmp_pat
         await offsets.load("orders")
 
 
-async def test_a_folder_in_the_files_place_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+async def test_a_folder_instead_of_the_file_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "orders.json").mkdir(parents=True)
     with pytest.raises(StorageError, match="is a folder"):
         await owned_state(tmp_path).offsets.load("orders")

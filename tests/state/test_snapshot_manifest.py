@@ -211,7 +211,7 @@ async def test_a_list_of_another_snapshot_is_none_and_gives_way(machines: Machin
     assert len(await found_keys(machines.spool("d"), "other")) == 5
 
 
-async def test_a_new_list_takes_the_place_of_the_one_before(machines: Machines) -> None:
+async def test_a_new_list_replaces_the_one_before(machines: Machines) -> None:
     spool = machines.spool()
     await spool.write_plan("plan", b"of a difference")
     for count in (5, 9):

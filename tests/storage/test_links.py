@@ -112,7 +112,7 @@ def test_a_log_behind_a_link_is_not_maintained(
     assert contents(tmp_path) == before
 
 
-async def test_a_table_whose_own_place_is_a_link_is_maintained(tmp_path: Path) -> None:
+async def test_a_table_whose_own_folder_is_a_link_is_maintained(tmp_path: Path) -> None:
     table = daily(tmp_path / "orders")
     table.checkpoint(7)
     (tmp_path / "view").symlink_to("orders")

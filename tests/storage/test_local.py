@@ -146,7 +146,7 @@ async def test_a_file_system_without_hard_links_is_called_so(
     await store.put(f"{tmp_path}/a", b"whoever is last")
 
 
-async def test_a_folder_that_comes_later_is_asked_in_place_like_any_other(tmp_path: Path) -> None:
+async def test_a_folder_that_comes_later_is_read_in_place_like_any_other(tmp_path: Path) -> None:
     store, folder = LocalStore(), tmp_path / "t" / "_delta_log"
     with pytest.raises(FileMissingError):
         await store.get(f"{folder}/0.json")
@@ -181,7 +181,7 @@ def mounts(tmp_path: Path, kind: str) -> Path:
     ("kind", "expected"),
     [("ext4", True), ("tmpfs", True), ("nfs4", False), ("fuse.s3fs", False), ("unheard-of", False)],
 )
-def test_only_file_systems_of_own_disks_are_asked_in_place(
+def test_only_file_systems_of_own_disks_are_read_in_place(
     tmp_path: Path, kind: str, expected: bool
 ) -> None:
     assert is_fast_local(str(tmp_path), mounts(tmp_path, kind)) is expected

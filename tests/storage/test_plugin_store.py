@@ -41,7 +41,7 @@ class LakeStore(LocalStore):
         return f"lake://{path.lstrip('/')}"
 
 
-class LakePlaces:
+class LakeStoreProvider:
     name = "lake"
     is_remote = True
     settings_type = Settings
@@ -70,7 +70,7 @@ class LakePlaces:
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed distribution with the scheme `lake`."""
     site = tmp_path / "site"
-    with installed(site, STORES_GROUP, {"lake": "lake_store:LakePlaces"}):
+    with installed(site, STORES_GROUP, {"lake": "lake_store:LakeStoreProvider"}):
         (site / "lake_store.py").write_text(PLUGIN)
         monkeypatch.delitem(sys.modules, "lake_store", raising=False)
         yield

@@ -55,7 +55,7 @@ def test_a_memory_url_names_the_same_store_within_one_object() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
-def test_a_place_in_a_bucket_is_taken_literally(scheme: str) -> None:
+def test_a_path_in_a_bucket_is_taken_literally(scheme: str) -> None:
     store, path = Stores().locate(f"{scheme}://bucket/lake/a%20b c/")
     assert (store.scheme, path) == ("s3", "bucket/lake/a%20b c")
     assert store.url_of(path) == "s3://bucket/lake/a%20b c"
@@ -78,7 +78,7 @@ def test_url_of_is_what_locate_turns_back(url: str) -> None:
         ("", "is empty"),
     ],
 )
-def test_a_place_that_is_not_served_is_refused_with_the_reason(url: str, words: str) -> None:
+def test_an_unsupported_url_is_refused_with_the_reason(url: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Stores().locate(url)
     assert words in str(caught.value)

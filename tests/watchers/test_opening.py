@@ -27,7 +27,7 @@ def kinds(*watched: WatchedFolder, queue: NotificationsConfig | None = QUEUE) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
-def test_each_kind_of_place_has_its_own_watcher_and_a_floor() -> None:
+def test_each_kind_of_store_has_its_own_watcher_and_a_floor() -> None:
     assert kinds(LOCAL) == ["InotifyWatcher", "FloorWatcher"]
     assert kinds(REMOTE) == ["SqsWatcher", "FloorWatcher"]
     assert kinds(REMOTE, queue=None) == ["FloorWatcher"]

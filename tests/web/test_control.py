@@ -95,7 +95,7 @@ async def test_pause_resume_and_reset_reach_the_pipeline() -> None:
         ('"2024-02-29T12:00:00Z"', "2024-02-29T12:00:00Z"),
     ],
 )
-async def test_every_form_of_a_place_is_taken(to: str, location: str) -> None:
+async def test_every_form_of_a_starting_point_is_accepted(to: str, location: str) -> None:
     steered = Steered()
     async with server(steered) as listener:
         assert (await post(listener, "/pipelines/orders/reset", f'{{"to": {to}}}'))[0] == 200
@@ -123,7 +123,7 @@ async def test_every_form_of_a_place_is_taken(to: str, location: str) -> None:
     ],
     ids=lambda body: repr(body)[:20],
 )
-async def test_a_body_that_says_no_place_is_refused(body: str | bytes | None) -> None:
+async def test_a_body_without_a_starting_point_is_refused(body: str | bytes | None) -> None:
     steered = Steered()
     async with server(steered) as listener:
         status, text = await post(listener, "/pipelines/orders/reset", body)

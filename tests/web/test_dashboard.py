@@ -328,5 +328,5 @@ async def test_a_topic_that_is_none_is_not_found(tmp_path: Path) -> None:
         assert "kafka" in await answer.text()
 
 
-def test_an_error_links_to_its_place_in_the_documentation() -> None:
+def test_an_error_links_to_its_section_in_the_documentation() -> None:
     assert '<h2 id="missing_version">missing_version</h2>' in docs_pages.page("errors")

@@ -1,1 +1,1 @@
-"""Screens of `tailerd top` and `tailerd tail -i`, the only location that uses Textual."""
+"""Screens of `tailerd top` and `tailerd tail -i`, the only package that uses Textual."""

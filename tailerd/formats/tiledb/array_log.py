@@ -294,15 +294,15 @@ class ArrayLog:
         Raises:
             FileMissingError, StorageError: One cannot be read.
         """
-        contents = await asyncio.gather(*(self._delete(location) for _, location in deletes))
+        contents = await asyncio.gather(*(self._read_condition(record) for _, record in deletes))
         return tuple(
             StoredDelete(f"{name.text}{CommitKind.DELETE.value}", content)
             for (name, _), content in zip(deletes, contents, strict=True)
         )
 
-    async def _delete(self, location: DeleteRecord) -> bytes:
-        path = f"{self._root}/{COMMITS}/{location.file}"
-        return await self._store.get(path, location.start, location.length)
+    async def _read_condition(self, record: DeleteRecord) -> bytes:
+        path = f"{self._root}/{COMMITS}/{record.file}"
+        return await self._store.get(path, record.start, record.length)
 
 
 def _has_content(name: str) -> bool:

@@ -208,8 +208,8 @@ class TaskPlan:
         shape = await self.shape(delivered)
         own = list(self.timeline.deletes_between(time - 1, time))
         later = [
-            (name, location)
-            for name, location in self.timeline.deletes_between(time, delivered)
+            (name, record)
+            for name, record in self.timeline.deletes_between(time, delivered)
             if name in known
         ]
         names = {each.text for each in (n for n, _ in own)}

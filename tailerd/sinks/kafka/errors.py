@@ -1,4 +1,4 @@
-"""Map every error of kafka-python to a tailerd error; the only location that does so."""
+"""Map every error of kafka-python to a tailerd error; the only module that does so."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ class Session:
 
     def take_set_aside(self) -> list[tuple[str, str, int]]:
         """Return the last delivery's number of dead letters by topic and reason; reset it."""
-        counts = [(*location, count) for location, count in self._set_aside.items()]
+        counts = [(*partition, count) for partition, count in self._set_aside.items()]
         self._set_aside.clear()
         return counts
 

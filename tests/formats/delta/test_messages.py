@@ -105,7 +105,7 @@ def test_no_remedy_of_the_package_says_to_remove_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"offset": -5}, {"sizeInBytes": -5}], ids=str)
-def test_a_vector_at_a_negative_place_blames_the_log_and_not_the_data_file(
+def test_a_vector_at_a_negative_offset_blames_the_log_and_not_the_data_file(
     tmp_path: Path, changes: dict[str, int]
 ) -> None:
     table = with_vector(tmp_path / "t", **changes)

@@ -307,7 +307,7 @@ async def test_row_40_a_path_that_leaves_the_table_is_refused(
         await changes(tmp_path / "table", start)
 
 
-def test_row_40_the_command_serves_a_shallow_clone_from_an_allowed_place_only(
+def test_row_40_the_command_serves_a_shallow_clone_from_an_allowed_path_only(
     tmp_path: Path, command: Commands
 ) -> None:
     other = TableBuilder(tmp_path / "other")

@@ -71,9 +71,9 @@ async def test_rows_of_one_key_are_an_update_in_whichever_partition(tmp_path: Pa
             ("update_postimage", 3, 7, "n"),
         ]
     )
-    for location, change in enumerate(found):
+    for index, change in enumerate(found):
         if change[0] == "update_preimage":
-            assert found[location + 1][:2] == ("update_postimage", change[1])
+            assert found[index + 1][:2] == ("update_postimage", change[1])
 
 
 async def test_a_key_that_is_no_column_pairs_nothing(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ async def test_a_table_is_named_where_there_are_several(tmp_path: Path) -> None:
     assert (await find_format(locate_table(str(first.location / "b")))).name == "kartothek"
 
 
-async def test_a_place_of_two_formats_asks_which_is_meant(tmp_path: Path) -> None:
+async def test_a_folder_of_two_formats_asks_which_is_meant(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path)
     writer.commit([ROW])
     TableBuilder(writer.location).append([ROW])

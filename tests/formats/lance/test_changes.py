@@ -237,7 +237,7 @@ async def test_a_clone_begins_with_all_its_rows_where_its_base_is_allowed(tmp_pa
 
 @pytest.mark.parametrize("version", ["2.0", None])
 @pytest.mark.parametrize("share", [2, 500])
-async def test_many_and_few_deleted_rows_come_in_order_with_their_places(
+async def test_many_and_few_deleted_rows_come_in_order_with_their_positions(
     tmp_path: Path, share: int, version: str | None
 ) -> None:
     writer = LanceWriter(tmp_path / "t", version=version)
@@ -247,11 +247,11 @@ async def test_many_and_few_deleted_rows_come_in_order_with_their_places(
     writer.delete("id < 100")
     writer.delete(f"id % {share} = 1")
     found = await commit(tmp_path / "t", 3, limit=BatchLimit(max_rows=700))
-    missing_version = [n for n in range(100, count) if n % share == 1]
-    assert [number for _, number, _ in pairs(found)] == missing_version
+    deleted = [n for n in range(100, count) if n % share == 1]
+    assert [number for _, number, _ in pairs(found)] == deleted
     assert max(batch.num_rows for batch in found) <= 700
-    locations = [each.rpartition(".")[2] for batch in found for each in _ids(batch)]
-    assert locations == [str(n) for n in missing_version]
+    rows = [each.rpartition(".")[2] for batch in found for each in _ids(batch)]
+    assert rows == [str(n) for n in deleted]
 
 
 def _ids(batch: ChangeBatch) -> list[str]:

@@ -37,12 +37,12 @@ def test_messages_are_read_as_they_were_written(written: list[tuple[int, int | b
 
 @given(FIELDS, st.integers(1, 15))
 def test_runs_of_a_field_are_what_fields_says(
-    written: list[tuple[int, int | bytes]], location: int
+    written: list[tuple[int, int | bytes]], field: int
 ) -> None:
-    written = [(n, v) for n, v in written if n != location or isinstance(v, bytes)]
-    found, others = runs(message(written), location)
-    assert found == [value for number, value in written if number == location]
-    assert others == [each for each in written if each[0] != location]
+    written = [(n, v) for n, v in written if n != field or isinstance(v, bytes)]
+    found, others = runs(message(written), field)
+    assert found == [value for number, value in written if number == field]
+    assert others == [each for each in written if each[0] != field]
 
 
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1)))
@@ -57,7 +57,7 @@ def test_no_bytes_are_read_as_something_else_than_a_message(junk: bytes) -> None
         read = list(fields(junk))
     except CorruptLogError:
         return
-    assert all(location >= 0 for location, _ in read)
+    assert all(number >= 0 for number, _ in read)
 
 
 @given(st.binary(max_size=200), st.sampled_from([parse_fragment, parse_operation]))

@@ -144,7 +144,7 @@ async def test_a_damaged_delete_is_an_error_that_names_it(tmp_path: Path) -> Non
         await changes(source, start, start.after_version(source))
 
 
-async def test_a_place_without_an_array_is_none(tmp_path: Path) -> None:
+async def test_a_folder_without_an_array_is_none(tmp_path: Path) -> None:
     with pytest.raises(NotATableError):
         await opened(tmp_path)
 

@@ -192,7 +192,9 @@ def test_a_changed_folder_is_refused_until_it_is_rebound_and_a_link_to_it_is_no_
     assert (delivered_ids(old), delivered_ids(new)) == ([1, 2, 3], [4])
 
 
-def test_a_reset_begins_at_a_new_place_without_rebinding(tmp_path: Path, command: Commands) -> None:
+def test_a_reset_begins_at_a_new_location_without_rebinding(
+    tmp_path: Path, command: Commands
+) -> None:
     table, home = filled(tmp_path / "orders", [1, 2]), tmp_path / "home"
     config = configured(home, table, {"kind": "file", "path": str(tmp_path / "old")})
     assert command("run", "--config", config, "--once").status == 0

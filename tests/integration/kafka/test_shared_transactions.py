@@ -82,7 +82,7 @@ def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_daemo
     assert found_in(kafka_broker, topic) == Counter(ids_of(0))
 
 
-class Place:
+class SharedTopic:
     """A topic, and the sinks of daemons that deliver there under one transactional id."""
 
     def __init__(self, broker: Broker, topics: Topics) -> None:
@@ -117,17 +117,17 @@ class Place:
 
 
 @pytest.fixture
-async def location(kafka_broker: Broker, topics: Topics) -> AsyncIterator[Place]:
-    made = Place(kafka_broker, topics)
+async def target(kafka_broker: Broker, topics: Topics) -> AsyncIterator[SharedTopic]:
+    made = SharedTopic(kafka_broker, topics)
     yield made
     await made.aclose()
 
 
 @pytest.mark.parametrize("has_written", [False, True])
 async def test_a_task_that_outlives_its_delivery_is_shut_out_and_nobody_waits_for_it(
-    location: Place, has_written: bool
+    target: SharedTopic, has_written: bool
 ) -> None:
-    sink = await location.sink()
+    sink = await target.sink()
     late: list[RowWriter] = []
 
     async def fails(writer: RowWriter) -> object:
@@ -141,19 +141,19 @@ async def test_a_task_that_outlives_its_delivery_is_shut_out_and_nobody_waits_fo
     with pytest.raises(TailerdError):
         await written_by(batch(0, range(50, 100)))(late[0])
     # Another producer's records behind those: committed readers stop where something is open.
-    other = await location.other()
+    other = await target.other()
     await other.write(delivery(7, batch(7, range(700, 800))))
-    assert location.found() == Counter(range(700, 800))
+    assert target.found() == Counter(range(700, 800))
 
     await sink.fence()
     await sink.resume(offset(0))
     await sink.write_remotely(remote_delivery(0, batch(0, range(100))))
-    assert location.found() == Counter([*range(700, 800), *range(100)])
+    assert target.found() == Counter([*range(700, 800), *range(100)])
 
 
-async def test_a_failed_delivery_does_not_shut_out_whoever_took_over(location: Place) -> None:
+async def test_a_failed_delivery_does_not_shut_out_whoever_took_over(target: SharedTopic) -> None:
     async def started(epoch: int) -> KafkaSink:
-        sink = await location.sink()
+        sink = await target.sink()
         assert sink.offsets is not None
         saved = SavedOffset(offset=offset(0), changes=ChangeMode.AUTO, epoch=epoch)
         await sink.offsets.save("orders", saved)
@@ -171,12 +171,14 @@ async def test_a_failed_delivery_does_not_shut_out_whoever_took_over(location: P
     with pytest.raises(SinkFencedError):
         await older.fence()
     await newer[0].write_remotely(remote_delivery(0, batch(0, range(10))))
-    assert location.found() == Counter(range(10))
+    assert target.found() == Counter(range(10))
 
 
 @pytest.mark.full
-async def test_a_delivery_whose_time_is_over_says_so_and_is_written_again(location: Place) -> None:
-    sink = await location.sink(producer={"transaction_timeout_ms": 1000})
+async def test_a_delivery_whose_time_is_over_says_so_and_is_written_again(
+    target: SharedTopic,
+) -> None:
+    sink = await target.sink(producer={"transaction_timeout_ms": 1000})
 
     async def is_slow(writer: RowWriter) -> object:
         def rows() -> Iterator[ChangeBatch]:
@@ -188,20 +190,20 @@ async def test_a_delivery_whose_time_is_over_says_so_and_is_written_again(locati
 
     with pytest.raises(SinkTooSlowError, match="transaction_timeout_ms"):
         await sink.write_remotely(with_run(remote_delivery(0), is_slow))
-    assert location.found() == Counter()
-    again = await location.sink()
+    assert target.found() == Counter()
+    again = await target.sink()
     await again.write_remotely(remote_delivery(0, batch(0, range(10))))
-    assert location.found() == Counter(range(10))
+    assert target.found() == Counter(range(10))
 
 
 async def test_the_daemon_writes_into_partitions_that_another_process_wrote_before(
-    location: Place,
+    target: SharedTopic,
 ) -> None:
-    sink = await location.sink()
+    sink = await target.sink()
     for version in range(6):
         rows = batch(version, ids_of(version))
         if version % 2:
             await sink.write(delivery(version, rows))
         else:
             await sink.write_remotely(remote_delivery(version, rows))
-    assert location.found() == Counter(range(6 * transaction_program.ROWS))
+    assert target.found() == Counter(range(6 * transaction_program.ROWS))

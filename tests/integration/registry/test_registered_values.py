@@ -40,7 +40,7 @@ FORMATS = ["avro", "protobuf", "json_schema"]
 
 
 @dataclass
-class Place:
+class RegisteredTopic:
     """A topic with subjects of its own, and sinks that write there."""
 
     broker: Broker
@@ -99,68 +99,70 @@ def context(topic: str, part: MessageField = MessageField.VALUE) -> Serializatio
 
 
 @pytest.fixture
-def location(kafka_broker: Broker, schema_registry: SchemaRegistry, topics: Topics) -> Place:
-    return Place(kafka_broker, schema_registry, topics)
+def target(
+    kafka_broker: Broker, schema_registry: SchemaRegistry, topics: Topics
+) -> RegisteredTopic:
+    return RegisteredTopic(kafka_broker, schema_registry, topics)
 
 
 def rows(version: int, *ids: int, **columns: Any) -> ChangeBatch:
     return rows_of(version, id=list(ids), **columns)
 
 
-def of_protobuf(location: Place, raw: bytes) -> dict[str, Any]:
+def of_protobuf(target: RegisteredTopic, raw: bytes) -> dict[str, Any]:
     """Return a message as Confluent's deserializer reads it, by the schema the registry has.
 
     The class is protoc's of the registered text: this registry does not compile it, as the
     deserializer would ask it to.
     """
-    schema = location.client.get_schema(int.from_bytes(raw[1:5], "big"))
+    schema = target.client.get_schema(int.from_bytes(raw[1:5], "big"))
     message = compiled_class(schema.schema_str or "", "Value")
     found = ProtobufDeserializer(message, {"use.deprecated.format": False})(raw, None)
     return MessageToDict(found, preserving_proto_field_name=True)
 
 
-def read_values(location: Place, form: str) -> list[Any]:
+def read_values(target: RegisteredTopic, form: str) -> list[Any]:
     """Return the values of the topic as the peer's reader gives them."""
-    where = context(location.topic)
+    where = context(target.topic)
     match form:
         case "avro":
-            return location.avro()
+            return target.avro()
         case "json_schema":
-            read = JSONDeserializer(None, schema_registry_client=location.client)
-            return [read(record.value, where) for record in location.read()]
-    return [of_protobuf(location, record.value or b"") for record in location.read()]
+            read = JSONDeserializer(None, schema_registry_client=target.client)
+            return [read(record.value, where) for record in target.read()]
+    return [of_protobuf(target, record.value or b"") for record in target.read()]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_rows_are_read_by_confluents_deserializers(location: Place, form: str) -> None:
+async def test_rows_are_read_by_confluents_deserializers(
+    target: RegisteredTopic, form: str
+) -> None:
     batch = rows(0, 1, 2, name=["ä", None])
-    async with location.open(format=form) as sink:
+    async with target.open(format=form) as sink:
         await sink.healthcheck()
         assert await sink.write(commit(0, batch)) == 2
-    found = read_values(location, form)
+    found = read_values(target, form)
     assert [(int(row["id"]), row.get("name")) for row in found] == [(1, "ä"), (2, None)]
     assert [row["_change_type"] for row in found] == ["insert", "insert"]
-    assert {f"{location.topic}-key", f"{location.topic}-value"} <= set(
-        location.client.get_subjects()
-    )
+    assert {f"{target.topic}-key", f"{target.topic}-value"} <= set(target.client.get_subjects())
     if form == "avro":
         keys = [
-            AvroDeserializer(location.client)(record.key, context(location.topic, MessageField.KEY))
-            for record in location.read()
+            AvroDeserializer(target.client)(record.key, context(target.topic, MessageField.KEY))
+            for record in target.read()
         ]
         assert keys == [{"id": 1}, {"id": 2}]
 
 
 @FULL
 @pytest.mark.parametrize("form", ["avro", "json_schema"])
-async def test_envelopes_are_those_of_debezium(location: Place, form: str) -> None:
+async def test_envelopes_are_those_of_debezium(target: RegisteredTopic, form: str) -> None:
     batch = rows(0, 1)
     gone = rows_of(1, ChangeType.DELETE, id=[1])
-    async with location.open(format=form, envelope="debezium") as sink:
+    async with target.open(format=form, envelope="debezium") as sink:
         await sink.write(commit(0, batch))
         await sink.write(commit(1, gone))
-    made, removed, tombstone = location.read()
-    found = read_values(location, form)
+    made, removed, tombstone = target.read()
+    found = read_values(target, form)
     assert found[2] is None
     assert [(each["op"], each["before"], each["after"]) for each in found[:2]] == [
         ("c", None, {"id": 1}),
@@ -172,73 +174,73 @@ async def test_envelopes_are_those_of_debezium(location: Place, form: str) -> No
 
 @pytest.mark.parametrize("form", [FORMATS[0], *(pytest.param(f, marks=FULL) for f in FORMATS[1:])])
 async def test_a_new_column_registers_a_version_between_two_commits(
-    location: Place, form: str
+    target: RegisteredTopic, form: str
 ) -> None:
     first, second = rows(0, 1), rows(1, 2, name=["b"])
-    async with location.open(format=form) as sink:
+    async with target.open(format=form) as sink:
         await sink.write(commit(0, first))
-        location.forbid(f"{location.topic}-value")
+        target.forbid(f"{target.topic}-value")
         await sink.write(commit(1, second))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert location.versions(f"{location.topic}-value") == 2
-    assert location.versions(f"{location.topic}-key") == 1
-    found = read_values(location, form)
+    assert target.versions(f"{target.topic}-value") == 2
+    assert target.versions(f"{target.topic}-key") == 1
+    found = read_values(target, form)
     assert [(int(row["id"]), row.get("name")) for row in found] == [(1, None), (2, "b"), (3, "c")]
 
 
-async def test_a_schema_that_the_registry_forbids_stops_before_any_row(location: Place) -> None:
-    async with location.open(format="avro") as sink:
+async def test_a_schema_that_the_registry_forbids_stops_before_any_row(
+    target: RegisteredTopic,
+) -> None:
+    async with target.open(format="avro") as sink:
         await sink.write(commit(0, rows(0, 1, name=["a"])))
-        location.forbid(f"{location.topic}-value")
-        with pytest.raises(IncompatibleSchemaError, match=f"{location.topic}-value") as raised:
+        target.forbid(f"{target.topic}-value")
+        with pytest.raises(IncompatibleSchemaError, match=f"{target.topic}-value") as raised:
             await sink.write(commit(1, rows(1, 2, name=[5])))
     assert not raised.value.retryable
-    assert [row["id"] for row in location.avro()] == [1]
-    assert location.versions(f"{location.topic}-value") == 1
+    assert [row["id"] for row in target.avro()] == [1]
+    assert target.versions(f"{target.topic}-value") == 1
 
 
 @FULL
 async def test_rows_of_a_forbidden_schema_become_dead_letters_with_their_bytes(
-    location: Place,
+    target: RegisteredTopic,
 ) -> None:
     fields: dict[str, Any] = {
         "registry": {"on_incompatible_schema": "dead_letter"},
-        "dead_letter_topic": location.letters,
+        "dead_letter_topic": target.letters,
     }
-    async with location.open(format="avro", **fields) as sink:
+    async with target.open(format="avro", **fields) as sink:
         await sink.write(commit(0, rows(0, 1, name=["a"])))
-        location.forbid(f"{location.topic}-value")
+        target.forbid(f"{target.topic}-value")
         await sink.write(commit(1, rows(1, 2, name=[5])))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert [row["id"] for row in location.avro()] == [1, 3]
-    [letter] = location.avro(location.letters)
+    assert [row["id"] for row in target.avro()] == [1, 3]
+    [letter] = target.avro(target.letters)
     assert (letter["id"], letter["name"], letter["_commit_version"]) == (2, 5, 1)
-    headers = dict(location.read(location.letters)[0].headers)
+    headers = dict(target.read(target.letters)[0].headers)
     assert headers["tailerd.reason"] == b"incompatible_schema"
-    assert headers["tailerd.topic"] == location.topic.encode()
-    [told] = [event for event in location.told if isinstance(event, events.DeadLettersStored)]
+    assert headers["tailerd.topic"] == target.topic.encode()
+    [told] = [event for event in target.told if isinstance(event, events.DeadLettersStored)]
     assert (told.error_code, told.records) == ("incompatible_schema", 1)
 
 
 @FULL
 async def test_rows_of_a_forbidden_schema_go_to_a_new_topic_also_after_a_restart(
-    location: Place,
+    target: RegisteredTopic,
 ) -> None:
     fields: dict[str, Any] = {"registry": {"on_incompatible_schema": "new_topic"}}
-    async with location.open(format="avro", **fields) as sink:
+    async with target.open(format="avro", **fields) as sink:
         await sink.write(commit(0, rows(0, 1, name=["a"])))
-        location.forbid(f"{location.topic}-value")
+        target.forbid(f"{target.topic}-value")
         await sink.write(commit(1, rows(1, 2, name=[5])))
-    location.forbid(f"{location.topic}.v2-value")
-    async with location.open(format="avro", **fields) as sink:
+    target.forbid(f"{target.topic}.v2-value")
+    async with target.open(format="avro", **fields) as sink:
         # What is known goes where it went, what is new goes on in the newest topic.
         await sink.write(commit(1, rows(1, 2, name=[5])))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
         await sink.write(commit(3, rows(3, 4, name=[7], more=["x"])))
         await sink.write(commit(4, rows(4, 5, name=[True])))
-    found = [
-        [row["id"] for row in location.avro(f"{location.topic}{n}")] for n in ("", ".v2", ".v3")
-    ]
+    found = [[row["id"] for row in target.avro(f"{target.topic}{n}")] for n in ("", ".v2", ".v3")]
     assert found == [[1, 3], [2, 2, 4], [5]]
 
 
@@ -248,71 +250,73 @@ async def test_rows_of_a_forbidden_schema_go_to_a_new_topic_also_after_a_restart
     [("record", "tailerd.orders.Value"), ("topic_record", "{topic}-tailerd.orders.Value")],
 )
 async def test_subjects_are_named_by_the_strategy(
-    location: Place, strategy: str, subject: str
+    target: RegisteredTopic, strategy: str, subject: str
 ) -> None:
-    prefix = location.topics.new_name("prefix").replace("-", "_").replace(".", "_")
+    prefix = target.topics.new_name("prefix").replace("-", "_").replace(".", "_")
     section = {"registry": {"subject_strategy": strategy}, "topic_prefix": prefix}
-    async with location.open(format="avro", **section) as sink:
+    async with target.open(format="avro", **section) as sink:
         await sink.write(commit(0, rows(0, 1)))
-    expected = subject.replace("tailerd", prefix).format(topic=location.topic)
-    assert expected in location.client.get_subjects()
-    assert [row["id"] for row in location.avro()] == [1]
+    expected = subject.replace("tailerd", prefix).format(topic=target.topic)
+    assert expected in target.client.get_subjects()
+    assert [row["id"] for row in target.avro()] == [1]
 
 
-async def test_a_schema_that_nobody_registered_is_named(location: Place) -> None:
-    async with location.open(format="avro", registry={"auto_register": False}) as sink:
-        with pytest.raises(SchemaNotRegisteredError, match=f"{location.topic}-value"):
+async def test_a_schema_that_nobody_registered_is_named(target: RegisteredTopic) -> None:
+    async with target.open(format="avro", registry={"auto_register": False}) as sink:
+        with pytest.raises(SchemaNotRegisteredError, match=f"{target.topic}-value"):
             await sink.write(commit(0, rows(0, 1)))
-    assert location.read() == []
+    assert target.read() == []
 
 
 @FULL
 async def test_while_the_registry_hangs_deliveries_wait_and_known_schemas_go_on(
-    location: Place,
+    target: RegisteredTopic,
 ) -> None:
     section = {"registry": {"timeout": "500ms", "retries": 0}}
-    async with location.open(format="avro", **section) as sink:
+    async with target.open(format="avro", **section) as sink:
         await sink.write(commit(0, rows(0, 1)))
-        location.registry.pause()
+        target.registry.pause()
         try:
             await sink.write(commit(1, rows(1, 2)))
             with pytest.raises(SinkError, match="cannot be reached") as raised:
                 await sink.write(commit(2, rows(2, 3, name=["c"])))
             assert raised.value.retryable
         finally:
-            location.registry.resume()
+            target.registry.resume()
         await sink.fence()
         await sink.resume(offset(2))
         await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert [row["id"] for row in location.avro()] == [1, 2, 3]
+    assert [row["id"] for row in target.avro()] == [1, 2, 3]
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("name", FORMATS)
-async def test_after_a_restart_known_schemas_need_no_registry(location: Place, name: str) -> None:
-    async with location.open(format=name) as sink:
+async def test_after_a_restart_known_schemas_need_no_registry(
+    target: RegisteredTopic, name: str
+) -> None:
+    async with target.open(format=name) as sink:
         await sink.write(commit(0, rows(0, 1)))
         kept = dict(sink.schemas)
     down = {"registry": {"urls": ["http://127.0.0.1:1"], "retries": 0, "timeout": "500ms"}}
-    async with location.open(format=name, **down) as sink:
+    async with target.open(format=name, **down) as sink:
         sink.learn_schemas(kept)
         await sink.write(commit(1, rows(1, 2)))
         with pytest.raises(SinkError, match="cannot be reached"):
             await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert len(location.read()) == 2
+    assert len(target.read()) == 2
 
 
 @FULL
-async def test_the_first_url_that_answers_is_used(location: Place) -> None:
-    urls = ["http://127.0.0.1:1", location.registry.url]
-    async with location.open(format="avro", registry={"urls": urls, "retries": 0}) as sink:
+async def test_the_first_url_that_answers_is_used(target: RegisteredTopic) -> None:
+    urls = ["http://127.0.0.1:1", target.registry.url]
+    async with target.open(format="avro", registry={"urls": urls, "retries": 0}) as sink:
         await sink.healthcheck()
         await sink.write(commit(0, rows(0, 1)))
-    assert [row["id"] for row in location.avro()] == [1]
+    assert [row["id"] for row in target.avro()] == [1]
 
 
-async def test_another_server_at_the_url_is_no_registry(location: Place) -> None:
-    url = location.registry.url.removesuffix("/apis/ccompat/v7")
-    async with location.open(format="avro", registry={"urls": [f"{url}/nothing"]}) as sink:
+async def test_another_server_at_the_url_is_no_registry(target: RegisteredTopic) -> None:
+    url = target.registry.url.removesuffix("/apis/ccompat/v7")
+    async with target.open(format="avro", registry={"urls": [f"{url}/nothing"]}) as sink:
         with pytest.raises(SinkRefusedError, match="answers with something else"):
             await sink.healthcheck()

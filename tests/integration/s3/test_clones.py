@@ -98,7 +98,7 @@ def test_data_in_another_account_is_read_where_it_is_allowed(
 
 @pytest.mark.full
 @pytest.mark.parametrize("allowed", [[], ["lake/ord"], ["elsewhere"]])
-def test_data_in_another_bucket_is_refused_where_nobody_allowed_that_place(
+def test_data_in_another_bucket_is_refused_unless_it_is_allowed(
     clone: Clone,
     deliver: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,

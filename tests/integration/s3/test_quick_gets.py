@@ -133,10 +133,10 @@ async def test_a_range_goes_where_it_is_wanted(s3_versitygw: S3Server) -> None:
     store, bucket = S3Store(s3_versitygw.settings()), s3_versitygw.new_bucket()
     await store.put(f"{bucket}/a", b"0123456789")
     await store.get(f"{bucket}/a")
-    location = memoryview(bytearray(4))
-    found = await io_thread().run(store.fetch_here(f"{bucket}/a", 2, 4, into=location))
-    assert found.body is location
-    assert bytes(location) == b"2345"
+    buffer = memoryview(bytearray(4))
+    found = await io_thread().run(store.fetch_here(f"{bucket}/a", 2, 4, into=buffer))
+    assert found.body is buffer
+    assert bytes(buffer) == b"2345"
     assert found.meta.size_bytes == 10
 
 

@@ -34,7 +34,7 @@ def main(table: str, out: str) -> None:
     answer = {
         "master": spark.sparkContext.master,
         "rows": sorted(row["id"] for row in changes.where("_commit_version > 0").collect()),
-        "places": sorted(set(locations)),
+        "folders": sorted(set(locations)),
     }
     print(json.dumps(answer))
     spark.stop()

@@ -329,7 +329,7 @@ def test_what_cannot_be_served_is_one_clear_error(
     assert "\n" not in str(error)
 
 
-def test_a_place_without_a_table_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_location_without_a_table_is_named(spark: SparkSession, tmp_path: Path) -> None:
     error = _error(lambda: spark.read.format("tailerd").load(str(tmp_path / "nothing")))
     assert type(error) is NotATableError
     assert "nothing" in str(error)

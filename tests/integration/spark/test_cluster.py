@@ -54,8 +54,8 @@ def test_a_program_submitted_with_the_package_runs_on_every_worker(
     answer = json.loads(done.stdout.decode().splitlines()[-1])
     assert answer["master"] == cluster.master
     assert answer["rows"] == [10, 11, 20, 21, 30, 31, 40, 41]
-    assert len({folder for folder, _ in answer["places"]}) == 2, answer
-    assert all("tailerd.zip" in package for _, package in answer["places"]), answer
+    assert len({folder for folder, _ in answer["folders"]}) == 2, answer
+    assert all("tailerd.zip" in package for _, package in answer["folders"]), answer
     rows = [json.loads(line) for f in (tmp_path / "out/rows").glob("*.json") for line in f.open()]
     assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
 

@@ -43,7 +43,7 @@ from tailerd.sinks.kafka.client_internals import SharedTransaction, join, known_
 from tailerd.sinks.kafka.record_batches.compression import Compression
 from tailerd.sinks.kafka.record_batches.record_batch import RecordBatch, record_batches
 
-PLACE = TopicPartition("t", 0)
+PARTITION = TopicPartition("t", 0)
 
 
 def finished(count: int, compression: Compression = Compression.NONE) -> RecordBatch:
@@ -112,11 +112,11 @@ def test_a_producer_joins_a_transaction_that_another_process_began() -> None:
         ),
     )
 
-    manager.maybe_add_partition_to_transaction(PLACE)
-    assert manager._new_partitions_in_transaction == {PLACE}
+    manager.maybe_add_partition_to_transaction(PARTITION)
+    assert manager._new_partitions_in_transaction == {PARTITION}
     assert manager.has_producer_id_and_epoch(7, 3)
-    assert manager.sequence_number(PLACE) == 40
-    manager.increment_sequence_number(PLACE, 2)
+    assert manager.sequence_number(PARTITION) == 40
+    manager.increment_sequence_number(PARTITION, 2)
     assert known_sequences(client) == {("t", 0): 42}
 
 
@@ -135,7 +135,7 @@ def test_a_producer_joins_a_transaction_of_another_id_at_its_own_coordinator() -
     assert joined("before") == ("before", "of before")
     assert joined("after") == ("after", None)
     assert manager.coordinator(CoordinatorType.TRANSACTION) is None
-    manager.maybe_add_partition_to_transaction(PLACE)
+    manager.maybe_add_partition_to_transaction(PARTITION)
     request = manager._add_partitions_to_transaction_handler()
     assert request.transactional_id == "after"
 
@@ -149,15 +149,17 @@ def test_closing_a_producer_does_not_end_its_transaction() -> None:
 
 def test_the_accumulator_keeps_batches_where_the_sink_puts_them() -> None:
     accumulator = RecordAccumulator()
-    with accumulator._tp_lock(PLACE):
+    with accumulator._tp_lock(PARTITION):
         accumulator._appends_in_progress.increment()
-        accumulator._batches[PLACE].append(ProducerBatch(PLACE, FinishedRecords(finished(3))))
-        accumulator._incomplete.add(accumulator._batches[PLACE][0])
+        accumulator._batches[PARTITION].append(
+            ProducerBatch(PARTITION, FinishedRecords(finished(3)))
+        )
+        accumulator._incomplete.add(accumulator._batches[PARTITION][0])
         accumulator._appends_in_progress.decrement()
     assert accumulator.has_undrained()
     assert accumulator.has_incomplete
     assert accumulator._closed is False
-    assert isinstance(accumulator._tp_lock(PLACE), type(threading.Lock()))
+    assert isinstance(accumulator._tp_lock(PARTITION), type(threading.Lock()))
 
 
 def test_a_finished_batch_answers_everything_the_client_asks_of_records() -> None:
@@ -201,7 +203,7 @@ def test_who_sends_a_batch_cannot_change_once_it_may_have_been_sent() -> None:
 
 def test_a_batch_that_is_acknowledged_is_done() -> None:
     acknowledgements, batch = waiting(), finished(10)
-    item = ProducerBatch(PLACE, FinishedRecords(batch))
+    item = ProducerBatch(PARTITION, FinishedRecords(batch))
     acknowledgements.reserve(batch.size_bytes)
     item._record_futures = _Watch(item.produce_future, batch, acknowledgements)
     item.complete(100, -1)
@@ -211,7 +213,7 @@ def test_a_batch_that_is_acknowledged_is_done() -> None:
 
 def test_a_batch_that_fails_fails_the_delivery() -> None:
     acknowledgements, batch = waiting(), finished(10)
-    item = ProducerBatch(PLACE, FinishedRecords(batch))
+    item = ProducerBatch(PARTITION, FinishedRecords(batch))
     acknowledgements.reserve(batch.size_bytes)
     item._record_futures = _Watch(item.produce_future, batch, acknowledgements)
     error = MessageSizeTooLargeError("10")
@@ -225,16 +227,16 @@ def test_a_batch_that_the_client_splits_is_done_when_its_last_part_is(
     compression: Compression,
 ) -> None:
     accumulator, acknowledgements, batch = RecordAccumulator(), waiting(), finished(10, compression)
-    whole = ProducerBatch(PLACE, FinishedRecords(batch))
+    whole = ProducerBatch(PARTITION, FinishedRecords(batch))
     acknowledgements.reserve(batch.size_bytes)
     whole._record_futures = _Watch(whole.produce_future, batch, acknowledgements)
     whole.records.close()
     accumulator.split_and_reenqueue(whole)
-    first, second = accumulator._batches[PLACE]
+    first, second = accumulator._batches[PARTITION]
     first.records.close()
-    accumulator._batches[PLACE].popleft()
+    accumulator._batches[PARTITION].popleft()
     accumulator.split_and_reenqueue(first)
-    parts = [*accumulator._batches[PLACE]]
+    parts = [*accumulator._batches[PARTITION]]
     assert [part.record_count for part in parts] == [3, 2, 5]
     for part in parts[:-1]:
         part.complete(0, -1)
@@ -247,7 +249,7 @@ def test_a_batch_that_the_client_splits_is_done_when_its_last_part_is(
 
 def test_a_producer_that_is_shut_out_stays_out_when_told_so() -> None:
     manager = TransactionManager(transactional_id="x", api_version=(4, 1))
-    batch = ProducerBatch(PLACE, FinishedRecords(finished(1)))
+    batch = ProducerBatch(PARTITION, FinishedRecords(finished(1)))
     fenced = InvalidProducerEpochError()
     assert manager.classify_batch_error(fenced, batch) == manager.ERROR_CLASS_NEEDS_EPOCH_BUMP
     manager._supports_epoch_bump = lambda: False

@@ -80,9 +80,9 @@ def test_an_update_of_the_column_that_chooses_removes_the_row_where_it_was(
     images = pa.array(["update_preimage", "update_postimage"])
     rows = replace(batch(id=[1, 1], shard=[0, 1]), change_type=images)
     ops = {
-        (out.topic, location): json.loads(value)["op"] if value else "tombstone"
+        (out.topic, partition): json.loads(value)["op"] if value else "tombstone"
         for out in routed(rows, **fields, key=["id"], format="debezium")
-        for value, location in zip(
+        for value, partition in zip(
             out.records.values.to_pylist(), number_positions(out), strict=True
         )
     }

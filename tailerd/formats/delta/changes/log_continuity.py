@@ -94,7 +94,7 @@ class LogContinuityCheck:
         Case C: one exists, and is checked to continue what was read before.
 
         Args:
-            start: The beginning of a commit, or a location inside it.
+            start: The beginning of a commit, or a position inside it.
             furthest: Returns how far the step goes, from the commits that exist.
 
         Raises:

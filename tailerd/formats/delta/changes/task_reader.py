@@ -165,7 +165,7 @@ class ExactCommit:
 
     @property
     def prefix(self) -> str:
-        """Distinguishes the locations of net rows from those of the version's own commit."""
+        """Distinguishes the positions of net rows from those of the version's own commit."""
         return self._payload.prefix
 
     def numbers(self, side: Side) -> Sequence[int]:

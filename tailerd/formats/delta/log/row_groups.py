@@ -162,7 +162,7 @@ class GroupCopier:
     """
 
     def __init__(self, source: Footer, target: Footer) -> None:
-        self._positions = {path: location for location, path in enumerate(source.leaves)}
+        self._positions = {path: index for index, path in enumerate(source.leaves)}
         # The blank has `dataChange` false for every file.
         self._copied = [
             path for path in target.leaves if path.startswith("add.") and path != "add.dataChange"
@@ -202,5 +202,5 @@ class GroupCopier:
         return not self._wants_text and self._nulls(group, f"{_PARSED[0]}numRecords") == 0
 
     def _nulls(self, group: Group, path: str) -> int | None:
-        location = self._positions.get(path)
-        return None if location is None else group.chunks[location].null_count
+        index = self._positions.get(path)
+        return None if index is None else group.chunks[index].null_count

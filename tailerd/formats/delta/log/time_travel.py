@@ -111,7 +111,7 @@ class TimeAxis:
         return (since if is_since else before) or versions
 
     async def _search(self, versions: list[int], time_ms: int) -> int:
-        """Return the location of the first version at or after a time; times are ascending."""
+        """Return the index of the first version at or after a time; times are ascending."""
         low, high = 0, len(versions)
         while low < high:
             middle = (low + high) // 2

@@ -91,9 +91,9 @@ def find_second_vector(commit: Commit, live: FileIndex) -> ForbiddenAction | Non
     is_second = (paths != keys) & live.are_live(paths) & ~np.isin(paths, removed)
     marked = live.vectors.keys_on(paths.tolist()) if live.vectors.count else [None] * len(paths)
     kept = {key for key in marked if key is not None} - set(removed.tolist())
-    for location, key in enumerate(marked):
-        if key is not None and key in kept and key != int(keys[location]):
-            is_second[location] = True
+    for index, key in enumerate(marked):
+        if key is not None and key in kept and key != int(keys[index]):
+            is_second[index] = True
     if not is_second.any():
         return None
     return ForbiddenAction(

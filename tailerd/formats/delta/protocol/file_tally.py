@@ -168,8 +168,8 @@ class VectorTally:
             at[at == len(self._keys)] = 0
             rows = self._by_path[at]
             hits = (self._sorted_paths[at] == wanted) & self._is_live[rows]
-            for location in np.flatnonzero(hits).tolist():
-                found[location] = int(self._keys[rows[location]])
+            for index in np.flatnonzero(hits).tolist():
+                found[index] = int(self._keys[rows[index]])
         return found
 
     def _count(self, deleted_rows: int, vectors: int) -> None:

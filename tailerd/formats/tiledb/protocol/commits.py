@@ -42,7 +42,7 @@ def read_consolidated(content: bytes, file: str) -> ConsolidatedFile:
     """Parse a `.con` file: a line for each commit; for a delete followed by length and condition.
 
     Args:
-        file: Its name, for errors and for the locations of conditions.
+        file: Its name, for errors and for the positions of conditions.
 
     Raises:
         CorruptLogError: It is truncated, or lists a file that is not a commit.
@@ -164,10 +164,10 @@ def find_commits(
             raise refused_update(text)
     for each in consolidated:
         found.update(name for text in each.writes if text not in ignored for name in _stem(text))
-        for text, location in each.deletes:
+        for text, record in each.deletes:
             if text not in ignored:
                 for name in _stem(text):
-                    deletes.setdefault(name, location)
+                    deletes.setdefault(name, record)
     vacuums = {name: frozenset(map(last_part, old)) for name, old in (to_vacuum or {}).items()}
     return Commits(fragments=frozenset(found), deletes=deletes, to_vacuum=vacuums)
 

@@ -160,7 +160,7 @@ async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "an empty log", "foreign files"])
-async def test_a_place_without_a_log_is_no_table(tmp_path: Path, what: str) -> None:
+async def test_a_folder_without_a_log_is_no_table(tmp_path: Path, what: str) -> None:
     location = tmp_path / "t"
     match what:
         case "a file":

@@ -105,7 +105,7 @@ async def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
         await file.keep(plan)
 
 
-async def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
+async def test_without_a_folder_nothing_is_stored(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "table")
     plan = await plan_of(table)
     file = NetPlanFile(None, DataPaths(str(table.folder)))

@@ -66,7 +66,7 @@ async def test_a_file_that_came_or_went_makes_a_listing_due_at_once(table: Table
     assert await need.is_due(seen)
 
 
-async def test_a_log_that_another_took_the_place_of_is_listed(table: TableBuilder) -> None:
+async def test_a_log_that_another_replaced_is_listed(table: TableBuilder) -> None:
     let_rest(table)
     need, seen = await noted(table, SimClock())
     kept = table.log.with_name("kept")

@@ -502,7 +502,7 @@ async def test_commits_are_read_together_as_they_are_one_by_one(tmp_path: Path) 
     assert await reader.read_commits(files) == [await reader.read_commit(file) for file in files]
 
 
-async def test_a_reader_may_be_made_of_a_place(tmp_path: Path) -> None:
+async def test_a_reader_opens_a_location_of_any_form(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     for location in (str(tmp_path), f"{tmp_path}/", tmp_path.as_uri()):
         assert_is(await LogReader.at(location).open(), table.state())

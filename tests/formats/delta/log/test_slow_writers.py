@@ -282,7 +282,7 @@ async def test_the_kernel_tells_at_once_of_commits_of_other_users_that_appear_wh
 
 
 @pytest.mark.usefixtures("unknown_writers")
-async def test_the_kernel_tells_nothing_good_of_a_commit_that_is_written_in_place(
+async def test_no_kernel_event_is_trusted_for_a_commit_written_in_place(
     table: TableBuilder,
 ) -> None:
     async with asyncio.TaskGroup() as group:

@@ -161,6 +161,6 @@ def test_files_of_a_bucket_are_found_by_all_names_of_s3(
         ("/t", "s3://b/t/x"),
     ],
 )
-def test_a_log_cannot_name_what_lies_outside_its_place(root: str, path: str) -> None:
+def test_a_log_cannot_name_files_outside_its_table(root: str, path: str) -> None:
     with pytest.raises(PathOutsideTableError):
         DataPaths(root).resolve(path)

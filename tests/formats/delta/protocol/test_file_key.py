@@ -32,7 +32,7 @@ ROOT = "/lake/my table"
         ("/lake/my table/x%20y", "x y"),
     ],
 )
-def test_two_spellings_of_one_place_are_one_file(one: str, other: str) -> None:
+def test_two_spellings_of_one_path_are_one_file(one: str, other: str) -> None:
     assert file_key(one, None, ROOT) == file_key(other, None, ROOT)
     assert file_key(one, "u1", ROOT) == file_key(other, "u1", ROOT)
 
@@ -49,7 +49,7 @@ def test_two_spellings_of_one_place_are_one_file(one: str, other: str) -> None:
         ("A", "a"),
     ],
 )
-def test_other_places_are_other_files(one: str, other: str) -> None:
+def test_other_paths_are_other_files(one: str, other: str) -> None:
     assert file_key(one, None, ROOT) != file_key(other, None, ROOT)
 
 
@@ -60,7 +60,7 @@ def test_an_absolute_path_below_a_bucket_is_relative() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3a", "s3n"])
-def test_names_of_hadoop_for_a_bucket_are_the_same_places(scheme: str) -> None:
+def test_names_of_hadoop_for_a_bucket_are_the_same_paths(scheme: str) -> None:
     root = "s3://bucket/table"
     assert file_key(f"{scheme}://bucket/table/a%20b", None, root) == file_key("a b", None, root)
     clone = file_key("s3://other/a", "u1", root)
@@ -114,7 +114,7 @@ def test_keys_of_many_entries_are_those_of_each() -> None:
     count = 3 * NAMES_AT_ONCE + 5
     paths = [f"p={n % 7}/x%20{n}" if n % 5 == 0 else f"p/{n}" for n in range(count)]
     positions = [0, 5, NAMES_AT_ONCE - 1, NAMES_AT_ONCE, 2 * NAMES_AT_ONCE + 1, count - 1]
-    vectors = [FileVector(location, f"u{location}", 1) for location in positions]
+    vectors = [FileVector(row, f"u{row}", 1) for row in positions]
     ids = {vector.row: vector.unique_id for vector in vectors}
     for several in (paths, [f"p/{n}" for n in range(count)]):
         found = logical_keys(pa.array(several), vectors, ROOT)

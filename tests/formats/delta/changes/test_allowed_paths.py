@@ -14,7 +14,7 @@ def allowed_locations(locations: Sequence[str]) -> tuple[str, ...]:
     return locate_table("/lake/t", locations).allowed
 
 
-def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:
+def test_only_allowed_paths_may_be_named() -> None:
     paths = DataPaths("/lake/clone", allowed_locations(["file:///lake/origin/", "s3://b/t/"]))
     assert paths.resolve("file:/lake/origin/a%20b") == "/lake/origin/a b"
     assert paths.resolve("/lake/origin/a") == "/lake/origin/a"
@@ -39,7 +39,7 @@ def test_allowed_places_may_be_named_and_nothing_beside_them() -> None:
         ("s3a://other/source", "s3n://other/source/x", "s3://other/source/x"),
     ],
 )
-def test_a_place_is_allowed_however_it_is_written(
+def test_a_path_is_allowed_however_it_is_written(
     monkeypatch: pytest.MonkeyPatch, location: str, path: str, found: str
 ) -> None:
     monkeypatch.setattr("os.getcwd", lambda: "/work")
@@ -53,12 +53,12 @@ def test_everything_local_is_nothing_in_buckets() -> None:
 
 
 @pytest.mark.parametrize("location", ["", "hdfs://host/lake", "s3://"])
-def test_a_place_that_cannot_be_is_refused(location: str) -> None:
+def test_an_impossible_path_is_refused(location: str) -> None:
     with pytest.raises(ConfigError):
         allowed_locations([location])
 
 
-def test_a_relative_place_is_one_of_this_process(
+def test_a_relative_path_is_one_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
