@@ -98,7 +98,7 @@ class _Search:
         level = [root]
         for remaining in range(depth, -1, -1):
             level = self._list_admitted(level)
-            names = await asyncio.gather(*map(self._format_of, level))
+            names = await asyncio.gather(*map(self._detect_format, level))
             found += [(path, name) for path, name in zip(level, names, strict=True) if name]
             if not remaining:
                 break
@@ -116,7 +116,7 @@ class _Search:
         self._looked += min(len(level), left)
         return level[:left]
 
-    async def _format_of(self, path: str) -> str:
+    async def _detect_format(self, path: str) -> str:
         location = locate_table(self._store.url_of(path), stores=self._stores)
         async with self._running:
             for each in self._formats:

@@ -111,7 +111,7 @@ class TableStatistics(Protocol):
         """The version up to which commits are applied."""
         ...
 
-    def is_of(self, table_id: str) -> bool:
+    def has_identity(self, table_id: str) -> bool:
         """Return whether the table has this identity, or had it when it was opened or since."""
         ...
 

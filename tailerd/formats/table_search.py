@@ -171,7 +171,7 @@ class TableSearch:
 
     async def _folders(self, group: _Group, stores: Stores) -> list[str]:
         formats = formats_named(group.config.template.format)
-        pattern = await _of_tables(group.config.path, formats, stores)
+        pattern = await _find_group_pattern(group.config.path, formats, stores)
         if not is_remote(pattern):
             return await asyncio.to_thread(_local_folders, pattern, formats)
         store, path = stores.locate(pattern)
@@ -195,7 +195,7 @@ class TableSearch:
         self._telemetry.emit(events.StorageRequested(operation="list"))
 
 
-async def _of_tables(pattern: str, formats: Sequence[TableFormat], stores: Stores) -> str:
+async def _find_group_pattern(pattern: str, formats: Sequence[TableFormat], stores: Stores) -> str:
     """Return the pattern of a group's tables if the pattern names a group, else the pattern."""
     if has_wildcard(pattern):
         return pattern

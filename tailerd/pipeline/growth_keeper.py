@@ -218,7 +218,7 @@ class GrowthKeeper:
         known, times_moved_back = self._tables.get(table, (None, 0))
         if (
             known is not None
-            and known.is_of(next_up.table_id)
+            and known.has_identity(next_up.table_id)
             and reported.times_moved_back == times_moved_back
             and known.reaches(next_up)
         ):

@@ -55,7 +55,7 @@ class NewestRows:
             self._rows.pop(table, None)
             self._masks.pop(table, None)
 
-    def of(self, table: str) -> list[dict[str, object]]:
+    def list_rows(self, table: str) -> list[dict[str, object]]:
         """Return a table's rows, newest first, as `tail --format jsonl` prints them."""
         with self._lock:
             texts = list(self._rows.get(table, ()))

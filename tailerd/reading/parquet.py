@@ -125,7 +125,7 @@ def _parts(
             selection = scan.select_rows(opened.file.metadata.num_rows, limit.memory_bytes)
         shape = _Shape(scan, opened)
         for batch, at in _RowGroups(scan, opened, source, shape, limit).read(selection):
-            rows, changes = _select_part(shape.of(batch, at), selection, at)
+            rows, changes = _select_part(shape.make_part(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
 
@@ -211,7 +211,7 @@ class _Shape:
             if isinstance(constant, pa.StringScalar | pa.BinaryScalar)
         ) + sum(map(_padded_bytes, scan.fields))
 
-    def of(self, batch: pa.RecordBatch, start: int) -> _Part:
+    def make_part(self, batch: pa.RecordBatch, start: int) -> _Part:
         """Return rows and change types of a batch of the file, whose first row is at `start`."""
         count = batch.num_rows
         if self._calendar is not None:

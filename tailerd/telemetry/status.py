@@ -202,7 +202,7 @@ class StatusBoard:
     def _figures(self, table: str, now_ms: int) -> dict[str, object]:
         figures = self.gauges.figures(table)
         with self._lock:
-            maintenance = self._maintenance.of(table)
+            maintenance = self._maintenance.describe(table)
             now = self._clock.monotonic()
             rates = {change: r.per_second(now) for change, r in self._rates.get(table, {}).items()}
         growth, watched = self.gauges.growth(table), self.gauges.watched_seconds(table)
@@ -408,7 +408,7 @@ class MaintenanceBoard:
             case _:
                 return
 
-    def of(self, table: str) -> dict[str, object] | None:
+    def describe(self, table: str) -> dict[str, object] | None:
         """Return what `/status` shows; None for a table that is not maintained."""
         kept = self._tables.get(table)
         if kept is None:

@@ -192,7 +192,7 @@ class Dashboard:
             "key_columns": self.daemon.key_columns(name),
         }
         if self.rows is not None and shown.get("engine") == "arrow":
-            shown["rows"] = {"newest": self.rows.of(name), "masked": self.rows.masked(name)}
+            shown["rows"] = {"newest": self.rows.list_rows(name), "masked": self.rows.masked(name)}
         return json.dumps(shown).encode()
 
     async def series(self, request: web.Request) -> web.StreamResponse:

@@ -19,7 +19,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
-from tailerd.formats.delta.protocol.last_checkpoint import checksum_of, parse_last_checkpoint
+from tailerd.formats.delta.protocol.last_checkpoint import compute_checksum, parse_last_checkpoint
 from tailerd.storage.local import LocalStore
 from tests.doubles.sim_clock import SimClock
 from tests.formats.delta.histories import (
@@ -130,7 +130,7 @@ def test_the_hint_is_whole_and_names_the_checkpoint(tmp_path: Path) -> None:
     assert hint["numOfAddFiles"] == len(table.state(3).adds) == result.add_files
     assert hint["size"] >= len(checkpoint_actions(table.log, 3))
     assert hint["sizeInBytes"] >= path.stat().st_size
-    assert hint["checksum"] == checksum_of(hint)
+    assert hint["checksum"] == compute_checksum(hint)
     assert result.is_hinted
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailerd.errors import CorruptLogError, MissingVersionError, UnsupportedFeatureError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import FileResult, LogWriter
-from tailerd.formats.delta.protocol.log_compaction import compact, is_compaction_of
+from tailerd.formats.delta.protocol.log_compaction import compact, matches_commits
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tests.formats.delta.histories import (
@@ -66,7 +66,7 @@ def test_the_protocols_own_example_comes_out_as_it_says() -> None:
             {"txn": {"appId": "3ae", "version": 4390}},
         ).splitlines()
     )  # fmt: skip
-    assert is_compaction_of(body, named, "")
+    assert matches_commits(body, named, "")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_the_protocols_own_example_comes_out_as_it_says() -> None:
 )
 def test_what_is_no_compaction_is_noticed(wrong: bytes) -> None:
     commits = [("1.json", body_of(add("a"), remove("b"))), ("2.json", body_of(remove("c")))]
-    assert is_compaction_of(compact(commits, ""), commits, "")
-    assert not is_compaction_of(wrong, commits, "")
+    assert matches_commits(compact(commits, ""), commits, "")
+    assert not matches_commits(wrong, commits, "")
 
 
 def test_lines_are_kept_as_they_are() -> None:

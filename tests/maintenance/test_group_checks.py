@@ -21,7 +21,7 @@ from tailerd.formats.delta.log.row_groups import (
     GroupCopier,
     RowGroupFile,
     encode_group,
-    footer_of,
+    parse_footer,
 )
 from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
 from tailerd.reading.parquet_footer import Chunk, read_footer
@@ -201,7 +201,7 @@ def group_of(*entries: dict[str, object]) -> tuple[pa.BufferReader, dict[str, Ch
     rows = pa.array([entry["add"] for entry in entries], kind)
     body = encode_group(pa.RecordBatch.from_arrays([rows], schema=pa.schema({"add": kind})))
     source = pa.BufferReader(body)
-    columns = GroupCopier(footer_of(body), footer_of(body)).columns_of(
+    columns = GroupCopier(parse_footer(body), parse_footer(body)).select_columns(
         read_footer(source, "it").groups[0]
     )
     assert columns is not None

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from pyspark.sql import SparkSession
 
 from tailerd.errors import CorruptLogError, TailerdError, UnsupportedFeatureError
-from tailerd.formats.delta.log.checkpoint_basis import basis_of
+from tailerd.formats.delta.log.checkpoint_basis import choose_basis
 from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.log.log_writer import CheckpointResult, LogWriter
 from tailerd.formats.delta.log.v2_manifest import ManifestKind
 from tailerd.formats.delta.maintenance.distributed.checkpoint import DistributedCheckpoints
-from tailerd.formats.delta.maintenance.distributed.ranges import pieces_of, write_range
+from tailerd.formats.delta.maintenance.distributed.ranges import read_pieces, write_range
 from tailerd.formats.delta.maintenance.distributed.request import CheckpointRequest, commit_splits
 from tailerd.formats.delta.maintenance.log_cleanup import LogCleanup
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
@@ -275,14 +275,14 @@ def write_as_a_task(folder: Path) -> list[str]:
     async def learn() -> tuple[Any, int, CheckpointForm]:
         reader = LogReader.at(str(folder))
         snapshot, _ = await reader.open_listed(with_files=False)
-        basis = await basis_of(reader, snapshot, NOW)
-        return basis, snapshot.version, CheckpointForm.of(snapshot.state)
+        basis = await choose_basis(reader, snapshot, NOW)
+        return basis, snapshot.version, CheckpointForm.from_state(snapshot.state)
 
     basis, version, form = asyncio.run(learn())
     reader = LogReader.at(str(folder))
     log = LogFolder(reader.store, reader.root)
     [split] = commit_splits(basis.commits)
-    pieces = [piece for _, piece in pieces_of(log, split, form, 1)]
+    pieces = [piece for _, piece in read_pieces(log, split, form, 1)]
     return [each.file.name for each in write_range(log, pieces, form, version, 0)]
 
 

@@ -41,7 +41,7 @@ def wanted(policies: Policies) -> MaintenancePolicies:
         pauses=policies.pauses,
         engine=policies.engine,
     )
-    assert Policies.of(found) == policies
+    assert Policies.from_section(found) == policies
     return found
 
 

@@ -32,13 +32,13 @@ def test_the_last_rows_come_newest_first_with_their_change() -> None:
     take = rows.listener("orders")
     take(batch(1, id=[1, 2]))
     take(batch(2, id=[3, 4]))
-    assert [(row["id"], row["_commit_version"]) for row in rows.of("orders")] == [
+    assert [(row["id"], row["_commit_version"]) for row in rows.list_rows("orders")] == [
         (4, 2),
         (3, 2),
         (2, 1),
     ]
-    assert rows.of("orders")[0]["_change_type"] == "insert"
-    assert rows.of("payments") == []
+    assert rows.list_rows("orders")[0]["_change_type"] == "insert"
+    assert rows.list_rows("payments") == []
 
 
 def test_masked_columns_are_never_kept_whatever_their_case() -> None:
@@ -47,7 +47,7 @@ def test_masked_columns_are_never_kept_whatever_their_case() -> None:
     assert "a@b" not in repr(vars(rows))
     assert "4111" not in repr(vars(rows))
     assert sorted(rows.masked("orders")) == ["Email", "card"]
-    assert sorted(rows.of("orders")[0]) == [
+    assert sorted(rows.list_rows("orders")[0]) == [
         "_change_type",
         "_commit_timestamp",
         "_commit_version",
@@ -81,8 +81,8 @@ def test_a_dotted_path_masks_a_field_wherever_the_structs_are(
     column = pa.array([value], kind)
     rows.listener("orders")(batch(1, id=[1], customer=column, email=["shown"]))
     assert "bob" not in repr(vars(rows))
-    assert rows.of("orders")[0]["customer"] == shown
-    assert rows.of("orders")[0]["email"] == "shown"
+    assert rows.list_rows("orders")[0]["customer"] == shown
+    assert rows.list_rows("orders")[0]["email"] == "shown"
     assert rows.masked("orders") == ["Customer.email"]
     assert not told
 
@@ -125,7 +125,7 @@ def test_the_words_of_spark_and_parquet_for_the_inside_of_lists_and_maps_may_be_
     rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
     rows.listener("orders")(batch(1, id=[1], customer=pa.array([value], kind)))
     assert "bob@" not in repr(vars(rows))
-    assert rows.of("orders")[0]["customer"] == shown
+    assert rows.list_rows("orders")[0]["customer"] == shown
     assert rows.masked("orders") == [f"customer.{path}"]
     assert not told
 
@@ -158,14 +158,14 @@ def test_an_entry_of_a_map_is_left_out_by_its_key_though_the_schema_does_not_tel
     rows = NewestRows(3, ["customer.home"])
     people = [*HOMES, ("n", ("x", 2))]
     rows.listener("orders")(batch(1, customer=pa.array([people], OF_PEOPLE)))
-    assert rows.of("orders")[0]["customer"] == {"n": {"Email": "x", "n": 2}}
+    assert rows.list_rows("orders")[0]["customer"] == {"n": {"Email": "x", "n": 2}}
 
 
 def test_a_path_ends_at_any_depth_and_a_name_may_have_dots() -> None:
     rows = NewestRows(3, ["a.b.c", "x.y", "a.d"])
     inner = {"b": {"c": "bob", "e": 1}, "d": {"c": "bob"}}
     rows.listener("orders")(batch(1, a=[inner], **{"x.y": ["bob"], "c": ["shown"]}))
-    [row] = rows.of("orders")
+    [row] = rows.list_rows("orders")
     assert (row["a"], row["c"], "x.y" in row) == ({"b": {"e": 1}}, "shown", False)
     assert sorted(rows.masked("orders")) == ["a.b.c", "a.d", "x.y"]
 
@@ -178,7 +178,7 @@ def test_a_variant_has_fields_too() -> None:
     table = pa.RecordBatch.from_pylist([{"customer": value}], schema=schema)
     rows = NewestRows(3, ["customer.email"])
     rows.listener("orders")(replace(batch(1, id=[1]), rows=table))
-    assert rows.of("orders")[0]["customer"] == [{"n": "shown"}, "x"]
+    assert rows.list_rows("orders")[0]["customer"] == [{"n": "shown"}, "x"]
 
 
 def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
@@ -226,13 +226,13 @@ def test_a_row_is_as_long_with_a_mask_as_without(mask: list[str]) -> None:
     rows = NewestRows(3, mask)
     text = "\u00fc" * (LONGEST_ROW_BYTES // 4)
     rows.listener("orders")(batch(1, id=[1], text=[text], customer=[ADDRESS]))
-    assert [row["text"] for row in rows.of("orders")] == [text]
+    assert [row["text"] for row in rows.list_rows("orders")] == [text]
 
 
 def test_a_table_of_masked_columns_only_shows_its_changes() -> None:
     rows = NewestRows(3, ["id"])
     rows.listener("orders")(batch(1, id=[1]))
-    assert [row["_change_type"] for row in rows.of("orders")] == ["insert"]
+    assert [row["_change_type"] for row in rows.list_rows("orders")] == ["insert"]
 
 
 def test_change_types_that_differ_stay_with_their_rows() -> None:
@@ -245,7 +245,7 @@ def test_change_types_that_differ_stay_with_their_rows() -> None:
         change_source=ChangeSourceKind.FILES,
     )
     rows.listener("orders")(mixed)
-    assert [(row["id"], row["_change_type"]) for row in rows.of("orders")] == [
+    assert [(row["id"], row["_change_type"]) for row in rows.list_rows("orders")] == [
         (3, "delete"),
         (2, "update_preimage"),
     ]
@@ -254,13 +254,13 @@ def test_change_types_that_differ_stay_with_their_rows() -> None:
 def test_huge_rows_are_left_out_and_cost_nothing() -> None:
     rows = NewestRows(5)
     rows.listener("orders")(batch(1, id=[1, 2], text=["x" * 50_000_000, "short"]))
-    assert [row["id"] for row in rows.of("orders")] == [2]
+    assert [row["id"] for row in rows.list_rows("orders")] == [2]
     rows.listener("orders")(batch(2, id=[3], text=["x" * 50_000_000]))
-    assert [row["id"] for row in rows.of("orders")] == [2]
+    assert [row["id"] for row in rows.list_rows("orders")] == [2]
 
 
 def test_a_table_that_goes_takes_its_rows_along() -> None:
     rows = NewestRows(5)
     rows.listener("orders")(batch(1, id=[1]))
     rows.forget("orders")
-    assert rows.of("orders") == []
+    assert rows.list_rows("orders") == []

@@ -15,7 +15,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.errors import UnreadableDataFileError
 from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.protocol.data_file import TableSchema
-from tailerd.formats.delta.protocol.rewritten_files import bounds_of
+from tailerd.formats.delta.protocol.rewritten_files import parse_bounds
 from tailerd.formats.plain_schema import file_column, plain_type
 from tailerd.reading.equal_chunks import difference_of_files
 from tailerd.reading.file_scan import FileScan
@@ -221,7 +221,7 @@ def test_old_bounds_of_the_log_separate_no_files() -> None:
         '"{\\"minValues\\":{\\"d\\":\\"0001-01-01\\",\\"t\\":\\"1899-12-31T00:00:00Z\\"},'
         '\\"maxValues\\":{\\"d\\":\\"2020-01-01\\",\\"t\\":\\"2020-01-01T00:00:00Z\\"}}"'
     )
-    found = bounds_of(stats, schema)
+    found = parse_bounds(stats, schema)
     assert (found["d"].lower, found["d"].upper) == (None, dt.date(2020, 1, 1))
     assert found["t"].lower is None
 

@@ -34,7 +34,7 @@ def test_status_shows_that_a_table_is_measured() -> None:
     board = MaintenanceBoard(SimClock())
 
     def shown() -> dict[str, object]:
-        found = board.of("orders")
+        found = board.describe("orders")
         assert found is not None
         return found
 
@@ -50,10 +50,10 @@ def test_status_shows_that_a_table_is_measured() -> None:
 def test_a_table_that_is_measured_beside_its_pipeline_is_not_maintained_for_that() -> None:
     board = MaintenanceBoard(SimClock())
     board.handle(MEASURED)
-    assert board.of("orders") is None
+    assert board.describe("orders") is None
     # Its maintenance may be at something else meanwhile.
     board.handle(started("checkpoint"))
     board.handle(MEASURED)
-    found = board.of("orders")
+    found = board.describe("orders")
     assert found is not None
     assert found["running"] == "checkpoint"

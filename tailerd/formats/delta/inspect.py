@@ -44,7 +44,7 @@ class DeltaInspection:
         """
         point = parse_point(timestamp)
         if isinstance(point, datetime.datetime):
-            axis = await TimeAxis.of(self._reader)
+            axis = await TimeAxis.read(self._reader)
             return Version(await axis.last_until(to_ms(point)))
         return Version(point)
 
@@ -72,8 +72,8 @@ class DeltaInspection:
             schema=schema_json(metadata.schema_text),
             partition_columns=metadata.partition_columns,
             properties=metadata.configuration,
-            facts=_facts_of(snapshot),
-            shown=_shown_of(snapshot),
+            facts=_list_facts(snapshot),
+            shown=_show_properties(snapshot),
         )
 
     async def files(
@@ -121,7 +121,7 @@ class DeltaInspection:
                     f"Version {version} is missing from the log, though version {head} is there.",
                     remedy="A gap means lost commits: restore the file from a backup.",
                 )
-            yield _commit_of(version, plan, found.commit)
+            yield _describe_commit(version, plan, found.commit)
             window.forget_before(version)
 
     async def _snapshot(self, version: int | None) -> Snapshot:
@@ -173,7 +173,7 @@ class DeltaInspection:
         return first
 
 
-def _facts_of(snapshot: Snapshot) -> dict[str, object]:
+def _list_facts(snapshot: Snapshot) -> dict[str, object]:
     """Return properties specific to Delta tables, machine-readable."""
     state = snapshot.state
     return {
@@ -192,7 +192,7 @@ def _facts_of(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _shown_of(snapshot: Snapshot) -> dict[str, object]:
+def _show_properties(snapshot: Snapshot) -> dict[str, object]:
     """Return the same properties, human-readable."""
     shown: dict[str, object] = {
         "protocol": _protocol_text(snapshot.state),
@@ -226,7 +226,7 @@ def _described(file: LiveFile) -> FileDescription:
     )
 
 
-def _commit_of(version: int, plan: CommitPlan, commit: Commit) -> CommitDescription:
+def _describe_commit(version: int, plan: CommitPlan, commit: Commit) -> CommitDescription:
     return CommitDescription(
         version=Version(version),
         timestamp_ms=plan.timestamp_us // 1000,

@@ -93,7 +93,7 @@ class DatasetHistory:
             history._first = numbers[0]
             history._kept = history._newest = await history._load_state(numbers[-1])
         before = history._kept
-        if before is not None and not _is_of(before, address):
+        if before is not None and not _belongs_to(before, address):
             raise ConfigError(
                 f"The ledger of {name} has states of the dataset {before.uuid}, table"
                 f" {before.table}: two tables cannot share one.",
@@ -291,5 +291,5 @@ class DatasetHistory:
         return gone
 
 
-def _is_of(state: ObservedState, address: DatasetAddress) -> bool:
+def _belongs_to(state: ObservedState, address: DatasetAddress) -> bool:
     return state.uuid == address.uuid and address.table in (None, state.table)

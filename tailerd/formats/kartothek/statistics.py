@@ -56,13 +56,13 @@ class KartothekStatistics(CommitStatistics):
         """The newest state."""
         return self._newest.number
 
-    def is_of(self, table_id: str) -> bool:
+    def has_identity(self, table_id: str) -> bool:
         """Return whether the id is of the same ledger, in which an overwrite is just a state."""
         return table_id.rpartition("#")[2] == self._newest.origin
 
     def columns(self) -> Columns:
         """Return name and type of each column."""
-        return _columns_of(self._newest.schema)
+        return _list_columns(self._newest.schema)
 
     async def open(self, now: float, *, first: Offset | None, next_up: Offset | None) -> None:
         """Load the newest state; commits from the next delivery on are pending.
@@ -124,8 +124,8 @@ class KartothekStatistics(CommitStatistics):
         found = [each for each in after.commits if each.number > before.number]
         for commit in found:
             is_last = commit is found[-1]
-            columns = _columns_of(after.schema) if after.schema != before.schema else None
-            self._new_commits.append(_facts_of(commit, columns if is_last else None))
+            columns = _list_columns(after.schema) if after.schema != before.schema else None
+            self._new_commits.append(_make_facts(commit, columns if is_last else None))
         return False
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
@@ -158,7 +158,7 @@ class KartothekStatistics(CommitStatistics):
         )
 
 
-def _facts_of(commit: ObservedCommit, columns: Columns | None) -> CommitFacts:
+def _make_facts(commit: ObservedCommit, columns: Columns | None) -> CommitFacts:
     return CommitFacts(
         version=commit.number,
         timestamp_ms=commit.timestamp_ms,
@@ -171,5 +171,5 @@ def _facts_of(commit: ObservedCommit, columns: Columns | None) -> CommitFacts:
     )
 
 
-def _columns_of(schema: bytes) -> Columns:
+def _list_columns(schema: bytes) -> Columns:
     return tuple((field.name, str(field.type)) for field in decode_schema(schema))

@@ -155,7 +155,7 @@ class _Scan:
         by_name = dict(zip(schema.names, wanted.sources, strict=True))
         sources = [by_name[field.name] for field in target]
         self._sources = [None if each is None else each.name for each in sources]
-        self._scans = [_scan_of(*pair) for pair in zip(target, sources, strict=True)]
+        self._scans = [_plan_scan(*pair) for pair in zip(target, sources, strict=True)]
 
     def all_rows(self, share: tuple[int, int] | None) -> Iterator[OffsetRows]:
         """Yield all live rows, or a share of them."""
@@ -219,14 +219,14 @@ class _Scan:
         return at, join_columns(arrays, schema, count)
 
 
-def _scan_of(field: pa.Field, source: ColumnSource | None) -> FieldScan:
+def _plan_scan(field: pa.Field, source: ColumnSource | None) -> FieldScan:
     """Return how to read a column whose nested fields may have other names in this version."""
     scan = file_column(field)
     if source is None:
         # No field has this id.
         return replace(scan, field_id=-1)
     inner = zip(scan.children, source.parts, strict=False)
-    children = tuple(_scan_of(child.target, part) for child, part in inner)
+    children = tuple(_plan_scan(child.target, part) for child, part in inner)
     return replace(scan, name=source.name, children=children or scan.children)
 
 

@@ -77,7 +77,7 @@ class LanceInspection:
         """
         manifest = await self._manifest(version)
         columns = tuple(_describe_column(each) for each in self._log.columns(manifest))
-        totals = totals_of(map(manifest.parse, manifest.fragments))
+        totals = sum_fragments(map(manifest.parse, manifest.fragments))
         ledger = open_ledger(self._request.ledger, self._location.stores)
         origin = await TableOrigin.open(self._log, ledger)
         facts = {
@@ -159,7 +159,7 @@ async def describe_commit(log: VersionLog, manifest: Manifest) -> CommitDescript
     found = difference(before, manifest, log.columns(before), log.columns(manifest))
     if not is_known:
         found = Difference()
-    added, removed = (_files_of(each) for each in (found.added, found.removed))
+    added, removed = (_count_files(each) for each in (found.added, found.removed))
     return CommitDescription(
         version=Version(manifest.version),
         timestamp_ms=manifest.timestamp_us // 1000,
@@ -185,11 +185,11 @@ def _changes(found: Difference, operation: Operation) -> str:
     return (ChangeSourceKind.FILES if found.removed or found.added else ChangeSourceKind.NONE).value
 
 
-def _files_of(fragments: Sequence[Fragment]) -> tuple[int, int]:
+def _count_files(fragments: Sequence[Fragment]) -> tuple[int, int]:
     return sum(len(each.files) for each in fragments), sum(each.size_bytes for each in fragments)
 
 
-def totals_of(fragments: Iterable[Fragment]) -> Totals:
+def sum_fragments(fragments: Iterable[Fragment]) -> Totals:
     """Return the sums over fragments."""
     files = size = rows = deleted = 0
     is_size_known = are_rows_known = True

@@ -16,7 +16,7 @@ import msgspec
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
 from tailerd.errors import BugError, LogChangedError, UsageError
-from tailerd.formats.lance.inspect import totals_of
+from tailerd.formats.lance.inspect import sum_fragments
 from tailerd.formats.lance.library import OpenTables, load_lance
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import FORMAT
@@ -151,7 +151,7 @@ class LanceMaintenance(OneProcessMaintenance):
 
     def _compaction(self, fragments: list[Fragment], *, is_asked: bool) -> Decision:
         policy = self._jobs.compaction or (CompactionPolicy() if is_asked else None)
-        totals = totals_of(fragments)
+        totals = sum_fragments(fragments)
         target = CompactionPolicy().target_rows if policy is None else policy.target_rows
         small = sum((each.live_rows or 0) < target for each in fragments)
         physical = (totals.rows or 0) + totals.deleted_rows
@@ -178,7 +178,7 @@ class LanceMaintenance(OneProcessMaintenance):
         if limit is None:
             return Decision(job=INDICES, is_due=False, reason="It is not switched on.")
         there = {head.parse(each).id for each in head.fragments}
-        outside = await self._call(lambda table: _outside_of_indices(table, there))
+        outside = await self._call(lambda table: _count_unindexed(table, there))
         if outside is None:
             return Decision(job=INDICES, is_due=False, reason="The table has no index.")
         return Decision(
@@ -372,7 +372,7 @@ def _waiting(decision: Decision) -> Decision:
     return Decision(job=decision.job, is_due=False, reason=reason)
 
 
-def _outside_of_indices(table: lance.LanceDataset, fragments: set[int]) -> int | None:
+def _count_unindexed(table: lance.LanceDataset, fragments: set[int]) -> int | None:
     """Return the maximum number of fragments that one index does not cover; None without any."""
     covered: dict[str, set[int]] = {}
     for index in table.describe_indices():

@@ -159,6 +159,6 @@ def decode_offsets(encoded: bytes) -> Rows:
     return np.array(pyroaring.BitMap.deserialize(encoded), np.int64)
 
 
-def schema_of(payload: Payload) -> pa.Schema:
+def decode_columns(payload: Payload) -> pa.Schema:
     """Return the columns of the rows of a task."""
     return decode_schema(payload.schema)

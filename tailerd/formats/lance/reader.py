@@ -20,11 +20,11 @@ from tailerd.formats.lance.payload import (
     ChangedColumns,
     ComparedFragments,
     FragmentRows,
+    decode_columns,
     decode_offsets,
     encode_offsets,
     file_number,
     payload_of,
-    schema_of,
 )
 from tailerd.formats.lance.protocol.columns import ROW_ID
 from tailerd.formats.plain_schema import decode_schema, select_columns
@@ -45,7 +45,7 @@ class LanceTaskReader(TaskReader):
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return select_columns(schema_of(payload_of(task)), columns)
+        return select_columns(decode_columns(payload_of(task)), columns)
 
     def read(
         self,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from tailerd.changefeed.offset import Offset, Phase, first_commit
 from tailerd.formats.inspection import CommitDescription
-from tailerd.formats.lance.inspect import describe_commit, totals_of
+from tailerd.formats.lance.inspect import describe_commit, sum_fragments
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.protocol.fragments import Fragment
 from tailerd.formats.lance.protocol.manifest import Manifest
@@ -55,7 +55,7 @@ class LanceStatistics(CommitStatistics):
         """The version up to which commits are applied."""
         return self._newest.version
 
-    def is_of(self, table_id: str) -> bool:
+    def has_identity(self, table_id: str) -> bool:
         """Return whether the table has this identity."""
         return table_id == self._table_id
 
@@ -150,7 +150,7 @@ class LanceStatistics(CommitStatistics):
     def size(self) -> TableSize:
         """Return the figures at `version`; each manifest describes the whole table."""
         fragments = self._fragments.values()
-        totals = totals_of(fragments)
+        totals = sum_fragments(fragments)
         sizes = [file.size_bytes for each in fragments for file in each.files]
         return TableSize(
             version=self.version,

@@ -30,7 +30,7 @@ from tailerd.formats.lance.protocol.transactions import (
 from tailerd.formats.lance.protocol.version_names import (
     VERSIONS_FOLDER,
     Scheme,
-    scheme_of,
+    detect_scheme,
     staged_version,
     version_of,
 )
@@ -152,7 +152,7 @@ class VersionLog:
                 names.append(file.name)
             elif (waiting := staged_version(file.name)) is not None:
                 staged.append(waiting)
-        scheme = scheme_of(names)
+        scheme = detect_scheme(names)
         if scheme is None:
             raise NotATableError(
                 f"There is no Lance table at {self._name}: no manifest in {VERSIONS_FOLDER}.",
@@ -169,11 +169,11 @@ class VersionLog:
         self._listed_at = self._clock.monotonic()
 
     def _path(self, version: int) -> str:
-        return f"{self._folder}/{self._scheme.name_of(version)}"
+        return f"{self._folder}/{self._scheme.format_name(version)}"
 
     def manifest_name(self, version: int) -> str:
         """Return the name of a version's manifest."""
-        return self._scheme.name_of(version)
+        return self._scheme.format_name(version)
 
     async def find(self, version: int) -> Manifest | None:
         """Return a version's manifest; None if it is missing.

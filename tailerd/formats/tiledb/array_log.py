@@ -106,7 +106,7 @@ class ArrayLog:
             self._commits, self._listed = await self._settle(listing)
         replacing = self._commits.replacing
         timed = {each.text for each in replacing if await self._keeps_times(each)}
-        return Timeline.of(self._commits, timed, now_ms)
+        return Timeline.from_commits(self._commits, timed, now_ms)
 
     async def _list(self) -> _Listing:
         files = [file async for file in self._store.list_from(f"{self._root}/{COMMITS}")]
@@ -278,11 +278,11 @@ class ArrayLog:
         new = [each.text for each in fragments if each.text not in self._sizes]
         for start in range(0, len(new), _AT_ONCE):
             some = new[start : start + _AT_ONCE]
-            sizes = await asyncio.gather(*map(self._bytes_of, some))
+            sizes = await asyncio.gather(*map(self._measure_fragment, some))
             self._sizes |= dict(zip(some, sizes, strict=True))
         return [self._sizes[each.text] for each in fragments]
 
-    async def _bytes_of(self, fragment: str) -> int:
+    async def _measure_fragment(self, fragment: str) -> int:
         folder = self.fragment_folder(fragment)
         return sum([file.size_bytes async for file in self._store.list_from(folder)])
 

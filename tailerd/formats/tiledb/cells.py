@@ -31,7 +31,7 @@ class Cells:
     coordinates: tuple[Any, ...]
 
 
-def box_of(array: Any) -> Box | None:
+def measure_box(array: Any) -> Box | None:
     """Return the smallest box with all cells; None for an array without cells."""
     found = array.nonempty_domain()
     if found is None:
@@ -71,7 +71,7 @@ def count_cells(array: Any) -> int:
         is_var = array.schema.domain.dim(0).isvar
         itemsize = 1 if is_var else np.dtype(array.schema.domain.dim(0).dtype).itemsize
         return len(found[1]) if is_var else found[0].nbytes // itemsize
-    box = box_of(array)
+    box = measure_box(array)
     return 0 if box is None else prod(_length(low, high) for low, high in box)
 
 

@@ -79,7 +79,7 @@ class ArrayShape:
         return next((each for each in columns if each.field.name == name), None)
 
 
-def shape_of(array: Any, location: str) -> ArrayShape:
+def read_shape(array: Any, location: str) -> ArrayShape:
     """Return the schema of an open array.
 
     Raises:

@@ -57,7 +57,7 @@ def load() -> Any:
     return tiledb
 
 
-def uri_of(location: str, stores: Stores) -> str:
+def format_uri(location: str, stores: Stores) -> str:
     """Return an array's URI for TileDB.
 
     Raises:
@@ -85,9 +85,9 @@ def open_array(
         UnreadableDataFileError, StorageError: TileDB cannot read it.
         MissingExtraError: It is not installed.
     """
-    library, uri = load(), uri_of(location, stores)
+    library, uri = load(), format_uri(location, stores)
     with mapped_errors(location, is_remote="://" in uri):
-        context = _context(os.getpid(), config_of(uri, stores))
+        context = _context(os.getpid(), build_config(uri, stores))
         times = (max(first_ms, 0), max(last_ms, 0))
         with _open(library, uri, ctx=context, timestamp=times) as array:
             yield array
@@ -136,8 +136,8 @@ def changing(location: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
     Raises:
         UnreadableDataFileError, StorageError: TileDB failed.
     """
-    library, uri = load(), uri_of(location, stores)
-    settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(config_of(uri, stores))}
+    library, uri = load(), format_uri(location, stores)
+    settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(build_config(uri, stores))}
     with mapped_errors(location, is_remote="://" in uri):
         yield library, uri, library.Config(settings)
 
@@ -148,7 +148,7 @@ def _context(process: int, config: Config) -> Any:
     return load().Ctx({"py.init_buffer_bytes": str(_BUFFER_BYTES), **dict(config)})
 
 
-def config_of(uri: str, stores: Stores) -> Config:
+def build_config(uri: str, stores: Stores) -> Config:
     """Return TileDB's settings to access an array; they may contain secrets."""
     if "://" not in uri:
         return ()

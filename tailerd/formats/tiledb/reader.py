@@ -20,8 +20,8 @@ from tailerd.errors import RESET_OR_ON_GAP, LogCleanedUpError, MissingVersionErr
 from tailerd.formats.base import TaskReader
 from tailerd.formats.plain_schema import decode_schema, select_columns
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
-from tailerd.formats.tiledb.cells import Box, box_of, read_box, read_near
-from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, shape_of
+from tailerd.formats.tiledb.cells import Box, measure_box, read_box, read_near
+from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, read_shape
 from tailerd.formats.tiledb.conditions import expression
 from tailerd.formats.tiledb.library import ATTEMPTS
 from tailerd.formats.tiledb.protocol.timeline import commits_digest
@@ -37,7 +37,7 @@ from tailerd.formats.tiledb.step_rows import (
     no_rows,
     overlap,
     read_deletes,
-    select_cells_of,
+    select_cells,
     snapshot_rows,
     step_difference,
 )
@@ -286,12 +286,12 @@ def _exclude_deleted(states: States, array: Any) -> str | None:
 def _compare_written(states: States, shape: ArrayShape) -> Difference:
     time = states.scan.until_ms
     with states.open_array(time, time) as array:
-        own = shape_of(array, states.scan.url)
+        own = read_shape(array, states.scan.url)
         every = read_box(array, own, None)
         condition = _exclude_deleted(states, array)
         after = read_box(array, own, None, condition=condition).rows if condition else every.rows
     before = _rows_near(states, time - 1, every.coordinates, shape, condition)
-    before = select_cells_of(before, every.rows, shape)
+    before = select_cells(before, every.rows, shape)
     return difference(before, conform_rows(after, shape))
 
 
@@ -305,7 +305,7 @@ def _rows_near(
     if time_ms < 0:
         return no_rows(shape)
     with states.open_array(0, time_ms) as array:
-        own = shape_of(array, states.scan.url)
+        own = read_shape(array, states.scan.url)
         near = read_near(array, own, coordinates, condition=condition)
     return no_rows(shape) if near is None else conform_rows(near.rows, shape)
 
@@ -319,7 +319,7 @@ def _whole(states: States, shape: ArrayShape) -> Difference:
             found.append(no_rows(shape))
             continue
         with states.open_array(0, at) as array:
-            own = shape_of(array, states.scan.url)
+            own = read_shape(array, states.scan.url)
             rows = read_box(array, own, None, condition=_exclude_deleted(states, array)).rows
             found.append(conform_rows(rows, shape))
     return difference(*found)
@@ -331,7 +331,7 @@ def _never_written_again(rows: pa.RecordBatch, states: States, shape: ArrayShape
         if not rows.num_rows:
             break
         with states.open_array(first, last) as array:
-            own = shape_of(array, states.scan.url)
+            own = read_shape(array, states.scan.url)
             written = conform_rows(read_box(array, own, None).rows, shape)
         keys = shape.keys
         is_again = is_among(rows.select(keys), written.select(keys))
@@ -358,10 +358,10 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
     before = no_rows(shape)
     if inside is not None and time:
         with states.open_array(0, time - 1) as array:
-            cells = read_box(array, shape_of(array, states.scan.url), inside)
+            cells = read_box(array, read_shape(array, states.scan.url), inside)
         before = conform_rows(cells.rows.filter(pa.array(visible(cells.coordinates))), shape)
     with states.open_array(0, time) as array:
-        cells = read_box(array, shape_of(array, states.scan.url), own)
+        cells = read_box(array, read_shape(array, states.scan.url), own)
         after = conform_rows(cells.rows.filter(pa.array(visible(cells.coordinates))), shape)
     found = difference(before, after)
     if grown == known:
@@ -375,7 +375,7 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
 
 def _box(states: States, first_ms: int, last_ms: int) -> Box | None:
     with states.open_array(first_ms, last_ms) as array:
-        return box_of(array)
+        return measure_box(array)
 
 
 def _around(boxes: list[Box | None]) -> Box | None:

@@ -54,7 +54,7 @@ class TileDBStatistics(CommitStatistics):
         """The time of the last applied commit; 0 for an array without commits."""
         return max(self._version, 0)
 
-    def is_of(self, table_id: str) -> bool:
+    def has_identity(self, table_id: str) -> bool:
         """Return whether the array has this identity."""
         return table_id == self.table_id
 
@@ -110,13 +110,13 @@ class TileDBStatistics(CommitStatistics):
             timestamp_ms=version,
             operation=operation(has_writes=bool(writes), has_deletes=bool(deletes)),
             files_added=len(writes),
-            bytes_added=self._bytes_of(writes),
+            bytes_added=self._sum_sizes(writes),
             files_removed=0,
             bytes_removed=0,
             columns=columns,
         )
 
-    def _bytes_of(self, fragments: list[TimedName]) -> int:
+    def _sum_sizes(self, fragments: list[TimedName]) -> int:
         return sum(self._sizes.get(each, 0) for each in fragments)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
@@ -126,7 +126,7 @@ class TileDBStatistics(CommitStatistics):
         timeline, start = self._timeline, int(next_up.version)
         if next_up.phase is Phase.FOLLOW:
             left = list(timeline.writes_between(start - 1, self._version))
-            return PendingWork(files=len(left), bytes=self._bytes_of(left))
+            return PendingWork(files=len(left), bytes=self._sum_sizes(left))
         newer = list(timeline.writes_between(start, self._version))
         whole = list(timeline.writes_between(NONE_MS, start))
         mark = read_mark(next_up.mark)
@@ -134,7 +134,7 @@ class TileDBStatistics(CommitStatistics):
         part = (shares - next_up.position) / shares if shares else 1.0
         return PendingWork(
             files=len(newer) + round(len(whole) * part),
-            bytes=self._bytes_of(newer) + round(self._bytes_of(whole) * part),
+            bytes=self._sum_sizes(newer) + round(self._sum_sizes(whole) * part),
         )
 
     def size(self) -> TableSize:

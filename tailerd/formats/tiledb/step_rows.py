@@ -22,12 +22,12 @@ from tailerd.errors import UnsupportedFeatureError
 from tailerd.formats.tiledb.cells import (
     Box,
     Range,
-    box_of,
+    measure_box,
     read_box,
     read_coordinates,
     read_near,
 )
-from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, shape_of
+from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, read_shape
 from tailerd.formats.tiledb.conditions import finds_deleted, is_malformed
 from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.conditions import Condition, read_condition
@@ -78,7 +78,7 @@ class States:
     def shape(self, time_ms: int) -> ArrayShape:
         """Return the columns at a time."""
         with self.open_array(0, time_ms) as array:
-            return shape_of(array, self.scan.url)
+            return read_shape(array, self.scan.url)
 
     def within(self, box: Box | None) -> Box | None:
         """Return the part of a box that is read; None if there is none."""
@@ -96,8 +96,8 @@ class States:
         if time_ms < 0:
             return no_rows(shape)
         with self.open_array(0, time_ms) as array:
-            own = shape_of(array, self.scan.url)
-            box = self.within(box_of(array))
+            own = read_shape(array, self.scan.url)
+            box = self.within(measure_box(array))
             if box is None:
                 return no_rows(shape)
             found = read_box(array, own, self.sparse_box if own.is_sparse else box)
@@ -170,7 +170,7 @@ def _compare_written(states: States, shape: ArrayShape) -> Difference:
         return Difference(no_rows(shape), written.rows)
     with states.open_array(0, scan.after_ms) as array:
         near = read_near(array, shape, written.coordinates)
-    before = no_rows(shape) if near is None else select_cells_of(near.rows, written.rows, shape)
+    before = no_rows(shape) if near is None else select_cells(near.rows, written.rows, shape)
     return difference(before, written.rows)
 
 
@@ -194,18 +194,18 @@ def _find_deleted(states: States, shape: ArrayShape) -> Difference:
     if near is None:
         return Difference(no_rows(shape), no_rows(shape))
     keys = there.rows.filter(pa.array(gone))
-    return Difference(select_cells_of(near.rows, keys, shape), no_rows(shape))
+    return Difference(select_cells(near.rows, keys, shape), no_rows(shape))
 
 
 def _dense(states: States, shape: ArrayShape) -> Difference:
     """Compare the box of the written cells; cells added by a growing box are inserts."""
     scan = states.scan
     with states.open_array(scan.after_ms + 1, scan.until_ms) as array:
-        written = box_of(array)
+        written = measure_box(array)
     with states.open_array(0, scan.until_ms) as array:
-        after_box = box_of(array)
+        after_box = measure_box(array)
     with states.open_array(0, scan.after_ms) as array:
-        before_box = box_of(array)
+        before_box = measure_box(array)
         inside = states.within(None if written is None else overlap(written, before_box))
         before = None if inside is None else read_box(array, shape, inside).rows
     grown = before_box is None or before_box != after_box
@@ -255,7 +255,7 @@ def is_among(rows: pa.RecordBatch, others: pa.RecordBatch) -> npt.NDArray[np.boo
     return found
 
 
-def select_cells_of(
+def select_cells(
     rows: pa.RecordBatch, positions: pa.RecordBatch, shape: ArrayShape
 ) -> pa.RecordBatch:
     """Return the rows whose coordinates are those of one of `positions`."""
@@ -327,8 +327,8 @@ def snapshot_rows(states: States) -> tuple[pa.RecordBatch, ArrayShape]:
     """Return every row of a snapshot, or of a share of it, in the order of coordinates."""
     scan = states.scan
     with states.open_array(0, scan.until_ms) as array:
-        shape = shape_of(array, scan.url)
-        box = states.within(box_of(array))
+        shape = read_shape(array, scan.url)
+        box = states.within(measure_box(array))
         if box is None:
             return no_rows(shape), shape
         return in_order(read_box(array, shape, box).rows, shape.keys), shape

@@ -17,8 +17,8 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeT
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.formats.plain_schema import encode_schema
 from tailerd.formats.tiledb.array_log import ArrayLog
-from tailerd.formats.tiledb.cells import box_of
-from tailerd.formats.tiledb.columns import ArrayShape, shape_of
+from tailerd.formats.tiledb.cells import measure_box
+from tailerd.formats.tiledb.columns import ArrayShape, read_shape
 from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.names import TimedName
 from tailerd.formats.tiledb.protocol.timeline import LateCommits, Timeline
@@ -76,7 +76,7 @@ class TaskPlan:
 
     def _open_shape(self, time_ms: int) -> ArrayShape:
         with open_array(self._location.url, self._location.stores, 0, time_ms) as array:
-            return shape_of(array, self._location.url)
+            return read_shape(array, self._location.url)
 
     async def schema(self, time_ms: int) -> pa.Schema:
         """Return the schema at a time."""
@@ -101,7 +101,7 @@ class TaskPlan:
         Args:
             wanted: The number of shares decided before; None to decide now.
         """
-        count = wanted or _shares_of(await self.snapshot_bytes(version))
+        count = wanted or _count_shares(await self.snapshot_bytes(version))
         cut = await asyncio.to_thread(self._cut, [(0, version)], count)
         return [(each,) for each in cut] or [()]
 
@@ -114,7 +114,7 @@ class TaskPlan:
         boxes = []
         for first_ms, last_ms in looks if count > 1 else ():
             with open_array(self._location.url, self._location.stores, first_ms, last_ms) as array:
-                box = box_of(array)
+                box = measure_box(array)
                 if array.schema.domain.dim(0).dtype.kind not in "iuM":
                     return []
             if box is not None:
@@ -186,7 +186,7 @@ class TaskPlan:
             size = await self.snapshot_bytes(version)
             looks = [(0, time) for time in (after, version) if time >= 0]
         # Twice the size: the state before is read as well.
-        return tuple(await asyncio.to_thread(self._cut, looks, _shares_of(2 * size)))
+        return tuple(await asyncio.to_thread(self._cut, looks, _count_shares(2 * size)))
 
     async def late_tasks(
         self, start: Offset, late: LateCommits, known: Collection[object]
@@ -288,6 +288,6 @@ def operation(*, has_writes: bool, has_deletes: bool) -> str:
     return "delete" if has_deletes else "write"
 
 
-def _shares_of(size_bytes: int) -> int:
+def _count_shares(size_bytes: int) -> int:
     """Return the number of shares for a size."""
     return max(1, min(_MAX_SHARES, -(-size_bytes // SHARE_BYTES)))

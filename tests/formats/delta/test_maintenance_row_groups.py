@@ -17,7 +17,7 @@ from tailerd.formats.delta.log.row_groups import (
     GroupCopier,
     RowGroupFile,
     encode_group,
-    footer_of,
+    parse_footer,
 )
 from tailerd.reading.parquet_footer import Footer, footer_body, read_footer
 
@@ -73,11 +73,11 @@ def blank(count: int, kind: pa.DataType = MORE) -> bytes:
 def copied(source: io.BytesIO, kind: pa.DataType = MORE) -> list[dict[str, Any]]:
     """Copy every row group of a file and read the result with pyarrow."""
     footer = read_footer(source, "source")
-    copier = GroupCopier(footer, footer_of(blank(1, kind)))
+    copier = GroupCopier(footer, parse_footer(blank(1, kind)))
     sink = io.BytesIO()
     target = RowGroupFile(sink.write)
     for group in footer.groups:
-        columns = copier.columns_of(group)
+        columns = copier.select_columns(group)
         assert columns is not None
         target.copy(source, columns, blank(group.rows, kind), group.rows)
     target.close()
@@ -109,13 +109,13 @@ def test_copied_rows_are_the_same_and_new_columns_are_empty(options: dict[str, A
 def test_copied_and_encoded_row_groups_lie_in_one_file() -> None:
     source = file_of(rows(4), rows(3, 4))
     footer = read_footer(source, "source")
-    copier = GroupCopier(footer, footer_of(blank(1)))
+    copier = GroupCopier(footer, parse_footer(blank(1)))
     sink = io.BytesIO()
     target = RowGroupFile(sink.write)
     schema = pa.schema({"add": MORE, "other": pa.int32()})
     batch = pa.RecordBatch.from_pylist([{"add": None, "other": 7}], schema=schema)
     target.append(batch)
-    columns = copier.columns_of(footer.groups[1])
+    columns = copier.select_columns(footer.groups[1])
     assert columns is not None
     target.copy(source, columns, blank(3), 3)
     target.append(batch)
@@ -132,7 +132,10 @@ def test_copied_and_encoded_row_groups_lie_in_one_file() -> None:
 
 def is_copied(source: io.BytesIO, kind: pa.DataType = MORE) -> bool:
     footer = read_footer(source, "source")
-    return GroupCopier(footer, footer_of(blank(1, kind))).columns_of(footer.groups[0]) is not None
+    return (
+        GroupCopier(footer, parse_footer(blank(1, kind))).select_columns(footer.groups[0])
+        is not None
+    )
 
 
 PARSED = pa.struct([*ADD, pa.field("stats_parsed", pa.struct({"numRecords": pa.int64()}))])
@@ -173,7 +176,7 @@ def test_statistics_in_both_forms_are_copied() -> None:
 
 def test_a_footer_is_written_as_it_was_read() -> None:
     body = file_of(rows(20), rows(30), write_page_index=True).getvalue()
-    footer = footer_of(body)
+    footer = parse_footer(body)
     groups = footer.fields[4][1][1]
     written = footer_body(footer, groups, 50)
     assert body.endswith(written)
@@ -203,7 +206,7 @@ def test_a_damaged_footer_is_refused_or_read(data: st.DataObject) -> None:
 def test_a_file_that_ends_in_a_column_is_noticed() -> None:
     source = file_of(rows(300))
     footer = read_footer(source, "source")
-    columns = GroupCopier(footer, footer_of(blank(1))).columns_of(footer.groups[0])
+    columns = GroupCopier(footer, parse_footer(blank(1))).select_columns(footer.groups[0])
     assert columns is not None
     cut = io.BytesIO(source.getvalue()[:50])
     with pytest.raises(CorruptLogError, match="in the middle of a column"):

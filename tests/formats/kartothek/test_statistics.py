@@ -34,7 +34,7 @@ async def test_files_bytes_and_rows_follow_the_commits(tmp_path: Path) -> None:
     follower = await Follower.open(writer.location, "latest", ledger=ledger)
     found = measured(writer.location, ledger)
     await found.open(0, first=follower.at, next_up=follower.at)
-    assert found.is_of(follower.at.table_id)
+    assert found.has_identity(follower.at.table_id)
     writer.commit(rows(4, 5), without=lambda label: label == first)
     writer.commit(rows(6))
     start = follower.at

@@ -191,7 +191,7 @@ async def test_growth_follows_commits(tmp_path: Path) -> None:
     begin = await source.initial_offset("snapshot")
     growth = LanceStatistics(at(tmp_path / "t"))
     await growth.open(0.0, first=begin, next_up=begin)
-    assert growth.is_of(source.table_id)
+    assert growth.has_identity(source.table_id)
     pending = growth.pending(begin)
     assert pending is not None
     assert pending.files == 2

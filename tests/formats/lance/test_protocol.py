@@ -17,7 +17,7 @@ from tailerd.formats.lance.protocol.transactions import Operation, parse_operati
 from tailerd.formats.lance.protocol.version_names import (
     VERSIONS,
     Scheme,
-    scheme_of,
+    detect_scheme,
     staged_version,
     version_of,
 )
@@ -82,9 +82,9 @@ def _manifest(content: bytes) -> object:
 def test_names_say_versions(version: int, scheme: Scheme) -> None:
     if scheme is Scheme.ASCENDING:
         version = min(version, 10**18)
-    name = scheme.name_of(version)
+    name = scheme.format_name(version)
     assert version_of(name) == version
-    assert scheme_of([name, "latest_version_hint.json"]) is scheme
+    assert detect_scheme([name, "latest_version_hint.json"]) is scheme
     assert staged_version(f"{name}-1b4e28ba") == version
     assert VERSIONS.version_before(VERSIONS.next_version(version)) == version  # type: ignore[arg-type]
 
@@ -99,9 +99,9 @@ def test_other_names_are_no_versions(name: str) -> None:
 
 
 def test_manifests_named_in_two_ways_are_refused() -> None:
-    names = [Scheme.ASCENDING.name_of(1), Scheme.DESCENDING.name_of(2)]
+    names = [Scheme.ASCENDING.format_name(1), Scheme.DESCENDING.format_name(2)]
     with pytest.raises(LogChangedError, match="both ways"):
-        scheme_of(names)
+        detect_scheme(names)
 
 
 def test_a_manifest_that_is_cut_anywhere_is_damage(tmp_path: Path) -> None:

@@ -131,12 +131,12 @@ def test_merging_changes_no_version_until_an_original_is_gone(
     big = merged(found[0], found[-1])
     vacuum = {big.text: [f"s3://b/a/__fragments/{each.text}" for each in originals]}
     timed = {big.text} if keeps_times else set()
-    before = Timeline.of(of(originals), timed, FOREVER)
-    both = Timeline.of(of([*originals, big], vacuum), timed, FOREVER)
+    before = Timeline.from_commits(of(originals), timed, FOREVER)
+    both = Timeline.from_commits(of([*originals, big], vacuum), timed, FOREVER)
     assert list(both.versions) == list(before.versions) == found
     assert not both.blind
     if len(found) > 1:
-        after = Timeline.of(of([*originals[1:], big], vacuum), timed, FOREVER)
+        after = Timeline.from_commits(of([*originals[1:], big], vacuum), timed, FOREVER)
         assert after.versions == (found[-1],)
         hides = [after.hiding(time) is not None for time in found]
         assert hides == [not keeps_times] * (len(found) - 1) + [False]
@@ -145,7 +145,7 @@ def test_merging_changes_no_version_until_an_original_is_gone(
 
 @given(histories, st.integers(-1, 201))
 def test_versions_follow_each_other(found: list[int], at: int) -> None:
-    timeline = Timeline.of(of([write(t, n) for n, t in enumerate(found)]), (), FOREVER)
+    timeline = Timeline.from_commits(of([write(t, n) for n, t in enumerate(found)]), (), FOREVER)
     assert timeline.before(at) == max([t for t in found if t < at], default=NONE_MS)
     assert timeline.after(at) == min([t for t in found if t > at], default=None)
     assert timeline.versions_between(at, FOREVER) == tuple(t for t in found if t > at)
@@ -153,7 +153,7 @@ def test_versions_follow_each_other(found: list[int], at: int) -> None:
 
 @given(histories, st.integers(0, 201))
 def test_what_is_stamped_in_the_future_is_no_version_yet(found: list[int], now: int) -> None:
-    timeline = Timeline.of(of([write(t, n) for n, t in enumerate(found)]), (), now)
+    timeline = Timeline.from_commits(of([write(t, n) for n, t in enumerate(found)]), (), now)
     assert list(timeline.versions) == [t for t in found if t <= now]
 
 
@@ -172,7 +172,7 @@ def test_late_is_what_was_not_known_and_lies_behind(found: list[int], data: st.D
 def test_what_is_gone_and_merged_nowhere_is_missed(found: list[int], data: st.DataObject) -> None:
     every = [write(time, number) for number, time in enumerate(found)]
     left = data.draw(st.sets(st.sampled_from(every)))
-    timeline = Timeline.of(of(sorted(left)), (), FOREVER)
+    timeline = Timeline.from_commits(of(sorted(left)), (), FOREVER)
     assert set(find_vanished(every, timeline)) == {each.text for each in every} - {
         each.text for each in left
     }

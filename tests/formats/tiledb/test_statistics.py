@@ -36,7 +36,7 @@ async def test_fragments_and_bytes_follow_the_commits(tmp_path: Path) -> None:
     arrays.write_named(path, 1000, [1, 2])
     found = measured(path)
     await found.open(0, first=None, next_up=None)
-    assert found.is_of((await opened(path)).table_id)
+    assert found.has_identity((await opened(path)).table_id)
     assert [name for name, _ in found.columns()] == ["id", "name"]
     arrays.write_named(path, 2000, [3])
     arrays.delete(path, 3000, "id == 1")

@@ -25,7 +25,7 @@ from tailerd.formats.delta.protocol.data_file import (
 )
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.live_file import LiveFile
-from tailerd.formats.delta.protocol.rewritten_files import files_of
+from tailerd.formats.delta.protocol.rewritten_files import list_files
 from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.table_log import StepPlan
 
@@ -48,7 +48,7 @@ class DeltaStep(StepPlan):
 
     def local_files(self, tasks: Sequence[ChangeTask]) -> Iterable[str]:
         """Yield the local data files and deletion vectors of tasks."""
-        for file in (file for task in tasks for file in files_of(task)):
+        for file in (file for task in tasks for file in list_files(task)):
             if file.url.startswith("/"):
                 yield file.url
             for vector in (file.rows.include, file.rows.exclude):

@@ -22,7 +22,7 @@ from tailerd.changefeed.change_batch import CHANGE_TYPE
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import FileMissingError, TableError
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
-from tailerd.formats.delta.protocol.actions import CommitInfo, FileAction, Line, num_records_of
+from tailerd.formats.delta.protocol.actions import CommitInfo, FileAction, Line, read_num_records
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet_open import OpenedParquet, open_parquet
@@ -136,12 +136,12 @@ class FeedCheck:
         records = {
             action.path: count
             for action in files.added
-            if (count := num_records_of(action)) is not None
+            if (count := read_num_records(action)) is not None
         }
         with FilesAhead((), self._stores) as ahead:
 
             def rows(action: FileAction) -> int:
-                count = num_records_of(action)
+                count = read_num_records(action)
                 if count is None:
                     count = records.get(action.path)
                 if count is None:

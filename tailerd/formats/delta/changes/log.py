@@ -213,7 +213,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         Raises:
             MissingVersionError: There is none.
         """
-        axis = await TimeAxis.of(self._reader)
+        axis = await TimeAxis.read(self._reader)
         return Version(await axis.last_until(to_ms(time)))
 
     # ------------------------------------------------------------------ steps

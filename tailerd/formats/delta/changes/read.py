@@ -90,7 +90,7 @@ def file_scan(
     task: ChangeTask, columns: tuple[str, ...] | None, open_vectors: OpenFile
 ) -> FileScan:
     """Return what to read of a task's file."""
-    scan = scan_of(
+    scan = plan_scan(
         data_file(task),
         columns,
         open_vectors,
@@ -100,7 +100,7 @@ def file_scan(
     return replace(scan, change_column=CHANGE_TYPE if task.change_type is None else "")
 
 
-def scan_of(
+def plan_scan(
     file: DataFile,
     columns: tuple[str, ...] | None,
     open_vectors: OpenFile,

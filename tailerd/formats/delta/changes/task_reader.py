@@ -15,14 +15,14 @@ from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import BugError, MissingDataFileError
 from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
-from tailerd.formats.delta.changes.read import column_scans, no_columns, read_changes, scan_of
+from tailerd.formats.delta.changes.read import column_scans, no_columns, plan_scan, read_changes
 from tailerd.formats.delta.protocol.data_file import DataFile, RowIds, TableSchema, data_file
 from tailerd.formats.delta.protocol.partition_values import parse_partition_value
 from tailerd.formats.delta.protocol.rewritten_files import (
     RewrittenFiles,
-    files_of,
+    list_files,
     rewritten_files,
-    schema_of,
+    select_schema,
 )
 from tailerd.formats.delta.protocol.schema import arrow_field, comparable_text, parse_schema
 from tailerd.reading.compared_files import Columns
@@ -44,7 +44,7 @@ class DeltaTaskReader:
             UnsupportedFeatureError: A column has an unsupported type.
             TableError: A column has the name of a change column.
         """
-        scans = column_scans(schema_of(task), None if columns is None else tuple(columns))
+        scans = column_scans(select_schema(task), None if columns is None else tuple(columns))
         return pa.schema([field.target for field in scans])
 
     def read(
@@ -71,7 +71,7 @@ class DeltaTaskReader:
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of tasks in order; files in a bucket are prefetched."""
-        urls = (file.url for task in tasks for file in files_of(task))
+        urls = (file.url for task in tasks for file in list_files(task))
         with FilesAhead(urls, stores or Stores()) as files:
             for task in tasks:
                 yield from _read(task, limit, columns, files)
@@ -176,7 +176,7 @@ class ExactCommit:
     def schema(self, columns: Columns = None) -> pa.Schema:
         """Return the schema of the rows of both sides."""
         fields = [scan.target for scan in column_scans(self._payload.schema, columns)]
-        fields += [pa.field(name, pa.int64()) for name in self._ids_of(columns)]
+        fields += [pa.field(name, pa.int64()) for name in self._select_row_ids(columns)]
         return pa.schema(fields)
 
     def scan(self, side: Side, number: int, columns: Columns = None) -> FileScan:
@@ -186,14 +186,14 @@ class ExactCommit:
             TableError: An old writer omitted its partition values.
         """
         file = self._file(side, number)
-        scan = scan_of(
+        scan = plan_scan(
             file,
             columns,
             self._files.open_unplanned,
             version=self._version,
             is_removed=side is Side.REMOVED,
         )
-        if not (wanted := self._ids_of(columns)):
+        if not (wanted := self._select_row_ids(columns)):
             return scan
         ids = _id_scans(file.row_ids)
         return replace(scan, fields=(*scan.fields, *(ids[name] for name in wanted)))
@@ -214,7 +214,7 @@ class ExactCommit:
         is_clear = not any(field.name in _ROW_IDS for field in fields)
         return is_clear and all(file.row_ids is not None for file in files)
 
-    def _ids_of(self, columns: Columns) -> Sequence[str]:
+    def _select_row_ids(self, columns: Columns) -> Sequence[str]:
         """Return the given columns that are row ids."""
         return [name for name in self.row_ids if columns is not None and name in columns]
 

@@ -45,7 +45,7 @@ class CheckpointBasis:
     has_checksum: bool = False
 
 
-async def basis_of(log: LogFolder, snapshot: Snapshot, now_ms: int) -> CheckpointBasis:
+async def choose_basis(log: LogFolder, snapshot: Snapshot, now_ms: int) -> CheckpointBasis:
     """Return the basis for a checkpoint of a snapshot's version.
 
     Raises:
@@ -95,7 +95,7 @@ def check_readable_checkpoint(log: LogFolder, files: tuple[LogFile, ...]) -> Non
     """
     for file in files:
         if not file.is_json:
-            CheckpointFile.of(log, file).close()
+            CheckpointFile.open(log, file).close()
 
 
 def _find_published(listing: LogListing, version: int, url: str) -> LogFile:

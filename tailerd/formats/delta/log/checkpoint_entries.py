@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.errors import LogCleanedUpError
-from tailerd.formats.delta.protocol.checkpoint import logical_keys, vectors_of
+from tailerd.formats.delta.protocol.checkpoint import list_vectors, logical_keys
 from tailerd.formats.delta.protocol.file_key import KeyArray
 
 
@@ -27,7 +27,7 @@ def check_entries(add: pa.StructArray, keys: KeyArray, name: str, root_url: str)
     """
     paths = pc.struct_field(add, "path")
     is_same = not paths.null_count and np.array_equal(
-        logical_keys(paths, vectors_of(add), root_url), keys
+        logical_keys(paths, list_vectors(add), root_url), keys
     )
     if not is_same:
         raise LogCleanedUpError(
@@ -61,4 +61,4 @@ def expired_removes(
 
 def remove_keys(removes: pa.StructArray, root_url: str) -> KeyArray:
     """Return the keys of `remove` actions; shape (n,)."""
-    return logical_keys(pc.struct_field(removes, "path"), vectors_of(removes), root_url)
+    return logical_keys(pc.struct_field(removes, "path"), list_vectors(removes), root_url)

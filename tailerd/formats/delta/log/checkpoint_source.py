@@ -40,17 +40,17 @@ from tailerd.formats.delta.log.row_groups import (
     GroupCopier,
     RowGroupFile,
     encode_group,
-    footer_of,
-    pages_of,
+    parse_footer,
+    read_pages,
 )
 from tailerd.formats.delta.protocol.checkpoint import IDENTITY_COLUMNS, PROBES, plain_row
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns, OtherActions
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm, ExtraColumns
 from tailerd.formats.delta.protocol.checkpoint_rows import (
-    adds_of_rows,
+    build_adds,
+    build_removes,
     conformed_adds,
     conformed_removes,
-    removes_of_rows,
 )
 from tailerd.formats.delta.protocol.file_index import VERSION_FLAG, Origins
 from tailerd.formats.delta.protocol.file_key import KeyArray
@@ -117,7 +117,7 @@ class CheckpointSource:
         self.snapshot = snapshot
         self.tombstones = Tombstones()
         self.others = OtherActions()
-        self.form = CheckpointForm.of(snapshot.state)
+        self.form = CheckpointForm.from_state(snapshot.state)
         self._log = log
         self._commits = commits
         self._removed_after_ms = removed_after_ms
@@ -142,12 +142,12 @@ class CheckpointSource:
             else:
                 await asyncio.to_thread(self._learn_parquet, file, extras)
         for file in self._commits:
-            async for lines in self._lines.of(file):
+            async for lines in self._lines.read(file):
                 removed = self._learn(lines, extras)
                 self.tombstones.take(file.end_version, removed)
         self.others.check_is(self.snapshot)
         self.tombstones.close(self.snapshot.files)
-        self.form = CheckpointForm.of(self.snapshot.state, extras.adds, extras.removes)
+        self.form = CheckpointForm.from_state(self.snapshot.state, extras.adds, extras.removes)
         self._find_commits()
 
     def _learn(self, lines: Sequence[FullLine], extras: ExtraColumns) -> list[int]:
@@ -190,7 +190,7 @@ class CheckpointSource:
 
     def open_file(self, file: LogFile) -> CheckpointFile:
         """Open a Parquet file of the previous checkpoint; blocking."""
-        return CheckpointFile.of(self._log, file)
+        return CheckpointFile.open(self._log, file)
 
     # ------------------------------------------------------------------ adds
 
@@ -240,7 +240,7 @@ class CheckpointSource:
                     yield run
                     continue
                 offset = run.first_row
-                for batch in rows.rows_of_groups(run.groups, ("add",), ROWS_AT_ONCE):
+                for batch in rows.read_groups(run.groups, ("add",), ROWS_AT_ONCE):
                     until = offset + batch.num_rows
                     start, stop = np.searchsorted(positions, [offset, until])
                     if start < stop:
@@ -267,14 +267,14 @@ class CheckpointSource:
             yield _Run(list(range(rows.num_groups)), 0)
             return
         columns = CheckpointColumns(self.form, None)
-        copier = GroupCopier(footer, footer_of(encode_group(columns.blank_batch(1))))
+        copier = GroupCopier(footer, parse_footer(encode_group(columns.blank_batch(1))))
         run, offset = _Run([], 0), 0
         for number, group in enumerate(footer.groups):
             until = offset + group.rows
             start, stop = np.searchsorted(positions, [offset, until])
             found = None
             if stop - start == group.rows and group.rows >= COPIED_ROWS:
-                found = copier.columns_of(group)
+                found = copier.select_columns(group)
             if found is not None or start == stop:
                 if run.groups:
                     yield run
@@ -300,7 +300,7 @@ class CheckpointSource:
                 yield self._adds(rows)
 
     def _adds(self, rows: dict[int, FileRow]) -> FileActions:
-        column = adds_of_rows(list(rows.values()), self.form)
+        column = build_adds(list(rows.values()), self.form)
         return FileActions(column, np.fromiter(rows, np.uint64, len(rows)))
 
     async def new_adds(self) -> AsyncIterator[FileActions | CopiedGroup]:
@@ -311,7 +311,7 @@ class CheckpointSource:
             if wanted is None:
                 continue
             chosen = set(wanted.tolist())
-            async for lines in self._lines.of(file):
+            async for lines in self._lines.read(file):
                 for line in lines:
                     if line.add is not None and (key := line.add.key(self._log.url)) in chosen:
                         held[key] = line.add
@@ -369,7 +369,7 @@ class CheckpointSource:
             return
         held: dict[int, FileRow] = {}
         for file in self._commits:
-            async for lines in self._lines.of(file):
+            async for lines in self._lines.read(file):
                 rows = {
                     line.remove.key(self._log.url): line.remove for line in lines if line.remove
                 }
@@ -392,7 +392,7 @@ class CheckpointSource:
         if not rows:
             return None
         keys = np.fromiter(rows, np.uint64, len(rows))
-        return FileActions(removes_of_rows(list(rows.values()), self.form), keys)
+        return FileActions(build_removes(list(rows.values()), self.form), keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +429,7 @@ class GroupChecks:
     def __init__(self, name: str, root_url: str, add_type: pa.StructType) -> None:
         self._name = name
         self._root_url = root_url
-        self._type = _identity_of(add_type)
+        self._type = _select_identity(add_type)
         self._blanks: dict[int, bytes] = {}
         self._pending: Future[None] | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="row-group-check")
@@ -458,7 +458,7 @@ class GroupChecks:
         self.finish()
         blank = self._blank(len(keys))
         pages = {
-            path: pages_of(source, columns[path]) for path in IDENTITY_COLUMNS if path in columns
+            path: read_pages(source, columns[path]) for path in IDENTITY_COLUMNS if path in columns
         }
         self._pending = self._pool.submit(self._check, columns, pages, blank, keys)
         return pages
@@ -504,7 +504,7 @@ class GroupChecks:
                 check_entries(batch.column("add"), wanted, self._name, self._root_url)
 
 
-def _identity_of(add_type: pa.StructType) -> pa.StructType:
+def _select_identity(add_type: pa.StructType) -> pa.StructType:
     """Return the part of the type that has the `IDENTITY_COLUMNS`."""
     members = []
     for item in add_type:

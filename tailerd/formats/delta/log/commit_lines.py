@@ -27,7 +27,7 @@ class CommitLines:
         self._held: dict[str, list[list[FullLine]]] = {}
         self._held_bytes = 0
 
-    async def of(self, file: LogFile) -> AsyncIterator[list[FullLine]]:
+    async def read(self, file: LogFile) -> AsyncIterator[list[FullLine]]:
         """Yield a commit's lines, a slice at a time.
 
         Raises:
@@ -37,7 +37,7 @@ class CommitLines:
         if file.size_bytes <= ONE_GET_BYTES:
             known = self._held.get(file.name)
             if known is None:
-                bodies = [await self._log.store.get(self._log.path_of(file))]
+                bodies = [await self._log.store.get(self._log.resolve_path(file))]
                 known = list(decode_full(file.name, bodies))
                 if self._held_bytes + file.size_bytes <= HELD_BYTES:
                     self._held[file.name] = known

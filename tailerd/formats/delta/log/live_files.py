@@ -80,7 +80,7 @@ async def count_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
                 return None
             total += count
         async for files in _commit_files(reader, snapshot, origins):
-            count = _rows_of(files)
+            count = _sum_rows(files)
             if count is None:
                 return None
             total += count
@@ -104,7 +104,7 @@ def _count_checkpoint_rows(
     total = 0
     if file.is_json:
         counts: Iterator[int | None] = map(
-            _rows_of, _checkpoint_batches(reader, file, first_row, origins, True)
+            _sum_rows, _checkpoint_batches(reader, file, first_row, origins, True)
         )
     else:
         columns = (*KEY_COLUMNS, *COUNT_COLUMNS)
@@ -117,7 +117,7 @@ def _count_checkpoint_rows(
     return total
 
 
-def _rows_of(files: list[LiveFile]) -> int | None:
+def _sum_rows(files: list[LiveFile]) -> int | None:
     total = 0
     for file in files:
         if file.num_records is None:
@@ -149,7 +149,7 @@ def _checkpoint_entries(
     Args:
         columns: Of the entries, including the key columns.
     """
-    rows = CheckpointFile.of(reader, file)
+    rows = CheckpointFile.open(reader, file)
     try:
         for batch in rows.rows(columns, FEWER_ROWS):
             start, end = np.searchsorted(

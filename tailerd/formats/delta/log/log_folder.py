@@ -15,7 +15,7 @@ from tailerd.formats.delta.protocol.log_path import (
     SIDECAR_FOLDER,
     LogFile,
     commit_name,
-    first_name_of,
+    format_first_name,
     parse_log_path,
 )
 from tailerd.formats.delta.protocol.log_segment import LogListing
@@ -72,15 +72,15 @@ class LogFolder:
     async def list_log(self, start_version: int = 0) -> LogListing:
         """List the log from a version on."""
         # The character before "/" sorts before every digit, so `start_version` itself is listed.
-        after = first_name_of(start_version)[:-1] if start_version else ""
+        after = format_first_name(start_version)[:-1] if start_version else ""
         files = []
         async for meta in self.store.list_from(self.path, after):
             file = parse_log_path(meta.name, meta.size_bytes, meta.mtime_ms, meta.identity)
             if file is not None and file.version >= start_version:
                 files.append(file)
-        return LogListing.of(files)
+        return LogListing.classify(files)
 
-    def path_of(self, file: LogFile) -> str:
+    def resolve_path(self, file: LogFile) -> str:
         """Return a log file's path in the store."""
         return f"{self.path}/{file.name}"
 
@@ -90,7 +90,7 @@ class LogFolder:
         """Yield a file's bytes from `start` on, in slices of bounded size."""
         size = SLICE_BYTES if slice_bytes is None else slice_bytes
         while True:
-            chunk = await self.store.get(self.path_of(file), start, size)
+            chunk = await self.store.get(self.resolve_path(file), start, size)
             if chunk:
                 yield chunk
             if len(chunk) < size:
@@ -105,14 +105,14 @@ class LogFolder:
         Raises:
             FileMissingError: The file does not exist.
         """
-        path = self.path_of(file)
+        path = self.resolve_path(file)
         if file.size_bytes <= ONE_GET_BYTES:
             return slices(await self.store.get(path))
         return self.open_slices(file)
 
     def open_slices(self, file: LogFile) -> Iterator[bytes]:
         """Yield what `body_slices` returns; blocking."""
-        with self.store.open_input(self.path_of(file)) as source:
+        with self.store.open_input(self.resolve_path(file)) as source:
             yield from iter(partial(source.read, SLICE_BYTES), b"")
 
     async def small_body(self, name: str, most_bytes: int) -> bytes | None:

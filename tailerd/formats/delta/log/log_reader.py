@@ -310,7 +310,7 @@ class LogReader(LogFolder):
         """
         if is_newest:
             await self._require_finished(files[-1])
-        bodies = await self.store.get_many([self.path_of(file) for file in files])
+        bodies = await self.store.get_many([self.resolve_path(file) for file in files])
         return await asyncio.to_thread(self._scan_all, files, bodies)
 
     def _scan_all(self, files: Sequence[LogFile], bodies: Sequence[bytes]) -> list[CommitBody]:
@@ -375,7 +375,7 @@ class LogReader(LogFolder):
         """
         if self._unfinished is None or file == self.finished:  # Case A
             return
-        path = self.path_of(file)
+        path = self.resolve_path(file)
         # A missing one was cleaned up, so it is not the newest.
         with suppress(FileMissingError):
             now, is_finished = await self._unfinished.look_finished(path)
@@ -411,7 +411,7 @@ class LogReader(LogFolder):
             async for chunk in self.chunks(file):
                 await asyncio.to_thread(scan.feed, chunk)
             return CommitBody(file=file, commit=scan.finish(), body=None)
-        return await self._scan_body(file, await self.store.get(self.path_of(file)))
+        return await self._scan_body(file, await self.store.get(self.resolve_path(file)))
 
     async def _scan_body(self, file: LogFile, body: bytes) -> CommitBody:
         if len(body) > SLICE_BYTES:

@@ -24,7 +24,7 @@ from tailerd.errors import (
     LogChangedError,
     MissingVersionError,
 )
-from tailerd.formats.delta.log.checkpoint_basis import basis_of, check_readable_checkpoint
+from tailerd.formats.delta.log.checkpoint_basis import check_readable_checkpoint, choose_basis
 from tailerd.formats.delta.log.checkpoint_output import CheckpointOutput, WrittenRows
 from tailerd.formats.delta.log.checkpoint_source import CheckpointSource
 from tailerd.formats.delta.log.log_reader import LogReader
@@ -35,13 +35,13 @@ from tailerd.formats.delta.protocol.actions import CommitInfo
 from tailerd.formats.delta.protocol.checkpoint_columns import (
     CheckpointColumns,
     StateAction,
-    applications_of,
+    collect_applications,
 )
 from tailerd.formats.delta.protocol.last_checkpoint import (
     last_checkpoint_body,
     parse_last_checkpoint,
 )
-from tailerd.formats.delta.protocol.log_compaction import compact, is_compaction_of
+from tailerd.formats.delta.protocol.log_compaction import compact, matches_commits
 from tailerd.formats.delta.protocol.log_path import (
     LAST_CHECKPOINT,
     LogFile,
@@ -135,12 +135,12 @@ class LogWriter:
             LogChangedError: It changed meanwhile, or was replaced by that of another table.
             StorageError: A file cannot be written; nothing visible to readers is left.
         """
-        basis = await basis_of(self.reader, snapshot, self._clock.now_ms())
+        basis = await choose_basis(self.reader, snapshot, self._clock.now_ms())
         if basis.existing:
             return self._lost_to(basis.existing, snapshot.version)
         source = CheckpointSource(self.reader, snapshot, basis.commits, basis.removed_after_ms)
         await source.prepare()
-        others = tuple(source.others.of_checkpoint(basis.transactions_after_ms))
+        others = tuple(source.others.select_for_checkpoint(basis.transactions_after_ms))
         assert basis.published is not None
         if supports_v2_checkpoints(snapshot.state):
             return await self._write_v2(source, others, basis.published, manifest)
@@ -153,7 +153,7 @@ class LogWriter:
     ) -> CheckpointResult:
         snapshot, written = source.snapshot, WrittenRows()
         file = _log_file(checkpoint_name(snapshot.version))
-        path = self.reader.path_of(file)
+        path = self.reader.resolve_path(file)
         columns = CheckpointColumns(source.form, others)
         async with CheckpointOutput(self.reader.store, path, columns, written) as output:
             await output.write_others()
@@ -180,7 +180,7 @@ class LogWriter:
             size_bytes=size_bytes,
             add_files=output.adds,
             rebased=snapshot.rebase_on(
-                ((file, 0),), written.keys(), written.rows(), applications_of(others)
+                ((file, 0),), written.keys(), written.rows(), collect_applications(others)
             ),
             is_hinted=is_hinted,
         )
@@ -222,7 +222,7 @@ class LogWriter:
             reused_files=tuple(part.file.name for part in sidecars.plan.reused),
             add_files=sidecars.adds,
             rebased=sidecars.rebase_snapshot(
-                _log_file(manifest.name, manifest.size_bytes), applications_of(others)
+                _log_file(manifest.name, manifest.size_bytes), collect_applications(others)
             ),
             is_hinted=is_hinted,
         )
@@ -250,21 +250,21 @@ class LogWriter:
         # Looked up before anything is read, so that a later replacement of the table is detected.
         published = await self.reader.commit_file(end)
         if published is None:
-            raise self._missing_of(start, end, f"{commit_name(end)} does not exist.")
+            raise self._explain_missing(start, end, f"{commit_name(end)} does not exist.")
         names = [commit_name(version) for version in range(start, end + 1)]
         try:
             bodies = await self.reader.store.get_many(
                 [f"{self.reader.path}/{commit}" for commit in names]
             )
         except FileMissingError as error:
-            raise self._missing_of(start, end, str(error)) from error
+            raise self._explain_missing(start, end, str(error)) from error
         named = list(zip(names, bodies, strict=True))
         body = await asyncio.to_thread(compact, named, self.reader.url)
         if not body:
             return FileResult(name=name, outcome="nothing_to_say")
         return await self._put_compaction(name, body, named, published)
 
-    def _missing_of(self, start: int, end: int, reason: str) -> MissingVersionError:
+    def _explain_missing(self, start: int, end: int, reason: str) -> MissingVersionError:
         return MissingVersionError(
             f"The commits {start} to {end} cannot be compacted, because one is missing from the"
             f" log: {reason}"
@@ -282,7 +282,7 @@ class LogWriter:
         try:
             found = await self.reader.store.get(path)
             is_right = found == body and await asyncio.to_thread(
-                is_compaction_of, found, commits, self.reader.url
+                matches_commits, found, commits, self.reader.url
             )
             if not is_right:
                 raise CorruptLogError(

@@ -57,13 +57,13 @@ class CheckpointFile:
         self._check_has_files()
 
     @classmethod
-    def of(cls, log: LogFolder, file: LogFile) -> CheckpointFile:
+    def open(cls, log: LogFolder, file: LogFile) -> CheckpointFile:
         """Open a file of a log; blocking.
 
         Raises:
             CorruptLogError, TooLargeError, FileMissingError: It cannot be read.
         """
-        return cls(log.store.open_input(log.path_of(file)), file.name, log.memory_bytes)
+        return cls(log.store.open_input(log.resolve_path(file)), file.name, log.memory_bytes)
 
     def _options(self) -> dict[str, Any]:
         is_remote = isinstance(self._source, RemoteFile)
@@ -115,7 +115,7 @@ class CheckpointFile:
         schema = self._file.schema_arrow
         return stored_type(schema.field(name).type) if name in schema.names else None
 
-    def count_of(self, leaf: str) -> int | None:
+    def count_values(self, leaf: str) -> int | None:
         """Return how many rows have a value in a leaf; None if statistics are missing."""
         if leaf not in self._leaves:
             return 0
@@ -175,7 +175,7 @@ class CheckpointFile:
         """Return the number of rows of each row group."""
         return tuple(group.num_rows for group in self._groups)
 
-    def rows_of_groups(
+    def read_groups(
         self, groups: list[int], columns: Iterable[str], batch_rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the given row groups, as `rows` does.

@@ -51,7 +51,7 @@ async def check_unchanged(log: LogFolder, published: LogFile) -> None:
         StorageError: It cannot be checked.
     """
     try:
-        found = await log.store.head(log.path_of(published))
+        found = await log.store.head(log.resolve_path(published))
     except FileMissingError:
         found = None
     if found is None or (found.size_bytes, found.mtime_ms) != (

@@ -33,7 +33,7 @@ COMPRESSION = "snappy"
 _PARSED = (f"add.{STATS_PARSED}.", f"add.{PARTITIONS_PARSED}.")
 
 
-def pages_of(source: BinaryIO, chunk: Chunk) -> bytes:
+def read_pages(source: BinaryIO, chunk: Chunk) -> bytes:
     """Read the raw bytes of a column chunk; blocking.
 
     Raises:
@@ -74,7 +74,7 @@ def _has_leaf(schema: pa.Schema, leaf: str) -> bool:
     return True
 
 
-def footer_of(body: bytes) -> Footer:
+def parse_footer(body: bytes) -> Footer:
     """Return the footer of a file in memory."""
     [size] = struct.unpack("<I", body[-TAIL_BYTES:-4])
     return Footer.of(body[-TAIL_BYTES - size : -TAIL_BYTES])
@@ -97,7 +97,7 @@ class RowGroupFile:
     def append(self, batch: pa.RecordBatch) -> None:
         """Encode rows as one row group; all batches have the same schema."""
         body = encode_group(batch)
-        footer = footer_of(body)
+        footer = parse_footer(body)
         self._like = self._like or footer
         for group in footer.groups:
             self._put(
@@ -121,7 +121,7 @@ class RowGroupFile:
             blank: A file of as many rows and with this file's schema; provides the other columns.
             pages: Of columns that were read already, by path.
         """
-        footer = footer_of(blank)
+        footer = parse_footer(blank)
         self._like = self._like or footer
         parts, known = [], pages or {}
         for path, empty in zip(footer.leaves, footer.groups[0].chunks, strict=True):
@@ -129,7 +129,7 @@ class RowGroupFile:
             if chunk is None:
                 parts.append((empty, blank[empty.start : empty.start + empty.size_bytes]))
                 continue
-            parts.append((chunk, known[path] if path in known else pages_of(source, chunk)))
+            parts.append((chunk, known[path] if path in known else read_pages(source, chunk)))
         self._put(parts, rows)
 
     def _put(self, parts: list[tuple[Chunk, bytes]], rows: int) -> None:
@@ -179,7 +179,7 @@ class GroupCopier:
         self._wants_text = f"add.{STATS}" in wanted
         self._wants_parsed = any(path.startswith(_PARSED[0]) for path in wanted)
 
-    def columns_of(self, group: Group) -> dict[str, Chunk] | None:
+    def select_columns(self, group: Group) -> dict[str, Chunk] | None:
         """Return the columns of a row group to copy, by path; None if it must be decoded.
 
         It can be copied if every row is a file, and statistics need no conversion.

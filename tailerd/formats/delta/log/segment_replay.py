@@ -87,7 +87,7 @@ async def _feed_checkpoint(log: LogFolder, replay: LogReplay) -> None:
 
 
 def _feed_parquet(log: LogFolder, replay: LogReplay, file: LogFile) -> None:
-    rows = CheckpointFile.of(log, file)
+    rows = CheckpointFile.open(log, file)
     try:
         actions = rows.rows_with(OTHER_ACTIONS, PROBES.values())
         replay.feed_rows(file, actions, rows.rows(KEY_COLUMNS) if replay.with_files else ())
@@ -129,7 +129,7 @@ def _fetch_group(
 async def _fetch(log: LogFolder, files: list[LogFile]) -> list[bytes] | None:
     if files[0].size_bytes > LARGE_COMMIT_BYTES:
         return None
-    return await log.store.get_many([log.path_of(file) for file in files])
+    return await log.store.get_many([log.resolve_path(file) for file in files])
 
 
 async def _feed_large(log: LogFolder, replay: LogReplay, file: LogFile) -> None:

@@ -83,7 +83,7 @@ class SidecarWriter:
             StorageError: A sidecar cannot be written.
         """
         source = self._source
-        self.plan = SidecarPlan.of(await asyncio.to_thread(self._stored_parts))
+        self.plan = SidecarPlan.decide(await asyncio.to_thread(self._stored_parts))
         self._next_row = self.plan.next_row
         self.adds = sum(part.adds or 0 for part in self.plan.reused)
         self.removes = sum(part.removes or 0 for part in self.plan.reused)
@@ -124,7 +124,7 @@ class SidecarWriter:
                 file=file, first_row=first_row, rows=0, adds=None, removes=None, live_adds=0
             )
         with self._source.open_file(file) as rows:
-            adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
+            adds, removes = rows.count_values("add.path"), rows.count_values("remove.path")
             live_adds = int(is_live[first_row : first_row + rows.num_rows].sum())
             is_sound = True
             if removes and adds == live_adds:

@@ -33,7 +33,7 @@ class TimeAxis:
     in_commit_start_ms: int | None
 
     @classmethod
-    async def of(cls, reader: LogReader) -> TimeAxis:
+    async def read(cls, reader: LogReader) -> TimeAxis:
         """List the whole log and determine where in-commit timestamps begin.
 
         Raises:
@@ -128,7 +128,7 @@ async def first_from(reader: LogReader, time: datetime.datetime) -> int:
     Raises:
         UsageError: There is none.
     """
-    axis = await TimeAxis.of(reader)
+    axis = await TimeAxis.read(reader)
     found = await axis.first_from(to_ms(time, round_up=True))
     if found is None:
         newest = max(axis.commits)

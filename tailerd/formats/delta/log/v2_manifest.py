@@ -119,7 +119,7 @@ async def withdraw_sidecars(
     log: LogFolder, files: Sequence[LogFile], reason: BaseException
 ) -> None:
     """Delete sidecars that no manifest references, in bounded time. `reason` as in `withdraw`."""
-    await withdraw(log, *(log.path_of(file) for file in files), reason=reason)
+    await withdraw(log, *(log.resolve_path(file) for file in files), reason=reason)
 
 
 async def _appear(
@@ -175,7 +175,7 @@ def _named_in_lines(file: LogFile, body: Iterator[bytes], memory_bytes: int) -> 
 
 
 def _named_in_parquet(log: LogFolder, file: LogFile) -> list[Sidecar]:
-    with CheckpointFile.of(log, file) as rows:
+    with CheckpointFile.open(log, file) as rows:
         batches = rows.rows_with(("sidecar",), (PROBES["sidecar"],))
         lines = [line for batch in batches for line in other_actions(batch, file.name)]
     return [line.sidecar for line in lines if line.sidecar is not None]

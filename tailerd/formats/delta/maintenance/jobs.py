@@ -123,7 +123,7 @@ class DeltaMaintenance:
         if snapshot.version not in listing.commits:
             # The snapshot was opened again, from more or newer files.
             listing = await self.reader.list_log(self._held.base_version)
-        stats = self._without_empty_commits(stats_of(listing, snapshot), snapshot.state)
+        stats = self._without_empty_commits(collect_stats(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())
         if is_asked:
             decisions = [_as_asked(each, stats) for each in decisions]
@@ -160,7 +160,7 @@ class DeltaMaintenance:
                 f" that {reader} can read is at most {-1 if head is None else head} + 1."
             )
         oldest = 0 if 0 in listing.commits else min(listing.checkpoints, default=head)
-        if _base_of(version) < oldest:
+        if _find_base(version) < oldest:
             raise MissingVersionError(
                 f"Version {version}, where {reader} resumes, can no longer be read: the oldest"
                 f" version in the log is {oldest}.",
@@ -171,7 +171,7 @@ class DeltaMaintenance:
         """Return the retention floor with the version that must be rebuilt for the next read."""
         floor = await self._floor(table_id)
         if floor.from_version is not None:
-            floor = replace(floor, from_version=_base_of(floor.from_version))
+            floor = replace(floor, from_version=_find_base(floor.from_version))
         kept = RetentionFloor(from_version=self.policies.cleanup.keep_from, by="cleanup.keep_from")
         return kept.and_also(floor)
 
@@ -224,7 +224,9 @@ class DeltaMaintenance:
             case "checksum":
                 newest = await self._newest()
                 written = await self._writer.write_checksum(newest, published=self._held.published)
-                return _of_file("checksum", written.name, written.outcome, written.size_bytes)
+                return _make_file_result(
+                    "checksum", written.name, written.outcome, written.size_bytes
+                )
             case "log_compaction":
                 return await self._compact(found.state, decision)
             case "cleanup":
@@ -237,7 +239,9 @@ class DeltaMaintenance:
         if start is None or end is None:
             raise BugError("A compaction has a range of versions.")
         written = await self._writer.write_compaction(state, start, end)
-        return _of_file("log_compaction", written.name, written.outcome, written.size_bytes)
+        return _make_file_result(
+            "log_compaction", written.name, written.outcome, written.size_bytes
+        )
 
     def _without_empty_commits(self, stats: LogStats, state: TableState) -> LogStats:
         """Exclude commits without any change of state from the trigger of compactions."""
@@ -332,7 +336,7 @@ class DeltaMaintenance:
         )
 
 
-def _base_of(version: int) -> Version:
+def _find_base(version: int) -> Version:
     """Return the version that must be rebuilt to read a commit: the one before it."""
     return Version(max(0, version - 1))
 
@@ -354,7 +358,7 @@ def _nothing_deleted(oldest: int, why: str) -> JobResult:
     )
 
 
-def _of_file(job: str, name: str, outcome: str, size_bytes: int) -> JobResult:
+def _make_file_result(job: str, name: str, outcome: str, size_bytes: int) -> JobResult:
     texts = {
         "written": f"Wrote {name}, {spell_bytes(size_bytes)}.",
         "already_there": f"{name} exists already.",
@@ -389,7 +393,7 @@ def _cleanup_decision(plan: CleanupPlan, is_enabled: bool) -> Decision:
     )
 
 
-def stats_of(listing: LogListing, snapshot: Snapshot) -> LogStats:
+def collect_stats(listing: LogListing, snapshot: Snapshot) -> LogStats:
     """Return the figures that policies use."""
     newest = max((v for v in listing.checkpoints if v <= snapshot.version), default=None)
     after = -1 if newest is None else newest

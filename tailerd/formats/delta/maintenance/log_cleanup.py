@@ -123,7 +123,7 @@ class LogCleanup:
         # Before the listing: if the machine sleeps in between, new files must not count as old.
         cutoff = cutoff_ms(state, self._clock.now_ms(), older_than_seconds)
         files = await self._list()
-        listing = LogListing.of(files)
+        listing = LogListing.classify(files)
         links = await self._reader.linked_names(self._reader.path)
         newest = await self._newest_expired(state, listing, cutoff)
         # Files that are symbolic links belong to someone else: keep them.
@@ -247,7 +247,7 @@ class LogCleanup:
         if not plan.files:
             return []
         found = await self._list()
-        if plan.oldest_version not in LogListing.of(found).checkpoints:
+        if plan.oldest_version not in LogListing.classify(found).checkpoints:
             return None
         unchanged = frozenset(found)
         return [file for file in plan.files if file in unchanged]
@@ -255,7 +255,7 @@ class LogCleanup:
     async def _delete(self, files: Sequence[LogFile]) -> None:
         # If a batch is deleted only in part, every version before the kept checkpoint is either
         # rebuilt correctly or not at all: a log with a gap cannot be replayed.
-        await delete_all(self._reader.store, [self._reader.path_of(file) for file in files])
+        await delete_all(self._reader.store, [self._reader.resolve_path(file) for file in files])
 
     async def unnamed_sidecars(self) -> tuple[LogFile, ...]:
         """Return unreferenced sidecars; none if a checkpoint cannot be read: it may use any."""
@@ -292,4 +292,4 @@ class LogCleanup:
         return expired_sidecars(found, frozenset(named), now_ms)
 
     def _open_checkpoint(self, file: LogFile) -> CheckpointFile:
-        return CheckpointFile.of(self._reader, file)
+        return CheckpointFile.open(self._reader, file)

@@ -41,7 +41,7 @@ class DeltaMaintainer:
         location = request.location
         return DeltaMaintenance(
             LogReader(location.store, location.root, on_mismatch=request.warn, with_rows=True),
-            Policies.of(policies),
+            Policies.from_section(policies),
             clock=clock,
             floor=floor,
             run_on_engine=run_on_engine,
@@ -59,4 +59,4 @@ class DeltaMaintainer:
         wanted = CheckpointRequest.from_json(job)
         snapshot, _ = await reader.open_listed(with_files=False)
         result = await DistributedCheckpoints(executor, reader).write(snapshot, wanted.manifest)
-        return CheckpointAnswer.of(result).to_json()
+        return CheckpointAnswer.from_result(result).to_json()

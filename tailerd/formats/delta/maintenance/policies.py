@@ -269,7 +269,7 @@ class Policies:
     engine: EngineSettings | None = None
 
     @classmethod
-    def of(cls, wanted: MaintenancePolicies) -> Policies:
+    def from_section(cls, wanted: MaintenancePolicies) -> Policies:
         """Return the policies of a section `maintenance`.
 
         Raises:

@@ -239,7 +239,7 @@ _PARTITION_VALUES = msgspec.json.Decoder(dict[str, str | None] | None)
 _SCALARS = msgspec.json.Decoder(dict[str, Raw])
 
 
-def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...]:
+def decode_partition_values(action: FileAction) -> tuple[tuple[str, str | None], ...]:
     """Decode `partitionValues` as (physical name, serialized value) pairs; empty if absent.
 
     A number or boolean is taken as its text, as in Delta Spark.
@@ -256,9 +256,9 @@ def partition_values_of(action: FileAction) -> tuple[tuple[str, str | None], ...
             raw = _SCALARS.decode(action.partition_values)
             if not any(bytes(value)[:1] in (b"[", b"{") for value in raw.values()):
                 return tuple((name, _serialize(bytes(value))) for name, value in raw.items())
-        raise _no_map_of_texts(action, error) from error
+        raise _refuse_partition_values(action, error) from error
     except UNREADABLE as error:
-        raise _no_map_of_texts(action, error) from error
+        raise _refuse_partition_values(action, error) from error
 
 
 def _serialize(raw: bytes) -> str | None:
@@ -268,7 +268,7 @@ def _serialize(raw: bytes) -> str | None:
     return raw.decode()
 
 
-def _no_map_of_texts(action: FileAction, error: Exception) -> CorruptLogError:
+def _refuse_partition_values(action: FileAction, error: Exception) -> CorruptLogError:
     return CorruptLogError(
         f"The partition values of {action.path!r} are not a map of texts: {error}.",
         remedy="The writer is broken: restore the log entry from a backup.",
@@ -296,7 +296,7 @@ def num_records_in(stats: str | bytes | None) -> int | None:
         return None
 
 
-def num_records_of(action: FileAction) -> int | None:
+def read_num_records(action: FileAction) -> int | None:
     """Return the physical number of rows in the file; None without statistics."""
     if not action.stats:
         return None

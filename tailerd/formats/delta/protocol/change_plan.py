@@ -41,8 +41,8 @@ from tailerd.formats.delta.protocol.actions import (
     CommitInfo,
     FileAction,
     Line,
-    num_records_of,
-    partition_values_of,
+    decode_partition_values,
+    read_num_records,
 )
 from tailerd.formats.delta.protocol.commit_file import Commit, FileTally
 from tailerd.formats.delta.protocol.data_file import (
@@ -129,7 +129,7 @@ class CommitPlan:
 
 def reads_files(commit: Commit, mode: ChangeMode) -> bool:
     """Return whether the changes of a commit are rows of its data files."""
-    return _kind_of(commit, mode) is ChangeSourceKind.FILES
+    return _choose_kind(commit, mode) is ChangeSourceKind.FILES
 
 
 def plan_commit(
@@ -151,7 +151,7 @@ def plan_commit(
             " set there, so Delta recorded no row changes.",
             remedy="Use --changes auto or files, or start after the version that enabled it.",
         )
-    kind = _kind_of(commit, mode)
+    kind = _choose_kind(commit, mode)
     paired = np.empty(0, np.uint64)
     tasks = size_bytes = 0
     match kind:
@@ -162,7 +162,7 @@ def plan_commit(
             tasks = commit.data_added.files + commit.data_removed.files + 2 * len(paired)
             size_bytes = commit.data_added.size_bytes + commit.data_removed.size_bytes
             if mode is ChangeMode.AUTO:
-                kind = _kind_of_files(commit, before.schema, after.schema, len(paired), tasks)
+                kind = _refine_kind(commit, before.schema, after.schema, len(paired), tasks)
     operation = commit.info.operation if commit.info else ""
     return CommitPlan(
         version=Version(commit.version),
@@ -201,7 +201,7 @@ def _has_both(commit: Commit, kind: ChangeSourceKind, pairs: int) -> bool:
     return pairs > 0 or (commit.data_added.files > 0 and commit.data_removed.files > 0)
 
 
-def _kind_of(commit: Commit, mode: ChangeMode) -> ChangeSourceKind:
+def _choose_kind(commit: Commit, mode: ChangeMode) -> ChangeSourceKind:
     if commit.change_files.files and mode is not ChangeMode.FILES:
         return ChangeSourceKind.CDC
     if not commit.data_added.files and not commit.data_removed.files:
@@ -212,7 +212,7 @@ def _kind_of(commit: Commit, mode: ChangeMode) -> ChangeSourceKind:
     return ChangeSourceKind.FILES
 
 
-def _kind_of_files(
+def _refine_kind(
     commit: Commit, before: TableSchema, after: TableSchema, pairs: int, tasks: int
 ) -> ChangeSourceKind:
     """Return how the rows of a commit without change files are found under `auto`."""
@@ -349,7 +349,7 @@ class TaskPlanner:
             return
         if not (removed.data_change or added.data_change):
             return
-        old, new = self._vector_of(removed), self._vector_of(added)
+        old, new = self._read_vector(removed), self._read_vector(added)
         if old is None and new is None:  # Case E
             raise CorruptLogError(
                 f"Version {self._plan.version} both removes and adds {added.path!r} without a"
@@ -362,7 +362,7 @@ class TaskPlanner:
         if old is not None and self._gives_inserts:
             yield self._task(added, ChangeType.INSERT, RowFilter(include=old, exclude=new))
 
-    def _vector_of(self, action: FileAction) -> DeletionVector | None:
+    def _read_vector(self, action: FileAction) -> DeletionVector | None:
         if action.deletion_vector is None:
             return None
         return self._paths.vector(action.deletion_vector)
@@ -381,11 +381,11 @@ class TaskPlanner:
             payload=DataFile(
                 url=self._paths.resolve(action.path),
                 schema=schema,
-                partition_values=partition_values_of(action) or _all_null(action, schema),
+                partition_values=decode_partition_values(action) or _all_null(action, schema),
                 rows=rows,
-                row_ids=plan.row_columns.ids_of(action) if plan.row_columns else None,
+                row_ids=plan.row_columns.read_row_ids(action) if plan.row_columns else None,
             ),
-            num_records=num_records_of(action),
+            num_records=read_num_records(action),
             table_id=plan.table_id,
         )
         self.position += 1
@@ -430,7 +430,7 @@ class RowColumns:
     row_id: str
     commit_version: str
 
-    def ids_of(self, action: FileAction) -> RowIds | None:
+    def read_row_ids(self, action: FileAction) -> RowIds | None:
         """Return the row ids of a file; None if its action lacks the fields."""
         first, version = action.base_row_id, action.default_row_commit_version
         if first is None or version is None or first not in _SENSIBLE or version not in _SENSIBLE:

@@ -158,7 +158,7 @@ def checkpoint_files(batch: pa.RecordBatch, first_row: int, root_url: str = "") 
         add = add.filter(present)
         paths = pc.struct_field(add, "path")
     sizes = pc.fill_null(pc.struct_field(add, "size"), 0).to_numpy(zero_copy_only=False)
-    vectors = list(vectors_of(add))
+    vectors = list(list_vectors(add))
     keys = logical_keys(paths, vectors, root_url)
     marked = paths.take(pa.array([vector.row for vector in vectors], pa.int64()))
     return CheckpointFiles(
@@ -230,7 +230,7 @@ def _positions(mask: pa.Array) -> Sequence[int]:
     return found
 
 
-def vectors_of(add: pa.StructArray) -> Iterator[FileVector]:
+def list_vectors(add: pa.StructArray) -> Iterator[FileVector]:
     """Yield the deletion vectors of file entries, in the order of the entries."""
     names = [field.name for field in add.type]
     if "deletionVector" not in names:

@@ -72,10 +72,10 @@ class CheckpointColumns:
             kinds = dict(OTHER_TYPES)
             if any(kind in _V2_TYPES for kind, _ in self._others):
                 kinds |= _V2_TYPES
-            columns |= {kind: self._type_of(kind, types) for kind, types in kinds.items()}
+            columns |= {kind: self._make_type(kind, types) for kind, types in kinds.items()}
         self.schema = pa.schema(columns)
 
-    def _type_of(self, kind: str, known: Types) -> pa.StructType:
+    def _make_type(self, kind: str, known: Types) -> pa.StructType:
         members = dict(known)
         for body in self._bodies(kind):
             for name, value in body.items():
@@ -160,7 +160,9 @@ class OtherActions:
             if (other := line.other) is not None:
                 self.take(*other)
 
-    def of_checkpoint(self, transactions_after_ms: int | None = None) -> Iterator[StateAction]:
+    def select_for_checkpoint(
+        self, transactions_after_ms: int | None = None
+    ) -> Iterator[StateAction]:
         """Yield the actions for a checkpoint, without removed domains and expired transactions.
 
         Args:
@@ -201,7 +203,7 @@ class OtherActions:
             )
 
 
-def applications_of(actions: Iterable[StateAction]) -> frozenset[str]:
+def collect_applications(actions: Iterable[StateAction]) -> frozenset[str]:
     """Return the applications whose transactions are among the actions."""
     return frozenset(str(body["appId"]) for kind, body in actions if kind == "txn")
 

@@ -103,7 +103,7 @@ class CheckpointForm:
     extra_removes: Types = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_state(
         cls, state: TableState, extra_adds: Types | None = None, extra_removes: Types | None = None
     ) -> CheckpointForm:
         """Return the form that the table's properties require."""
@@ -166,7 +166,7 @@ class ExtraColumns:
 
     def take_column(self, kind: str, column: pa.DataType) -> None:
         """Add the column `add` or `remove` of an earlier checkpoint."""
-        found, known = self._of(kind)
+        found, known = self._select_extras(kind)
         for item in column:
             if item.name not in known and not pa.types.is_null(item.type):
                 found[item.name] = merged_type(found.get(item.name), item.type)
@@ -174,11 +174,11 @@ class ExtraColumns:
     def take_row(self, kind: str, row: FileRow) -> None:
         """Add an `add` or `remove` of a commit."""
         if row.extras:
-            found, _ = self._of(kind)
+            found, _ = self._select_extras(kind)
             for name, value in row.extras.items():
                 found[name] = merged_type(found.get(name), inferred_type(value))
 
-    def _of(self, kind: str) -> tuple[dict[str, pa.DataType], Iterable[str]]:
+    def _select_extras(self, kind: str) -> tuple[dict[str, pa.DataType], Iterable[str]]:
         if kind == "add":
             return self.adds, _OF_ADDS_ALONE
         return self.removes, {*REMOVE_TYPES, *_LEFT_OUT_OF_REMOVES}

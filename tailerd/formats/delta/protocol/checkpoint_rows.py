@@ -33,7 +33,7 @@ _ATTRIBUTES = {
 }
 
 
-def adds_of_rows(rows: Sequence[FileRow], form: CheckpointForm) -> pa.StructArray:
+def build_adds(rows: Sequence[FileRow], form: CheckpointForm) -> pa.StructArray:
     """Return `add` actions of commits as the column `add`."""
     texts = [row.stats for row in rows]
     columns = {name: _column(rows, name, kind) for name, kind in ADD_TYPES.items()}
@@ -51,7 +51,7 @@ def adds_of_rows(rows: Sequence[FileRow], form: CheckpointForm) -> pa.StructArra
     return _struct(columns, form.add_type)
 
 
-def removes_of_rows(rows: Sequence[FileRow], form: CheckpointForm) -> pa.StructArray:
+def build_removes(rows: Sequence[FileRow], form: CheckpointForm) -> pa.StructArray:
     """Return `remove` actions of commits as the column `remove`."""
     columns = {name: _column(rows, name, kind) for name, kind in REMOVE_TYPES.items()}
     columns["dataChange"] = _no_change(len(rows))
@@ -127,9 +127,9 @@ def conformed_adds(add: pa.StructArray, form: CheckpointForm) -> pa.StructArray:
     }
     columns["dataChange"] = _no_change(len(add))
     if form.has_json_stats:
-        columns[STATS] = _texts_of(add, form.known_stats)
+        columns[STATS] = _build_texts(add, form.known_stats)
     if form.stats_type is not None:
-        columns[STATS_PARSED] = _parsed_of(add, form.stats_type)
+        columns[STATS_PARSED] = _build_parsed(add, form.stats_type)
     if form.partition_types is not None:
         columns[PARTITIONS_PARSED] = parsed_partitions(
             columns["partitionValues"], form.partition_types
@@ -177,7 +177,7 @@ def conform_column(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         return _as_texts(array.to_pylist())
 
 
-def _texts_of(add: pa.StructArray, known: pa.StructType) -> pa.Array:
+def _build_texts(add: pa.StructArray, known: pa.StructType) -> pa.Array:
     texts = _member(add, STATS, pa.string())
     if texts.null_count and _has(add, STATS_PARSED):
         parsed = pc.struct_field(add, STATS_PARSED)
@@ -187,7 +187,7 @@ def _texts_of(add: pa.StructArray, known: pa.StructType) -> pa.Array:
     return texts
 
 
-def _parsed_of(add: pa.StructArray, kind: pa.StructType) -> pa.Array:
+def _build_parsed(add: pa.StructArray, kind: pa.StructType) -> pa.Array:
     texts = _member(add, STATS, pa.string())
     if not _has(add, STATS_PARSED):
         return parse_statistics(texts.to_pylist(), kind)

@@ -23,8 +23,8 @@ from tailerd.formats.delta.protocol.actions import (
     Metadata,
     Protocol,
     Transaction,
-    num_records_of,
     plain_line,
+    read_num_records,
 )
 from tailerd.formats.delta.protocol.file_key import file_key
 from tailerd.formats.delta.protocol.file_tally import cardinality
@@ -421,7 +421,7 @@ class RowTally:
 
     def take_add(self, action: FileAction, path_key: int) -> None:
         """Count an `add`."""
-        rows = num_records_of(action)
+        rows = read_num_records(action)
         if rows is None or self.added is None:
             self.added = None
         else:
@@ -431,7 +431,7 @@ class RowTally:
 
     def take_remove(self, action: FileAction, path_key: int) -> None:
         """Count a `remove`."""
-        rows = num_records_of(action)
+        rows = read_num_records(action)
         if rows is None:
             self._uncounted.append(path_key)
         else:

@@ -116,7 +116,7 @@ class FileIndex:
             self._forget(commit.removed_keys)
         if commit.added_keys:
             self._forget(commit.added_keys)
-            origin = self._origin_of(commit.version)
+            origin = self._find_origin(commit.version)
             recent = self._recent
             for key, size in zip(commit.added_keys, commit.added_sizes, strict=True):
                 if (before := recent.get(key)) is not None:
@@ -131,7 +131,7 @@ class FileIndex:
         if len(self._recent) > max(FOLD_AT_LEAST, len(self._keys) // 4):
             self._fold()
 
-    def _origin_of(self, version: int) -> int:
+    def _find_origin(self, version: int) -> int:
         return VERSION_FLAG | (version - self.base_version)
 
     def _forget(self, keys: Iterable[int]) -> None:
@@ -170,7 +170,7 @@ class FileIndex:
         if len(self._keys):
             self._forget_base(gone)
         live = self._is_live
-        origin = np.full(len(added), self._origin_of(commit.version), np.uint32)
+        origin = np.full(len(added), self._find_origin(commit.version), np.uint32)
         self._set_arrays(
             np.concatenate([self._keys[live], added]),
             np.concatenate([self._sizes[live], np.array(commit.added_sizes, np.int64)]),
@@ -244,7 +244,7 @@ class FileIndex:
             live |= (self._keys[at] == keys) & self._is_live[at]
         return live
 
-    def version_of_repeated(self) -> int | None:
+    def find_repeated_add(self) -> int | None:
         """Return the version of a commit that added a live file more than once; else None."""
         versions = [
             version

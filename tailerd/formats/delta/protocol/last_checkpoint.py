@@ -37,7 +37,7 @@ def parse_last_checkpoint(body: bytes) -> LastCheckpoint | None:
         size = int(fields["size"]) if fields.get("size") is not None else None
         parts = int(fields["parts"]) if fields.get("parts") is not None else None
         checksum = fields.get("checksum")
-        is_whole = checksum is None or checksum == checksum_of(fields)
+        is_whole = checksum is None or checksum == compute_checksum(fields)
     except (ValueError, KeyError, TypeError, RecursionError, ArithmeticError):
         return None
     if version < 0 or not is_whole:
@@ -68,7 +68,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def checksum_of(fields: dict[str, Any]) -> str:
+def compute_checksum(fields: dict[str, Any]) -> str:
     """Return the MD5 of the canonical form without the top-level `checksum`."""
     rest = {key: value for key, value in fields.items() if key != "checksum"}
     return hashlib.md5(canonical_form(rest).encode(), usedforsecurity=False).hexdigest()
@@ -106,4 +106,4 @@ def _text(value: str) -> str:
 
 def last_checkpoint_body(**fields: int) -> bytes:
     """Return the hint with these fields and its checksum."""
-    return json.dumps({**fields, "checksum": checksum_of(dict(fields))}).encode()
+    return json.dumps({**fields, "checksum": compute_checksum(dict(fields))}).encode()

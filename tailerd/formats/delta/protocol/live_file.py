@@ -14,8 +14,8 @@ from tailerd.formats.delta.protocol.actions import (
     DeletionVectorDescriptor,
     FileAction,
     Line,
-    num_records_of,
-    partition_values_of,
+    decode_partition_values,
+    read_num_records,
 )
 from tailerd.formats.delta.protocol.file_key import KeyArray, file_key
 
@@ -45,15 +45,15 @@ class LiveFile:
         return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
 
     @classmethod
-    def of(cls, key: int, action: FileAction) -> LiveFile:
+    def from_action(cls, key: int, action: FileAction) -> LiveFile:
         """Return the file an `add` action describes."""
         return cls(
             key=key,
             path=action.path,
             size_bytes=action.size or 0,
-            partition_values=partition_values_of(action),
+            partition_values=decode_partition_values(action),
             modification_time_ms=action.modification_time,
-            num_records=num_records_of(action),
+            num_records=read_num_records(action),
             deletion_vector=action.deletion_vector,
         )
 
@@ -67,4 +67,4 @@ def files_added(lines: list[Line], keys: KeyArray, root_url: str) -> Iterator[Li
         key = file_key(line.add.path, None if vector is None else vector.unique_id, root_url)
         at = int(np.searchsorted(keys, np.uint64(key)))
         if at < len(keys) and int(keys[at]) == key:
-            yield LiveFile.of(key, line.add)
+            yield LiveFile.from_action(key, line.add)

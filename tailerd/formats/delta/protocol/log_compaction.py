@@ -94,7 +94,7 @@ class _Sum:
             self.others["protocol", ""] = commit.protocol
 
 
-def is_compaction_of(body: bytes, commits: Sequence[tuple[str, bytes]], root_url: str) -> bool:
+def matches_commits(body: bytes, commits: Sequence[tuple[str, bytes]], root_url: str) -> bool:
     """Return whether a compaction is equivalent to its commits, by replaying both.
 
     Raises:

@@ -129,7 +129,7 @@ def compaction_name(start_version: int, end_version: int) -> str:
     return f"{start_version:020}.{end_version:020}.compacted.json"
 
 
-def first_name_of(version: int) -> str:
+def format_first_name(version: int) -> str:
     """Return a name that sorts before every file of `version` and after all of `version - 1`."""
     return f"{version:020}"
 

@@ -30,7 +30,7 @@ class LogListing:
     checksum_versions: frozenset[int]
 
     @classmethod
-    def of(cls, files: Iterable[LogFile]) -> LogListing:
+    def classify(cls, files: Iterable[LogFile]) -> LogListing:
         """Classify the files of a listing; drop incomplete multi-part checkpoints."""
         commits: dict[int, LogFile] = {}
         single: dict[int, list[tuple[LogFile, ...]]] = defaultdict(list)

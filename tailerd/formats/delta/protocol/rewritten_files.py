@@ -82,7 +82,7 @@ def rewritten_files(task: ChangeTask) -> RewrittenFiles:
     return task.payload
 
 
-def schema_of(task: ChangeTask) -> TableSchema:
+def select_schema(task: ChangeTask) -> TableSchema:
     """Return the schema of the rows of a task of either kind."""
     if isinstance(task.payload, RewrittenFiles):
         return task.payload.schema
@@ -103,7 +103,7 @@ def with_files(task: ChangeTask, change: Callable[[DataFile], DataFile]) -> Chan
     return replace(task, payload=replace(payload, removed=removed, added=added))
 
 
-def files_of(task: ChangeTask) -> Iterator[DataFile]:
+def list_files(task: ChangeTask) -> Iterator[DataFile]:
     """Yield the files of a task of either kind, in the order in which they are read first."""
     match task.payload:
         case RewrittenFiles(removed=removed, added=added, groups=groups):
@@ -206,7 +206,7 @@ def file_bounds(
         except OverflowError:
             # Python's years end at 9999, Delta's do not.
             return None
-    columns = bounds_of(stats, file.schema) if with_statistics else {}
+    columns = parse_bounds(stats, file.schema) if with_statistics else {}
     return FileBounds(partition=tuple(partition), columns=columns)
 
 
@@ -305,7 +305,7 @@ _TEXT = msgspec.json.Decoder(str | None)
 _BOUNDS = msgspec.json.Decoder(_Bounds)
 
 
-def bounds_of(stats: str | bytes | None, schema: TableSchema) -> dict[str, ColumnBounds]:
+def parse_bounds(stats: str | bytes | None, schema: TableSchema) -> dict[str, ColumnBounds]:
     """Return the bounds of a file's columns by physical name; empty if they are not known.
 
     Only for types that JSON represents exactly and whose order is certain: integers, texts, dates

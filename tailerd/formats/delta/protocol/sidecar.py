@@ -93,7 +93,7 @@ class SidecarPlan:
     rewritten: tuple[StoredPart, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[StoredPart], *, max_small: int = MAX_SMALL) -> SidecarPlan:
+    def decide(cls, parts: Sequence[StoredPart], *, max_small: int = MAX_SMALL) -> SidecarPlan:
         """Decide: untouched sidecars are reused, unless there are too many small ones."""
         untouched = [part for part in parts if part.is_untouched]
         small = [part for part in untouched if part.rows < SMALL_FILES]

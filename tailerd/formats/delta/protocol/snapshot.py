@@ -181,7 +181,7 @@ class Snapshot:
     _owner: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(
+    def from_replay(
         cls,
         version: int,
         *,
@@ -228,7 +228,7 @@ class Snapshot:
         Raises:
             CorruptLogError: A path is live with two deletion vectors, or one commit added it twice.
         """
-        version = self.files.version_of_repeated()
+        version = self.files.find_repeated_add()
         if version is not None:
             raise named_twice(commit_name(version))
         if self.files.has_path_twice():

@@ -68,7 +68,7 @@ class TableGrowth(CommitStatistics):
         """Identity of the table at that version."""
         return self._cache.snapshot.state.metadata.id
 
-    def is_of(self, table_id: str) -> bool:
+    def has_identity(self, table_id: str) -> bool:
         """Return whether the table has this identity, or had it when it was opened or since."""
         return table_id == self.table_id or table_id in self._table_ids
 
@@ -79,7 +79,7 @@ class TableGrowth(CommitStatistics):
             CorruptLogError: The schema is invalid.
             UnsupportedFeatureError: It is nested too deeply.
         """
-        return _columns_of(self._cache.snapshot.state.metadata.schema_text)
+        return _list_columns(self._cache.snapshot.state.metadata.schema_text)
 
     @property
     def version(self) -> int:
@@ -101,7 +101,7 @@ class TableGrowth(CommitStatistics):
             TableError: The table cannot be read.
             StorageError: The log cannot be read.
         """
-        snapshot = await self._snapshot_before(_commit_of(first), _commit_of(next_up))
+        snapshot = await self._snapshot_before(_next_commit(first), _next_commit(next_up))
         self._table_ids = {snapshot.state.metadata.id}
         self._first_version = snapshot.version + 1
         rows = await count_rows(self._reader, snapshot)
@@ -120,7 +120,7 @@ class TableGrowth(CommitStatistics):
 
     def reaches(self, next_up: Offset) -> bool:
         """Return whether advancing to an offset is cheaper than opening the table again there."""
-        next_version = _commit_of(next_up)
+        next_version = _next_commit(next_up)
         return next_version is None or next_version <= self.version + 1 + COMMITS_AT_ONCE
 
     async def advance(self, now: float) -> bool:
@@ -151,7 +151,7 @@ class TableGrowth(CommitStatistics):
 
         What is before the offset is dropped; without an offset everything is.
         """
-        next_version = _commit_of(next_up)
+        next_version = _next_commit(next_up)
         if next_version is None:
             next_version = self.version + 1
         while self._commits and self._commits[0][0] < next_version:
@@ -189,8 +189,8 @@ class TableGrowth(CommitStatistics):
         commit = found.commit
         self._log.advance(found.file)
         self._table_ids.add(self.table_id)
-        self._new_commits.append(_facts_of(found))
-        self._commits.append((commit.version, *_work_of(commit)))
+        self._new_commits.append(_make_facts(found))
+        self._commits.append((commit.version, *_measure_work(commit)))
         # A file that is added again or removed twice would make the row counts wrong.
         is_plain = (
             self._cache.snapshot.files.num_files
@@ -203,7 +203,7 @@ class TableGrowth(CommitStatistics):
             self._stored_rows = rows + added - removed
 
 
-def _work_of(commit: Commit) -> tuple[int, int]:
+def _measure_work(commit: Commit) -> tuple[int, int]:
     """Return the number and bytes of the files with the row changes of a commit."""
     if commit.change_files.files:
         return commit.change_files.files, commit.change_files.size_bytes
@@ -211,7 +211,7 @@ def _work_of(commit: Commit) -> tuple[int, int]:
     return added.files + removed.files, added.size_bytes + removed.size_bytes
 
 
-def _facts_of(found: CommitBody) -> CommitFacts:
+def _make_facts(found: CommitBody) -> CommitFacts:
     commit, info = found.commit, found.commit.info
     in_commit_ms = None if info is None else info.in_commit_timestamp
     return CommitFacts(
@@ -224,15 +224,15 @@ def _facts_of(found: CommitBody) -> CommitFacts:
         bytes_removed=commit.removed.size_bytes,
         rows_added=commit.rows_added,
         rows_removed=commit.rows_removed,
-        columns=None if commit.metadata is None else _columns_of(commit.metadata.schema_text),
+        columns=None if commit.metadata is None else _list_columns(commit.metadata.schema_text),
     )
 
 
-def _columns_of(schema_text: str) -> Columns:
+def _list_columns(schema_text: str) -> Columns:
     return column_texts(parse_schema(schema_text))
 
 
-def _commit_of(offset: Offset | None) -> int | None:
+def _next_commit(offset: Offset | None) -> int | None:
     return None if offset is None else first_commit(offset)
 
 

@@ -30,7 +30,7 @@ class Scheme(enum.Enum):
     ASCENDING = 1
     DESCENDING = 2
 
-    def name_of(self, version: int) -> str:
+    def format_name(self, version: int) -> str:
         """Return the name of a version's manifest."""
         if self is Scheme.DESCENDING:
             return f"{_LARGEST - version:0{_DIGITS}}{SUFFIX}"
@@ -49,7 +49,7 @@ def staged_version(name: str) -> Version | None:
     return None if found is None else found[0]
 
 
-def scheme_of(names: Iterable[str]) -> Scheme | None:
+def detect_scheme(names: Iterable[str]) -> Scheme | None:
     """Return the naming scheme of manifests; None if there is none.
 
     Raises:

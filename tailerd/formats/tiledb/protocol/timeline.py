@@ -50,7 +50,7 @@ class Timeline:
     versions: tuple[int, ...]
 
     @classmethod
-    def of(cls, commits: Commits, timed: Collection[str], now_ms: int) -> Timeline:
+    def from_commits(cls, commits: Commits, timed: Collection[str], now_ms: int) -> Timeline:
         """Return the timeline of commits.
 
         Args:

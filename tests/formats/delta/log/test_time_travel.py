@@ -18,7 +18,7 @@ SINCE_TIME = "delta.inCommitTimestampEnablementTimestamp"
 
 
 async def axis_of(table: TableBuilder) -> TimeAxis:
-    return await TimeAxis.of(LogReader(LocalStore(), str(table.folder)))
+    return await TimeAxis.read(LogReader(LocalStore(), str(table.folder)))
 
 
 def with_times(folder: Path, *times: int) -> TableBuilder:

@@ -10,9 +10,9 @@ from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.protocol.actions import (
     DeletionVectorDescriptor,
     FileAction,
+    decode_partition_values,
     num_records_in,
-    num_records_of,
-    partition_values_of,
+    read_num_records,
 )
 
 
@@ -34,13 +34,13 @@ def action(body: str) -> FileAction:
     ],
 )
 def test_partition_values_come_as_they_stand_there(text: str, values: tuple[Any, ...]) -> None:
-    assert partition_values_of(action(text)) == values
+    assert decode_partition_values(action(text)) == values
 
 
 @pytest.mark.parametrize("values", ["5", "[]", '"x"', '{"p":[5]}', '{"p":{"q":"r"}}'])
 def test_partition_values_that_are_no_texts_are_a_clear_error(values: str) -> None:
     with pytest.raises(CorruptLogError, match=r"partition values of 'a\.parquet'"):
-        partition_values_of(action(f'{{"path":"a.parquet","partitionValues":{values}}}'))
+        decode_partition_values(action(f'{{"path":"a.parquet","partitionValues":{values}}}'))
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def test_partition_values_that_are_no_texts_are_a_clear_error(values: str) -> No
 )
 def test_unreadable_statistics_are_as_good_as_absent(stats: str | None, count: int | None) -> None:
     assert num_records_in(stats) == count
-    assert num_records_of(action(json.dumps({"path": "a", "stats": stats}))) == count
+    assert read_num_records(action(json.dumps({"path": "a", "stats": stats}))) == count
 
 
 @pytest.mark.parametrize("stats", ["5", "{}", "[]", "true"])
 def test_statistics_that_are_no_text_are_absent(stats: str) -> None:
-    assert num_records_of(action(f'{{"path":"a","stats":{stats}}}')) is None
+    assert read_num_records(action(f'{{"path":"a","stats":{stats}}}')) is None
 
 
 def test_statistics_of_broken_text_are_absent() -> None:
     body = b'{"path":"a","stats":"\xff"}'
-    assert num_records_of(msgspec.json.decode(body, type=FileAction)) is None
+    assert read_num_records(msgspec.json.decode(body, type=FileAction)) is None
 
 
 @pytest.mark.parametrize(("offset", "text"), [(None, "uab"), (0, "uab@0"), (4, "uab@4")])

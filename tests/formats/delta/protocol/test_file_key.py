@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tailerd.formats.delta.protocol.checkpoint import (
     NAMES_AT_ONCE,
     FileVector,
+    list_vectors,
     logical_keys,
-    vectors_of,
 )
 from tailerd.formats.delta.protocol.file_key import file_key, hash_names, normal_path
 
@@ -101,7 +101,7 @@ def test_checkpoints_give_the_keys_that_commits_give(
         file_key(name, None if text is None else f"u{text}", ROOT)
         for name, (_, _, text) in zip(names, files, strict=True)
     ]
-    assert logical_keys(texts, vectors_of(entries), ROOT).tolist() == keys
+    assert logical_keys(texts, list_vectors(entries), ROOT).tolist() == keys
 
 
 @given(paths)

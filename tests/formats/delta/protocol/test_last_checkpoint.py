@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailerd.formats.delta.protocol.last_checkpoint import (
     LastCheckpoint,
     canonical_form,
-    checksum_of,
+    compute_checksum,
     parse_last_checkpoint,
 )
 from tests.tables.checkpoints import hint_checksum
@@ -34,7 +34,7 @@ def test_the_protocols_example_has_its_canonical_form_and_checksum() -> None:
         '"k1"+"k3"+2+"k4"="v4","k1"+"k3"+2+"k5"+0="v5","k1"+"k3"+2+"k5"+1="v6",'
         '"k1"+"k3"+2+"k5"+2="v7"'
     )
-    assert checksum_of(EXAMPLE) == "6a92d155a59bf2eecbd4b4ec7fd1f875"
+    assert compute_checksum(EXAMPLE) == "6a92d155a59bf2eecbd4b4ec7fd1f875"
 
 
 @pytest.mark.parametrize(

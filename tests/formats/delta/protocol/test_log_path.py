@@ -7,7 +7,7 @@ from tailerd.formats.delta.protocol.log_path import (
     LogFileKind,
     checksum_name,
     commit_name,
-    first_name_of,
+    format_first_name,
     parse_log_path,
 )
 
@@ -86,5 +86,5 @@ def test_names_are_made_as_they_are_read_and_sort_by_version(version: int) -> No
     assert parsed(commit_name(version)).version == version
     assert parsed(checksum_name(version)).kind is LogFileKind.CHECKSUM
     names = [commit_name(version), checksum_name(version), f"{version:020}.checkpoint.parquet"]
-    assert all(first_name_of(version) < name for name in names)
-    assert all(name < first_name_of(version + 1) for name in names)
+    assert all(format_first_name(version) < name for name in names)
+    assert all(name < format_first_name(version + 1) for name in names)

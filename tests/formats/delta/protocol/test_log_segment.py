@@ -31,7 +31,7 @@ def listing(*names: str, empty: tuple[str, ...] = ()) -> LogListing:
         file = parse_log_path(name, 0 if name in empty else 10)
         assert file is not None, name
         files.append(file)
-    return LogListing.of(files)
+    return LogListing.classify(files)
 
 
 def commits(*versions: int) -> list[str]:

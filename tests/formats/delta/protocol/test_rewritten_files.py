@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailerd.formats.delta.protocol.data_file import DataFile, TableSchema
-from tailerd.formats.delta.protocol.rewritten_files import bounds_of, can_compare, file_bounds
+from tailerd.formats.delta.protocol.rewritten_files import can_compare, file_bounds, parse_bounds
 from tailerd.rows.groups import ColumnBounds
 from tests.tables.delta_schema import Field, array, field, struct
 
@@ -43,18 +43,18 @@ def test_bounds_hold_every_value_or_are_not_known(
     kind: str, given: tuple[Any, Any], expected: tuple[Any, Any]
 ) -> None:
     lower, upper = expected
-    found = bounds_of(stats(*given), schema(field("c", kind)))
+    found = parse_bounds(stats(*given), schema(field("c", kind)))
     assert found == {"c": ColumnBounds(lower=lower, upper=upper, null_count=0)}
 
 
 @pytest.mark.parametrize("kind", ["double", "decimal(5,2)", "boolean", struct(field("x", "long"))])
 def test_columns_without_a_certain_order_have_no_bounds(kind: Any) -> None:
-    assert bounds_of(stats(1, 2), schema(field("c", kind))) == {}
+    assert parse_bounds(stats(1, 2), schema(field("c", kind))) == {}
 
 
 @pytest.mark.parametrize("text", [None, "", "null", '"x"', "{}", '"{\\"minValues\\":1}"'])
 def test_unreadable_statistics_are_as_good_as_none(text: str | None) -> None:
-    found = bounds_of(text, schema(field("c", "long")))
+    found = parse_bounds(text, schema(field("c", "long")))
     assert all(each == ColumnBounds() for each in found.values())
 
 

@@ -42,7 +42,7 @@ def snapshot(*actions: Action, with_files: bool = True) -> Snapshot:
     commit = commit_of(*actions, version=0)
     files = FileIndex()
     files.apply(commit)
-    return Snapshot.of(
+    return Snapshot.from_replay(
         0,
         state=state(),
         transactions={},

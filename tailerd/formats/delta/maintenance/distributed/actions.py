@@ -22,10 +22,10 @@ from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.maintenance.distributed.request import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_form import CheckpointForm
 from tailerd.formats.delta.protocol.checkpoint_rows import (
-    adds_of_rows,
+    build_adds,
+    build_removes,
     conformed_adds,
     conformed_removes,
-    removes_of_rows,
 )
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.full_actions import FileRow, FullLine
@@ -51,7 +51,7 @@ class OrderedActions:
     positions: Positions
 
     def batch(self) -> pa.RecordBatch:
-        """Return the actions as rows of `schema_of`."""
+        """Return the actions as rows of `make_schema`."""
         order = 2 * self.version + int(self.is_add)
         columns = [
             pa.array(self.keys),
@@ -62,20 +62,20 @@ class OrderedActions:
         return pa.RecordBatch.from_arrays(columns, names=["key", "order", "place", "body"])
 
 
-def schema_of(form: CheckpointForm, *, is_add: bool) -> pa.Schema:
+def make_schema(form: CheckpointForm, *, is_add: bool) -> pa.Schema:
     """Return the columns of actions exchanged between tasks."""
     body = form.add_type if is_add else form.remove_type
     return pa.schema({"key": pa.uint64(), "order": pa.int64(), "place": pa.int64(), "body": body})
 
 
-def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
+def read_lines(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
     """Yield a JSON file's lines, a slice at a time; blocking.
 
     Raises:
         CorruptLogError: A line does not have the shape of its action.
         FileMissingError: The file is missing.
     """
-    lines = CommitLines(log).of(file)
+    lines = CommitLines(log).read(file)
 
     async def following() -> list[FullLine] | None:
         return await anext(lines, None)
@@ -85,14 +85,14 @@ def lines_of(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:
             yield found
 
 
-def actions_of(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
+def read_actions(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
     """Yield the file actions of a split, about `BATCH_ROWS` at a time.
 
     Raises:
         CorruptLogError, FileMissingError: The log is damaged, or changes meanwhile.
     """
     if not split.is_json:
-        yield from _of_parquet(log, split, form)
+        yield from _read_parquet(log, split, form)
         return
     for file in split.files:
         yield from _from_json(log, file, form)
@@ -102,7 +102,7 @@ def _from_json(log: LogFolder, file: LogFile, form: CheckpointForm) -> Iterator[
     position = 0
     adds: list[tuple[int, FileRow]] = []
     removes: list[tuple[int, FileRow]] = []
-    for lines in lines_of(log, file):
+    for lines in read_lines(log, file):
         for line in lines:
             if line.add is not None:
                 adds.append((position, line.add))
@@ -126,21 +126,23 @@ def _from_rows(
         if not found:
             continue
         rows = [row for _, row in found]
-        body = adds_of_rows(rows, form) if is_add else removes_of_rows(rows, form)
+        body = build_adds(rows, form) if is_add else build_removes(rows, form)
         keys = np.fromiter((row.key(log.url) for row in rows), np.uint64, len(rows))
         positions = np.fromiter((position for position, _ in found), np.int64, len(rows))
         yield OrderedActions(is_add, version, body, keys, positions)
 
 
-def _of_parquet(log: LogFolder, split: LogSplit, form: CheckpointForm) -> Iterator[OrderedActions]:
+def _read_parquet(
+    log: LogFolder, split: LogSplit, form: CheckpointForm
+) -> Iterator[OrderedActions]:
     [file] = split.files
-    with CheckpointFile.of(log, file) as rows:
+    with CheckpointFile.open(log, file) as rows:
         groups = list(range(rows.num_groups)) if split.groups is None else list(split.groups)
         for kind in ("add", "remove"):
             if rows.column_type(kind) is None:
                 continue
             first = split.first_row
-            for batch in rows.rows_of_groups(groups, (kind,), BATCH_ROWS):
+            for batch in rows.read_groups(groups, (kind,), BATCH_ROWS):
                 positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
                 first += batch.num_rows
                 column, chosen = present(batch.column(kind), positions)

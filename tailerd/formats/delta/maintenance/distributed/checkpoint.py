@@ -19,9 +19,9 @@ from tailerd.clock import Clock, SystemClock
 from tailerd.errors import LogChangedError, TailerdError
 from tailerd.formats.delta.log.checkpoint_basis import (
     CheckpointBasis,
-    basis_of,
     check_has_sidecars,
     check_readable_checkpoint,
+    choose_basis,
 )
 from tailerd.formats.delta.log.checkpoint_entries import expired_removes, remove_keys
 from tailerd.formats.delta.log.log_folder import LogFolder
@@ -35,10 +35,10 @@ from tailerd.formats.delta.log.v2_manifest import (
     withdraw_sidecars,
     write_manifest,
 )
-from tailerd.formats.delta.maintenance.distributed.actions import lines_of, present
+from tailerd.formats.delta.maintenance.distributed.actions import present, read_lines
 from tailerd.formats.delta.maintenance.distributed.ranges import (
     WrittenSidecar,
-    pieces_of,
+    read_pieces,
     write_range,
 )
 from tailerd.formats.delta.maintenance.distributed.request import (
@@ -104,7 +104,7 @@ class DistributedCheckpoints:
             StorageError: A file cannot be written; nothing visible to readers is left.
             EngineError: The engine failed.
         """
-        basis = await basis_of(self._log, snapshot, self._clock.now_ms())
+        basis = await choose_basis(self._log, snapshot, self._clock.now_ms())
         if basis.existing:
             check_readable_checkpoint(self._log, basis.existing)
             return CheckpointResult(version=snapshot.version, outcome="already_there")
@@ -147,9 +147,9 @@ class DistributedCheckpoints:
         )
         # Unknown fields of reused sidecars need no column in new ones.
         extras = merged_extras(found)
-        plan.form = CheckpointForm.of(plan.snapshot.state, extras.adds, extras.removes)
+        plan.form = CheckpointForm.from_state(plan.snapshot.state, extras.adds, extras.removes)
         plan.actions = sum(each.actions for each in found)
-        plan.splits = [split for each in found for split in _splits_of(each)]
+        plan.splits = [split for each in found for split in _make_splits(each)]
 
     async def _checkpoint_files(self, snapshot: Snapshot) -> tuple[list[LogFile], list[LogFile]]:
         """Return the files of the previous checkpoint, and its sidecars."""
@@ -167,7 +167,7 @@ class DistributedCheckpoints:
         """Decide which sidecars are reused; return the others."""
         look = partial(_stored_part, self._log, plan.basis.removed_after_ms)
         parts = await self._executor.map_with(changed, sidecars, look)
-        chosen = SidecarPlan.of(parts)
+        chosen = SidecarPlan.decide(parts)
         plan.reused = chosen.reused
         return [part.file for part in chosen.rewritten]
 
@@ -180,7 +180,7 @@ class DistributedCheckpoints:
         cutoff, ranges = plan.basis.removed_after_ms, max(1, -(-plan.actions // SIDECAR_FILES))
         return await self._executor.map_by_range(
             plan.splits,
-            partial(pieces_of, log, form=form, ranges=ranges),
+            partial(read_pieces, log, form=form, ranges=ranges),
             ranges,
             partial(write_range, log, form=form, version=version, cutoff_ms=cutoff),
         )
@@ -215,7 +215,7 @@ class DistributedCheckpoints:
         contents = ManifestContents(
             version=version,
             published=plan.basis.published,
-            others=plan.others.of_checkpoint(plan.basis.transactions_after_ms),
+            others=plan.others.select_for_checkpoint(plan.basis.transactions_after_ms),
             reused=reused,
             new=[each.file for each in written],
         )
@@ -241,10 +241,10 @@ class DistributedCheckpoints:
         )
 
 
-def _splits_of(found: ScannedSplit) -> list[LogSplit]:
+def _make_splits(found: ScannedSplit) -> list[LogSplit]:
     if found.split.is_json:
         return [found.split]
-    return part_splits(found.split.files[0], found.rows_of_groups)
+    return part_splits(found.split.files[0], found.group_rows)
 
 
 def _stored_part(
@@ -265,7 +265,7 @@ class ScannedSplit:
         extra_adds, extra_removes: Types of unknown fields of file actions.
         keys: Of all file actions of commits; empty if not requested.
         actions: Maximum number of file actions.
-        rows_of_groups: Rows of each row group of a Parquet file.
+        group_rows: Rows of each row group of a Parquet file.
     """
 
     split: LogSplit
@@ -274,7 +274,7 @@ class ScannedSplit:
     extra_removes: dict[str, pa.DataType] = field(default_factory=dict)
     keys: KeyArray = field(default_factory=lambda: np.empty(0, np.uint64))
     actions: int = 0
-    rows_of_groups: tuple[int, ...] = ()
+    group_rows: tuple[int, ...] = ()
 
 
 def assessment(log: LogFolder, split: LogSplit, *, with_keys: bool) -> ScannedSplit:
@@ -293,7 +293,7 @@ def _scan_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> ScannedSp
     keys: list[int] = []
     actions = 0
     for file in split.files:
-        for lines in lines_of(log, file):
+        for lines in read_lines(log, file):
             for line in lines:
                 for kind, row in (("add", line.add), ("remove", line.remove)):
                     if row is not None:
@@ -316,7 +316,7 @@ def _scan_json(log: LogFolder, split: LogSplit, *, with_keys: bool) -> ScannedSp
 def _scan_parquet(log: LogFolder, split: LogSplit) -> ScannedSplit:
     [file] = split.files
     extras, others = ExtraColumns(), list[StateAction]()
-    with CheckpointFile.of(log, file) as rows:
+    with CheckpointFile.open(log, file) as rows:
         for kind in ("add", "remove"):
             if (column := rows.column_type(kind)) is not None:
                 extras.take_column(kind, column)
@@ -332,7 +332,7 @@ def _scan_parquet(log: LogFolder, split: LogSplit) -> ScannedSplit:
         extra_adds=extras.adds,
         extra_removes=extras.removes,
         actions=sum(counts),
-        rows_of_groups=counts,
+        group_rows=counts,
     )
 
 
@@ -358,8 +358,8 @@ def stored_part(
     Raises:
         CorruptLogError, FileMissingError: The sidecar is damaged or missing.
     """
-    with CheckpointFile.of(log, file) as rows:
-        adds, removes = rows.count_of("add.path"), rows.count_of("remove.path")
+    with CheckpointFile.open(log, file) as rows:
+        adds, removes = rows.count_values("add.path"), rows.count_values("remove.path")
         touched_adds = sum(
             _count_touched(log, column, changed) for column in _select_keys(rows, "add")
         )

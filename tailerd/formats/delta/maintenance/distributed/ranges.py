@@ -18,8 +18,8 @@ from tailerd.formats.delta.log.log_folder import LogFolder
 from tailerd.formats.delta.maintenance.distributed.actions import (
     BATCH_ROWS,
     OrderedActions,
-    actions_of,
-    schema_of,
+    make_schema,
+    read_actions,
 )
 from tailerd.formats.delta.maintenance.distributed.request import LogSplit
 from tailerd.formats.delta.protocol.checkpoint_columns import CheckpointColumns
@@ -29,7 +29,7 @@ from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, Log
 from tailerd.formats.delta.protocol.sidecar import SIDECAR_FILES
 
 Piece = tuple[bool, bytes]
-"""Whether the actions are `add` actions, and an Arrow batch of `schema_of` without its schema."""
+"""Whether the actions are `add` actions, and an Arrow batch of `make_schema` without its schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class WrittenSidecar:
     removes: int
 
 
-def pieces_of(
+def read_pieces(
     log: LogFolder, split: LogSplit, form: CheckpointForm, ranges: int
 ) -> Iterator[tuple[int, Piece]]:
     """Yield the file actions of a split in pieces, each with the number of its key range.
@@ -49,11 +49,11 @@ def pieces_of(
     Args:
         ranges: Number of key ranges of equal width.
     """
-    for actions in actions_of(log, split, form):
+    for actions in read_actions(log, split, form):
         yield from _cut(actions, ranges)
 
 
-def range_of(keys: KeyArray, ranges: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def number_ranges(keys: KeyArray, ranges: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Return the number of each key's range, from 0."""
     return ((keys >> np.uint64(32)) * np.uint64(ranges)) >> np.uint64(32)
 
@@ -63,7 +63,7 @@ def _cut(actions: OrderedActions, ranges: int) -> Iterator[tuple[int, Piece]]:
     if ranges == 1:
         yield 0, (actions.is_add, batch.serialize().to_pybytes())
         return
-    where = range_of(actions.keys, ranges)
+    where = number_ranges(actions.keys, ranges)
     order = np.argsort(where, kind="stable")
     where = where[order]
     sorted_batch = batch.take(pa.array(order))
@@ -95,7 +95,7 @@ def _valid_actions(
     pieces: Iterable[Piece], form: CheckpointForm, cutoff_ms: int
 ) -> tuple[FileActions, FileActions]:
     """Return the valid adds and removes: the last action of each key, unless it has expired."""
-    schemas = {is_add: schema_of(form, is_add=is_add) for is_add in (True, False)}
+    schemas = {is_add: make_schema(form, is_add=is_add) for is_add in (True, False)}
     batches: dict[bool, list[pa.RecordBatch]] = {True: [], False: []}
     for is_add, body in pieces:
         batches[is_add].append(pa.ipc.read_record_batch(pa.py_buffer(body), schemas[is_add]))

@@ -49,7 +49,7 @@ class CheckpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(text, type=cls)
 
     @classmethod
-    def of(cls, result: CheckpointResult) -> CheckpointAnswer:
+    def from_result(cls, result: CheckpointResult) -> CheckpointAnswer:
         """Return the answer of a checkpoint that was written."""
         return cls(
             version=result.version,
@@ -115,12 +115,12 @@ def commit_splits(files: Iterable[LogFile]) -> list[LogSplit]:
     return splits
 
 
-def part_splits(file: LogFile, rows_of_groups: Sequence[int]) -> list[LogSplit]:
+def part_splits(file: LogFile, group_rows: Sequence[int]) -> list[LogSplit]:
     """Assign the row groups of a Parquet file to splits."""
     splits: list[LogSplit] = []
     held: list[int] = []
     first_row = held_rows = 0
-    for group, rows in enumerate(rows_of_groups):
+    for group, rows in enumerate(group_rows):
         if held and held_rows + rows > PART_ROWS:
             splits.append(LogSplit(files=(file,), groups=tuple(held), first_row=first_row))
             first_row, held, held_rows = first_row + held_rows, [], 0
