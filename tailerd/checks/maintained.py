@@ -17,7 +17,7 @@ from tailerd.formats.maintenance import (
     RetentionFloor,
     TableMaintenance,
 )
-from tailerd.maintenance.needs import Reader, floor_of
+from tailerd.maintenance.needs import Reader, find_floor
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
 from tailerd.maintenance.settings import policies_of
 from tailerd.storage.folder_identity import FolderIdentity
@@ -102,4 +102,4 @@ async def find_retention_floor(config: Config, name: str, table_id: str) -> Rete
                 name=other, folder=location, version=offset.version, table_id=offset.table_id
             )
         )
-    return await asyncio.to_thread(floor_of, readers, folder, table_id)
+    return await asyncio.to_thread(find_floor, readers, folder, table_id)

@@ -30,7 +30,7 @@ class Reader:
     table_id: str = ""
 
 
-def floor_of(readers: Iterable[Reader], folder: str, table_id: str) -> RetentionFloor:
+def find_floor(readers: Iterable[Reader], folder: str, table_id: str) -> RetentionFloor:
     """Return which versions of one log pipelines need, by whatever path they read it. Blocking.
 
     Args:
@@ -131,7 +131,7 @@ class PipelinePositions:
             )
             for name, location in folders.items()
         )
-        return floor_of(readers, folder, table_id)
+        return find_floor(readers, folder, table_id)
 
 
 def _table_id(offset: str) -> str:

@@ -247,7 +247,7 @@ class MaintenanceScheduler:
                     self._on_bug(name, error)
             if self._is_once:
                 return
-            await self._first_of(self._halt, LOOK_SECONDS)
+            await self._wait_for_event(self._halt, LOOK_SECONDS)
 
     def _on_bug(self, name: str, error: BaseException) -> None:
         """Report an unexpected error of a turn: deliveries must not end with it."""
@@ -262,11 +262,13 @@ class MaintenanceScheduler:
     async def _wait(self) -> None:
         """Wait for a wakeup, or for the next time that a policy named."""
         at = min(self._due_at.values(), default=None)
-        await self._first_of(self._wakeup, None if at is None else at - self._clock.monotonic())
+        await self._wait_for_event(
+            self._wakeup, None if at is None else at - self._clock.monotonic()
+        )
         if not self._halt.is_set():
             self._wakeup.clear()
 
-    async def _first_of(self, event: asyncio.Event, seconds: float | None) -> None:
+    async def _wait_for_event(self, event: asyncio.Event, seconds: float | None) -> None:
         """Wait for an event, but not longer than so many seconds."""
         if seconds is None:
             await event.wait()
@@ -314,7 +316,7 @@ class MaintenanceScheduler:
                 self.errors.append(maintainer.error)
             return
         # At most half of the time is used here, however many tables there are.
-        await self._first_of(self._halt, min(ended - began, LONGEST_REST_SECONDS))
+        await self._wait_for_event(self._halt, min(ended - began, LONGEST_REST_SECONDS))
 
     def _size(
         self, name: str, maintainer: TableMaintainer, jobs: TableJobs

@@ -24,7 +24,7 @@ def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> 
     """
     cleanup = config.cleanup
     return MaintenancePolicies(
-        jobs=json.dumps(_of_format(config)),
+        jobs=json.dumps(_list_format_fields(config)),
         cleanup=CleanupPolicy(
             is_enabled=cleanup.enabled,
             older_than_seconds=cleanup.older_than,
@@ -44,7 +44,7 @@ def spark_engine(config: SparkConfig | None = None) -> EngineSettings:
     return EngineSettings(master=config.master, conf=config.conf)
 
 
-def _of_format(config: MaintenanceConfig) -> dict[str, object]:
+def _list_format_fields(config: MaintenanceConfig) -> dict[str, object]:
     """Return the fields that are specific to a format and are set: other formats reject them."""
     own = config.model_fields_set - MaintenanceConfig.model_fields.keys()
     return {name: value for name, value in _plain(config).items() if name in own}

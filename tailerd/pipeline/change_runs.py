@@ -11,7 +11,7 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGro
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.formats.base import ChangeSource
-from tailerd.records.key_order import KeyPass, commits_in_key_order, rows_of_pass
+from tailerd.records.key_order import KeyPass, commits_in_key_order, select_pass
 
 RUN_BYTES = 2 * 1024 * 1024
 RUN_FILES = 16
@@ -182,7 +182,7 @@ class RunReader:
 
             half = limit.max_bytes // 2
             return commits_in_key_order(batches, versions, reread, self._key, half)
-        parts = (rows_of_pass(batch, self._key, run.key_pass) for batch in batches)
+        parts = (select_pass(batch, self._key, run.key_pass) for batch in batches)
         return (part for part in parts if part is not None)
 
     def _to_order(self, tasks: Sequence[ChangeTask]) -> frozenset[Version]:

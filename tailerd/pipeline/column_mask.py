@@ -44,7 +44,7 @@ class ColumnMask:
     _within: Mapping[str, tuple[pa.Field, Paths]]
 
     @classmethod
-    def of(cls, names: Iterable[str], schema: pa.Schema) -> ColumnMask:
+    def from_names(cls, names: Iterable[str], schema: pa.Schema) -> ColumnMask:
         """Return the mask of configured names for a schema."""
         known = {name.casefold(): name for name in names}
         whole = [column.name for column in schema if _is_hit(column.name, known)]
@@ -70,7 +70,7 @@ class ColumnMask:
         """Return whether `without` leaves anything out."""
         return bool(self._within)
 
-    def hides_part_of(self, column: str) -> bool:
+    def hides_part(self, column: str) -> bool:
         """Return whether something inside a column that is shown is left out."""
         return column in self._within
 

@@ -69,17 +69,17 @@ class NewestRows:
 
     def _take(self, table: str, batch: ChangeBatch) -> None:
         last = _last(batch, self._count)
-        mask = self._mask_of(table, batch.rows.schema)
+        mask = self._choose_mask(table, batch.rows.schema)
         kept = [text for text in shown_texts(last, mask) if len(text) <= LONGEST_ROW_BYTES]
         with self._lock:
             self._rows.setdefault(table, deque(maxlen=self._count)).extend(kept)
 
-    def _mask_of(self, table: str, schema: pa.Schema) -> ColumnMask:
+    def _choose_mask(self, table: str, schema: pa.Schema) -> ColumnMask:
         with self._lock:
             before, mask = self._masks.get(table, (None, None))
             if mask is not None and schema.equals(before):
                 return mask
-            made = ColumnMask.of(self._mask, schema)
+            made = ColumnMask.from_names(self._mask, schema)
             self._masks[table] = (schema, made)
         known = () if mask is None else mask.unknown
         if new := [name for name in made.unknown if name not in known]:

@@ -214,7 +214,7 @@ class TableExplorer:
     async def _read_rows(self, source: ChangeSource, found: OpenedCommit, skip: int) -> None:
         left, taken = skip, 0
         async for batch in _batches(source, Version(found.version)):
-            mask = ColumnMask.of(self._mask, batch.rows.schema)
+            mask = ColumnMask.from_names(self._mask, batch.rows.schema)
             found.masked = sorted({*found.masked, *mask.masked})
             begin = min(left, batch.num_rows)
             left -= begin
@@ -295,7 +295,7 @@ class TableExplorer:
         )
         if not len(rows):
             return []
-        mask = ColumnMask.of(self._mask, batch.rows.schema)
+        mask = ColumnMask.from_names(self._mask, batch.rows.schema)
         texts = shown_texts(batch.take(rows[:PAGE_ROWS]), mask)
         return [json.loads(text) for text in texts]
 
@@ -307,9 +307,9 @@ class TableExplorer:
             )
 
     def _check_column(self, schema: pa.Schema, column: str) -> None:
-        mask = ColumnMask.of(self._mask, schema)
+        mask = ColumnMask.from_names(self._mask, schema)
         # Searching a partly masked column could reveal masked values.
-        shown = [name for name in mask.shown if not mask.hides_part_of(name)]
+        shown = [name for name in mask.shown if not mask.hides_part(name)]
         if column not in shown:
             raise UsageError(
                 f"There is no column {column[:100]!r} that may be searched.",

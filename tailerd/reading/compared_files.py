@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TableError, TailerdError
-from tailerd.reading.equal_chunks import FileDifference, GroupDifference, difference_of_files
+from tailerd.reading.equal_chunks import FileDifference, GroupDifference, compare_files
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_positioned
@@ -251,7 +251,7 @@ class ComparedFiles(ComparedInputs):
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file with their positions in it."""
         # The wanted rows are already selected ones.
-        selection = None if wanted is None else RowSelection.of_set(wanted)
+        selection = None if wanted is None else RowSelection.from_set(wanted)
         yield from self._read_selected(side, number, selection, columns)
 
     def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:
@@ -263,7 +263,7 @@ class ComparedFiles(ComparedInputs):
             return None
         numbers = {Side.REMOVED: removed, Side.ADDED: added}
         one, other = (self.commit.scan(side, number) for side, number in numbers.items())
-        found = difference_of_files((one, other), self._open, self.limit.memory_bytes)
+        found = compare_files((one, other), self._open, self.limit.memory_bytes)
         if found is None:
             return None
         return unequal_rows(
@@ -413,7 +413,7 @@ def unequal_rows(
             return None
     common = np.sort(np.concatenate([np.empty(0, np.int64), *unknown]))
     removed, added = (
-        Positions.of(np.concatenate([common, np.arange(found.known_rows, rows)]))
+        Positions.from_ascending(np.concatenate([common, np.arange(found.known_rows, rows)]))
         for rows in found.rows
     )
     return removed, added

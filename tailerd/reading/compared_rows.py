@@ -242,7 +242,7 @@ class NumberedRows:
         for number, those in groupby(parts, key=lambda part: part[0]):
             found = [_positions(row_positions, rows.num_rows) for _, row_positions, rows in those]
             ascending = np.concatenate([each.to_numpy() for each in found])
-            self._positions.append((number, Positions.of(ascending)))
+            self._positions.append((number, Positions.from_ascending(ascending)))
         counts = [len(positions) for _, positions in self._positions]
         self._starts = np.cumsum([0, *counts])
 
@@ -260,7 +260,7 @@ class NumberedRows:
             wanted = positions
             if is_wanted is not None:
                 is_here = is_wanted[self._starts[position] : self._starts[position + 1]]
-                wanted = Positions.of(positions.to_numpy()[is_here])
+                wanted = Positions.from_ascending(positions.to_numpy()[is_here])
             if len(wanted):
                 for at, rows in self._files.read(self._side, number, wanted, columns):
                     yield add_positions(rows, self._side, number, at)
@@ -277,7 +277,7 @@ class NumberedRows:
         for position, (number, positions) in enumerate(self._positions):
             here = ascending[bounds[position] : bounds[position + 1]] - self._starts[position]
             if len(here):
-                wanted = Positions.of(positions.to_numpy()[here])
+                wanted = Positions.from_ascending(positions.to_numpy()[here])
                 for at, rows in self._files.read(self._side, number, wanted, columns):
                     found.append(add_positions(rows, self._side, number, at))
                     size += found[-1].nbytes
@@ -287,7 +287,7 @@ class NumberedRows:
 
 
 def _positions(positions: Rows | int, count: int) -> Positions:
-    return Positions.of(
+    return Positions.from_ascending(
         np.arange(positions, positions + count) if isinstance(positions, int) else positions
     )
 

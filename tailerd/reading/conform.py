@@ -173,7 +173,7 @@ def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
     if pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
     elif pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
-        array = _of_views(array)
+        array = _convert_views(array)
     if not pa.types.is_list(array.type):
         raise _retype_error(array, scan)
     if len(array) == 0:
@@ -185,7 +185,7 @@ def _conform_list(array: pa.Array, scan: FieldScan) -> pa.Array:
     )
 
 
-def _of_views(array: pa.Array) -> pa.ListArray:
+def _convert_views(array: pa.Array) -> pa.ListArray:
     """Return a list array from list views; PyArrow 26 leaves the last offset unset in its cast."""
     sizes = pc.if_else(array.is_valid(), array.sizes, 0)
     offsets = pa.concat_arrays(

@@ -61,7 +61,7 @@ class FileDifference:
     rows: tuple[int, int]
 
 
-def difference_of_files(
+def compare_files(
     scans: tuple[FileScan, FileScan],
     open_file: Callable[[str], BinaryIO],
     memory_bytes: int,
@@ -84,8 +84,8 @@ def difference_of_files(
     with open_file(one.url) as source, open_file(other.url) as other_source:
         try:
             files = (
-                _File.of(source, one, memory_bytes),
-                _File.of(other_source, other, memory_bytes),
+                _File.open(source, one, memory_bytes),
+                _File.open(other_source, other, memory_bytes),
             )
             return _difference(*files) if files[0].means_the_same(files[1]) else None
         except (pa.ArrowException, OSError, ValueError, TailerdError):
@@ -101,7 +101,7 @@ class _File:
     """The leaf columns of each column of the scan; empty if the file lacks the column."""
 
     @classmethod
-    def of(cls, source: BinaryIO, scan: FileScan, memory_bytes: int) -> _File:
+    def open(cls, source: BinaryIO, scan: FileScan, memory_bytes: int) -> _File:
         opened = open_parquet(source, memory_bytes, scan.url, arrow_extensions_enabled=False)
         schema = opened.file.schema_arrow
         fields = FileFields(schema, scan.table_names)

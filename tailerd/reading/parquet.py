@@ -199,7 +199,7 @@ class _Shape:
         at = {position: number for number, position in enumerate(sorted(wanted))}
         self._at = [None if position is None else at[position] for position in positions]
         self._change_at = None if change is None else at[change]
-        self.columns = _leaves_of(file_schema, wanted)
+        self.columns = _list_leaves(file_schema, wanted)
         self.leaves = [leaf for column in self.columns for leaf in column]
         self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
         self._types = [] if self._calendar is None else opened.physical_types(self.leaves)
@@ -274,7 +274,7 @@ def _smallest(schema: pa.Schema) -> int:
     return next(flat, 0)
 
 
-def _leaves_of(schema: pa.Schema, positions: Collection[int]) -> list[range]:
+def _list_leaves(schema: pa.Schema, positions: Collection[int]) -> list[range]:
     """Return the leaf columns of each given top-level column, in the order of the file.
 
     Counted, not looked up by path: names may repeat, and contain dots.
@@ -314,17 +314,17 @@ class _RowGroups:
         self._columns = shape.columns
         self._limit = limit
 
-        def batches_of(opened: OpenedParquet, source: BinaryIO) -> BoundedBatches:
+        def read_batches(opened: OpenedParquet, source: BinaryIO) -> BoundedBatches:
             name, size = f"the data file {scan.url}", shape.constant_bytes
             reopen = partial(_reopen, change_column=scan.change_column)
             return BoundedBatches(opened, reopen, source, name, limit, size)
 
-        self._batches = batches_of(opened, source)
+        self._batches = read_batches(opened, source)
         self._pieces = RowPieces(
             opened,
             source,
             shape.columns,
-            lambda piece: batches_of(_open(piece, scan, limit), piece),
+            lambda piece: read_batches(_open(piece, scan, limit), piece),
         )
 
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -23,7 +23,7 @@ from tailerd.reading.parquet_pages import (
     ColumnPages,
     check_pages,
     most_decoded_bytes,
-    pages_of_column,
+    read_pages,
 )
 from tailerd.storage.base import RemoteFile
 from tailerd.threads import release_memory
@@ -124,7 +124,7 @@ class BoundedBatches:
         chunks = [self._groups[group].chunks[leaf] for leaf in leaves]
         proven = self._proven_bytes(group, leaves)
         pages = [
-            pages_of_column(self._source, chunk) if size is None else None
+            read_pages(self._source, chunk) if size is None else None
             for chunk, size in zip(chunks, proven, strict=True)
         ]
         sizes = None
@@ -267,7 +267,7 @@ class BoundedBatches:
         total = 0.0
         for leaf, pages, per_row in coded:
             batch = next(_batches(file, 1, group, [leaf]), None)
-            words = None if batch is None else _dictionary_of(batch.column(0))
+            words = None if batch is None else _read_dictionary(batch.column(0))
             if words is None or len(words) < pages.dictionary_values:
                 total += pages.longest_value_bytes * per_row
             else:
@@ -405,7 +405,7 @@ class _RowSizes:
         return total
 
 
-def _dictionary_of(column: pa.Array) -> pa.Array | None:
+def _read_dictionary(column: pa.Array) -> pa.Array | None:
     """Return the dictionary values of the single leaf of a column."""
     while not pa.types.is_dictionary(column.type):
         if pa.types.is_struct(column.type) and column.type.num_fields == 1:

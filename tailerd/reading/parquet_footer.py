@@ -255,7 +255,7 @@ class Chunk:
     fields: Fields
 
     @classmethod
-    def of(cls, fields: Fields) -> Chunk:
+    def from_fields(cls, fields: Fields) -> Chunk:
         """Read a ColumnChunk."""
         meta: Fields = fields[_META][1]
         if _FILE_PATH in fields or _CRYPTO in fields:
@@ -282,7 +282,9 @@ class Chunk:
             meta.pop(position, None)
         return {_FILE_OFFSET: (_I64, 0), _META: (_STRUCT, meta)}
 
-    def of_pages(self, start: int, dictionary_bytes: int, size_bytes: int, values: int) -> Fields:
+    def describe_pages(
+        self, start: int, dictionary_bytes: int, size_bytes: int, values: int
+    ) -> Fields:
         """Return the description of some of the pages, after the dictionary if there is one."""
         about: Fields = self.fields[_META][1]
         meta = {position: about[position] for position in (_KIND, _ENCODINGS, _PATH, _CODEC)}
@@ -321,7 +323,7 @@ class Footer:
     groups: tuple[Group, ...]
 
     @classmethod
-    def of(cls, body: bytes) -> Footer:
+    def parse(cls, body: bytes) -> Footer:
         """Read a footer without its length and magic.
 
         Raises:
@@ -333,7 +335,7 @@ class Footer:
             groups = tuple(
                 Group(
                     group[_GROUP_ROWS][1],
-                    tuple(Chunk.of(chunk) for chunk in group[_COLUMNS][1][1]),
+                    tuple(Chunk.from_fields(chunk) for chunk in group[_COLUMNS][1][1]),
                 )
                 for group in fields[_ROW_GROUPS][1][1]
             )
@@ -359,7 +361,7 @@ def read_footer(source: BinaryIO, name: str) -> Footer:
     if tail[4:] != MAGIC or size + TAIL_BYTES > end:
         raise CorruptLogError(f"{name} is not a Parquet file, or incomplete.")
     source.seek(end - TAIL_BYTES - size)
-    return Footer.of(source.read(size))
+    return Footer.parse(source.read(size))
 
 
 def _leaves(elements: Iterator[Fields]) -> Iterator[tuple[str, object]]:

@@ -45,7 +45,7 @@ class PageHeader(NamedTuple):
     is_dictionary: bool
 
     @classmethod
-    def of(cls, data: bytes) -> Self:
+    def parse(cls, data: bytes) -> Self:
         """Read the header at the start of `data`; raises one of `UNREADABLE` if there is none."""
         found, size = read_struct(data, 0, _READERS)
         kind, decoded, stored = found[1], found[2], found[3]
@@ -82,7 +82,7 @@ def most_decoded_bytes(chunk: ColumnChunk) -> int:
     return chunk.stored_bytes * _RATIOS.get(chunk.compression, _UNKNOWN_RATIO)
 
 
-def pages_of_column(source: BinaryIO, chunk: ColumnChunk) -> ColumnPages:
+def read_pages(source: BinaryIO, chunk: ColumnChunk) -> ColumnPages:
     """Read the headers of a column's pages; blocking.
 
     For a damaged column, only the pages before the damage: decoders stop there too.
@@ -119,7 +119,7 @@ def _header_at(source: BinaryIO, at: int) -> PageHeader | None:
         source.seek(at)
         data = source.read(size)
         try:
-            return PageHeader.of(data)
+            return PageHeader.parse(data)
         except UNREADABLE:
             if len(data) < size or size >= MAX_HEADER_BYTES:
                 return None

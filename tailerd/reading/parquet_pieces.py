@@ -169,7 +169,7 @@ class RowPieces:
             chunks[number] = (
                 footer.groups[group]
                 .chunks[number]
-                .of_pages(
+                .describe_pages(
                     at, leaf.dictionary[1] - leaf.dictionary[0], len(out) - at, span[1] - span[0]
                 )
             )

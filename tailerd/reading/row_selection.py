@@ -39,12 +39,12 @@ class RowSelection:
         return found if self._is_kept else end - start - found
 
     @classmethod
-    def of(cls, positions: npt.NDArray[np.int64]) -> RowSelection:
+    def from_positions(cls, positions: npt.NDArray[np.int64]) -> RowSelection:
         """Return the selection of the rows at these positions."""
         return cls(BitMap64(positions.astype(np.uint64)), is_kept=True)
 
     @classmethod
-    def of_set(cls, positions: Positions) -> RowSelection:
+    def from_set(cls, positions: Positions) -> RowSelection:
         """Return the selection of the rows at these positions."""
         found = BitMap64()
         for part in positions.parts():

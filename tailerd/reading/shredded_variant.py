@@ -99,11 +99,11 @@ def _encode_typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
         width = kind.bit_width // 8
         whole = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[width]
         numbers = array.view(whole).fill_null(0).to_numpy(zero_copy_only=False)
-        return _of_width(type_id << 2, numbers.view(np.uint8).reshape(-1, width), array)
+        return _build_width(type_id << 2, numbers.view(np.uint8).reshape(-1, width), array)
     if pa.types.is_boolean(kind):
         headers = pc.if_else(array, _TRUE << 2, _FALSE << 2).fill_null(0)
         none = np.empty((len(array), 0), np.uint8)
-        return _of_width(headers.to_numpy(zero_copy_only=False).astype(np.uint8), none, array)
+        return _build_width(headers.to_numpy(zero_copy_only=False).astype(np.uint8), none, array)
     if pa.types.is_decimal128(kind):
         return _decimals(array)
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16:
@@ -114,7 +114,7 @@ def _encode_typed(array: pa.Array, metadata: pa.Array, depth: int) -> pa.Array:
     raise ValueError(f"typed_value is {kind}, which is not a variant's type")
 
 
-def _of_width(header: int | _Bytes, bodies: _Bytes, nulls_of: pa.Array) -> pa.Array:
+def _build_width(header: int | _Bytes, bodies: _Bytes, nulls_from: pa.Array) -> pa.Array:
     """Return variants of one size: a header byte, then their row of `bodies`."""
     count, width = bodies.shape
     rows = np.empty((count, width + 1), np.uint8)
@@ -124,7 +124,7 @@ def _of_width(header: int | _Bytes, bodies: _Bytes, nulls_of: pa.Array) -> pa.Ar
     found = pa.Array.from_buffers(
         pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)]
     )
-    return pc.if_else(nulls_of.is_valid(), found, None).cast(pa.binary())
+    return pc.if_else(nulls_from.is_valid(), found, None).cast(pa.binary())
 
 
 def _decimals(array: pa.Array) -> pa.Array:
@@ -135,7 +135,7 @@ def _decimals(array: pa.Array) -> pa.Array:
     buffer = packed.buffers()[1]
     digits = np.frombuffer(buffer, np.uint8, len(array) * 16).reshape(-1, 16)[:, :width]
     scales = np.full((len(array), 1), scale, np.uint8)
-    return _of_width(type_id << 2, np.hstack([scales, digits]), array)
+    return _build_width(type_id << 2, np.hstack([scales, digits]), array)
 
 
 def _all(count: int) -> pa.Array:
@@ -146,7 +146,7 @@ def _texts(array: pa.Array, *, is_text: bool) -> pa.Array:
     sizes = pc.binary_length(array)
     lengths = sizes.fill_null(0).to_numpy(zero_copy_only=False).astype("<u4")
     type_id = _TEXT if is_text else _BINARY
-    headers = _of_width(type_id << 2, lengths.view(np.uint8).reshape(-1, 4), array)
+    headers = _build_width(type_id << 2, lengths.view(np.uint8).reshape(-1, 4), array)
     if is_text:
         is_short = pc.less(sizes, _SHORT_TEXT_BYTES)
         short = _short_headers().take(pc.if_else(is_short, sizes, None))

@@ -220,13 +220,13 @@ def _structs(array: pa.Array, quote_decimals: bool) -> pa.Array:
     # `field` applies the slice of the parent, but not its nulls.
     children = [array.field(index) for index in range(array.type.num_fields)]
     pieces = object_pieces(children, list(array.type), quote_decimals=quote_decimals)
-    return _with_nulls_of(array, join_pieces(["{", *pieces, "}"], len(array)))
+    return _copy_nulls(array, join_pieces(["{", *pieces, "}"], len(array)))
 
 
 def _lists(array: pa.Array, quote_decimals: bool) -> pa.Array:
     offsets, items = list_parts(array)
     texts = column_texts(items, array.type.value_field, quote_decimals=quote_decimals).complete()
-    return _with_nulls_of(array, _enclose_lists("[", offsets, texts, "]"))
+    return _copy_nulls(array, _enclose_lists("[", offsets, texts, "]"))
 
 
 def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
@@ -239,7 +239,7 @@ def _maps(array: pa.Array, quote_decimals: bool) -> pa.Array:
         key_texts = ColumnTexts(array=pa.array(spaced, pa.string()))
     key_column = key_texts if key_texts.needs_quotes else _as_key(key_texts.complete())
     entries = join_pieces([key_column, ":", value_texts], len(keys))
-    return _with_nulls_of(array, _enclose_lists("{", offsets, entries, "}"))
+    return _copy_nulls(array, _enclose_lists("{", offsets, entries, "}"))
 
 
 def _as_key(texts: pa.Array) -> ColumnTexts:
@@ -280,7 +280,7 @@ def _enclose_lists(
     return pc.binary_join_element_wise(opening, pc.binary_join(lists, ","), closing, "")
 
 
-def _with_nulls_of(array: pa.Array, texts: pa.Array) -> pa.Array:
+def _copy_nulls(array: pa.Array, texts: pa.Array) -> pa.Array:
     return pc.if_else(array.is_valid(), texts, None) if array.null_count else texts
 
 

@@ -87,13 +87,13 @@ def _nest_values(array: pa.Array, field: pa.Field, quote_decimals: bool) -> list
     if pa.types.is_struct(kind) and not is_variant(field):
         children = [array.field(index) for index in range(kind.num_fields)]
         bodies = object_texts(children, list(kind), len(array), quote_decimals=quote_decimals)
-        return _with_nulls_of(array, [f"{{{body}}}" for body in bodies])
+        return _copy_nulls(array, [f"{{{body}}}" for body in bodies])
     if pa.types.is_map(kind):
         return _maps(array, quote_decimals)
     if is_any_list(kind):
         offsets, items = list_parts(array)
         texts = row_texts(items, kind.value_field, quote_decimals=quote_decimals)
-        return _with_nulls_of(array, _enclose_lists("[", offsets.tolist(), texts, "]"))
+        return _copy_nulls(array, _enclose_lists("[", offsets.tolist(), texts, "]"))
     texts = column_texts(array, field, quote_decimals=quote_decimals).complete().to_pylist()
     return [str(text) for text in texts]
 
@@ -108,7 +108,7 @@ def _maps(array: pa.Array, quote_decimals: bool) -> list[str]:
         f"{key if key.startswith(chr(34)) else quote_text(key)}:{value}"
         for key, value in zip(key_texts, value_texts, strict=True)
     ]
-    return _with_nulls_of(array, _enclose_lists("{", offsets.tolist(), entries, "}"))
+    return _copy_nulls(array, _enclose_lists("{", offsets.tolist(), entries, "}"))
 
 
 def _strings(array: pa.Array) -> list[str]:
@@ -131,7 +131,7 @@ def _enclose_lists(opening: str, offsets: list[int], texts: list[str], closing: 
     return [f"{opening}{','.join(texts[start:end])}{closing}" for start, end in pairwise(offsets)]
 
 
-def _with_nulls_of(array: pa.Array, texts: list[str]) -> list[str]:
+def _copy_nulls(array: pa.Array, texts: list[str]) -> list[str]:
     if not array.null_count:
         return texts
     return [

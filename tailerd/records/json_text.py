@@ -61,7 +61,7 @@ def date_text(days: int) -> str:
     return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
-def days_of(year: int, month: int, day: int) -> int:
+def count_days(year: int, month: int, day: int) -> int:
     """Return days since the epoch of a date, proleptic Gregorian, for any year."""
     # Civil to days, years beginning in March: the inverse of `date_text`.
     year -= month <= 2

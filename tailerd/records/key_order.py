@@ -36,7 +36,7 @@ class KeyPass(enum.StrEnum):
     """All other rows: inserts, new images, and the old images paired with them."""
 
 
-def rows_of_pass(batch: ChangeBatch, key: Sequence[str], key_pass: KeyPass) -> ChangeBatch | None:
+def select_pass(batch: ChangeBatch, key: Sequence[str], key_pass: KeyPass) -> ChangeBatch | None:
     """Return the rows of a batch that are in a part, in order; None if there are none.
 
     Raises:
@@ -81,7 +81,7 @@ def in_key_order(
         buffer_bytes: Maximum size to keep in memory; two batches may exceed it.
 
     Raises:
-        ConfigError, UnsupportedFeatureError: As `rows_of_pass`.
+        ConfigError, UnsupportedFeatureError: As `select_pass`.
     """
     buffered: list[ChangeBatch] = []
     size = 0
@@ -96,10 +96,10 @@ def in_key_order(
         yield from buffered
         return
     for batch in buffered if is_all else chain(_drain(buffered), batches):
-        if (deletes := rows_of_pass(batch, key, KeyPass.DELETES)) is not None:
+        if (deletes := select_pass(batch, key, KeyPass.DELETES)) is not None:
             yield deletes
     for batch in _drain(buffered) if is_all else reread():
-        if (upserts := rows_of_pass(batch, key, KeyPass.UPSERTS)) is not None:
+        if (upserts := select_pass(batch, key, KeyPass.UPSERTS)) is not None:
             yield upserts
 
 

@@ -26,8 +26,8 @@ from tailerd.records.decoded_values import (
 from tailerd.records.json_text import (
     MICROS_PER_DAY,
     MICROS_PER_SECOND,
+    count_days,
     date_text,
-    days_of,
     time_text,
     timestamp_text,
 )
@@ -104,7 +104,7 @@ def _is_named(field: ParsedField, content: str) -> bool:
 
 
 def _days(found: Any) -> int:
-    return days_of(found.year, found.month, found.day)
+    return count_days(found.year, found.month, found.day)
 
 
 def _clock(found: Any) -> int:

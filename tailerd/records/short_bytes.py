@@ -92,7 +92,7 @@ def varints(numbers: Numbers) -> ShortBytes:
     if not len(numbers):
         return constant(b"")
     lowest, highest = int(numbers.min()), int(numbers.max())
-    max_size = max(size_of_varint(lowest), size_of_varint(highest))
+    max_size = max(measure_varint(lowest), measure_varint(highest))
     if lowest >= -1 and highest < _NUM_READY:
         # Index -1 selects the last entry, which is that of -1.
         return ShortBytes(_READY_WORDS[numbers], None, _READY_SIZES[numbers], max_size)
@@ -122,7 +122,7 @@ def _compute_bytes(numbers: Numbers, max_size: int) -> ShortBytes:
     return ShortBytes(low, high if max_size > 8 else None, sizes, max_size)
 
 
-def size_of_varint(number: int) -> int:
+def measure_varint(number: int) -> int:
     """Return the length of the zigzag varint of a number."""
     return max(1, (((number << 1) ^ (number >> 63)).bit_length() + 6) // 7)
 

@@ -274,7 +274,7 @@ def _leftovers(side: Side, chunks: list[_Chunk]) -> Iterator[Leftover]:
             by_input.setdefault(chunk.number, []).append(left)
     chunks.clear()
     for number in sorted(by_input):
-        yield Leftover(side, number, Positions.of(np.concatenate(by_input.pop(number))))
+        yield Leftover(side, number, Positions.from_ascending(np.concatenate(by_input.pop(number))))
 
 
 def _match(removed: list[_Chunk], added: list[_Chunk], part: _HashRange) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tailerd.errors import BugError
 from tailerd.rows.hash_kernels import Bools
-from tailerd.rows.hashing import RowHasher, VariantEquality, is_variant, nulls_of, numbers_in
+from tailerd.rows.hashing import RowHasher, VariantEquality, find_nulls, is_variant, numbers_in
 
 
 class RowComparer:
@@ -55,7 +55,7 @@ class RowComparer:
             return
         kind = one.type
         if pa.types.is_struct(kind) and not is_variant(field):
-            is_equal &= nulls_of(one) == nulls_of(other)
+            is_equal &= find_nulls(one) == find_nulls(other)
             for child, left, right in zip(kind, one.flatten(), other.flatten(), strict=True):
                 self._compare(child, left, right, is_equal)
         elif kind != other.type or pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
@@ -92,7 +92,7 @@ def _compare_values(one: pa.Array, other: pa.Array, is_equal: Bools) -> None:
 def _note_nulls(one: pa.Array, other: pa.Array, same: Bools, is_equal: Bools) -> None:
     """Update `is_equal` from equal values, treating two nulls as equal."""
     if one.null_count or other.null_count:
-        left, right = nulls_of(one), nulls_of(other)
+        left, right = find_nulls(one), find_nulls(other)
         same &= ~(left | right)
         same |= left & right
     is_equal &= same

@@ -185,7 +185,7 @@ def _all_hashed(matcher: RowMatcher, inputs: Inputs) -> Iterator[HashedRows]:
         yield from matcher.hash_rows(side, number, inputs.read(side, number, None))
 
 
-def difference_of_batches(
+def compare_batches(
     removed: Sequence[pa.RecordBatch], added: Sequence[pa.RecordBatch], *, seed: int
 ) -> tuple[pa.Table, pa.Table]:
     """Return the rows of `removed` that are not in `added`, and the other way round, as multisets.
@@ -388,11 +388,11 @@ class _WaitingRows:
         if self._size_bytes <= BLOCK_BYTES:
             return BLOCK_ROWS if self.is_ended or self.count >= BLOCK_ROWS else None
         most = BLOCK_ROWS
-        while most > 1 and self._bytes_of(most) > BLOCK_BYTES:
+        while most > 1 and self._measure_first(most) > BLOCK_BYTES:
             most //= 2
         return most if most <= self.count or self.is_ended else None
 
-    def _bytes_of(self, count: int) -> int:
+    def _measure_first(self, count: int) -> int:
         """Return the size of the first rows."""
         size = 0
         for _, rows in self._batches:

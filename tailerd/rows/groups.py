@@ -213,7 +213,7 @@ def _divide_group(group: _Group, column: str) -> list[_Group]:
     _sweep(group, bounds, parts)
     found: dict[int, _Group] = defaultdict(list)
     for number, member in enumerate(group):
-        found[parts.part_of(number)].append(member)
+        found[parts.find_root(number)].append(member)
     return list(found.values())
 
 
@@ -251,7 +251,7 @@ class _Parts:
     def __init__(self, count: int) -> None:
         self._parents = list(range(count))
 
-    def part_of(self, number: int) -> int:
+    def find_root(self, number: int) -> int:
         parents = self._parents
         while parents[number] != number:
             parents[number] = parents[parents[number]]
@@ -259,6 +259,6 @@ class _Parts:
         return number
 
     def join(self, numbers: Sequence[int]) -> None:
-        first = self.part_of(numbers[0])
+        first = self.find_root(numbers[0])
         for number in numbers[1:]:
-            self._parents[self.part_of(number)] = first
+            self._parents[self.find_root(number)] = first

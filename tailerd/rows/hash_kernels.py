@@ -50,7 +50,7 @@ class Factors:
     seed_second: np.uint64
 
     @classmethod
-    def of(cls, seed: int, path: tuple[int, ...]) -> Factors:
+    def derive(cls, seed: int, path: tuple[int, ...]) -> Factors:
         """Return the factors of the column at `path`, the same in every process."""
         sequence = np.random.SeedSequence(seed, spawn_key=path)
         numbers = sequence.generate_state(9 + 2 * _NARROW_WORDS, np.uint64) | np.uint64(1)
@@ -104,7 +104,7 @@ class Texts:
     words: U64
 
     @classmethod
-    def of(cls, data: npt.NDArray[np.uint8], starts: Rows, lengths: Rows) -> Texts:
+    def pad(cls, data: npt.NDArray[np.uint8], starts: Rows, lengths: Rows) -> Texts:
         """Return the texts of a buffer, padded with zeros if its last word is incomplete."""
         if len(data) < 8 or (len(starts) and starts[-1] > len(data) - 8):
             # A word is read at the start of each text, even of a short one at the very end.
@@ -187,8 +187,8 @@ class Texts:
         words = self.words[begins]
         words *= factors.scramble
         words.byteswap(inplace=True)
-        sums.first[rows] += sums_of_runs(words * numbers_of(numbers, factors.seed_first), counts)
-        sums.second[rows] += sums_of_runs(words * numbers_of(numbers, factors.seed_second), counts)
+        sums.first[rows] += sum_runs(words * draw_numbers(numbers, factors.seed_first), counts)
+        sums.second[rows] += sum_runs(words * draw_numbers(numbers, factors.seed_second), counts)
 
 
 def count_within_runs(counts: Rows) -> Rows:
@@ -198,7 +198,7 @@ def count_within_runs(counts: Rows) -> Rows:
     return np.arange(total) - np.repeat(ends - counts, counts)
 
 
-def sums_of_runs(values: U64, counts: Rows) -> U64:
+def sum_runs(values: U64, counts: Rows) -> U64:
     """Return the sum, modulo 2^64, of each run of values; shape of `counts`."""
     running = np.zeros(len(values) + 1, np.uint64)
     np.cumsum(values, out=running[1:])
@@ -207,7 +207,7 @@ def sums_of_runs(values: U64, counts: Rows) -> U64:
     return found
 
 
-def numbers_of(positions: Rows, seed: np.uint64) -> U64:
+def draw_numbers(positions: Rows, seed: np.uint64) -> U64:
     """Return a secret odd number for each position."""
     return scramble_numbers(positions.view(np.uint64) + seed) | np.uint64(1)
 

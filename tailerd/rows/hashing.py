@@ -38,9 +38,9 @@ from tailerd.rows.hash_kernels import (
     add_nulls,
     add_values,
     count_within_runs,
-    numbers_of,
+    draw_numbers,
     scramble_numbers,
-    sums_of_runs,
+    sum_runs,
 )
 from tailerd.rows.variant_encoding import (
     BAD_BYTES,
@@ -232,9 +232,9 @@ class _Column:
     def __init__(self, field: pa.Field, seed: int, path: _Path, variants: VariantEquality) -> None:
         kind = field.type
         self._is_decoded = is_variant(field) and variants is VariantEquality.BY_VALUE
-        self._factors = Factors.of(seed, path)
+        self._factors = Factors.derive(seed, path)
         words = kind.byte_width // 8 if pa.types.is_decimal(kind) else 0
-        self._words = [Factors.of(seed, (*path, 0, word)) for word in range(words)]
+        self._words = [Factors.derive(seed, (*path, 0, word)) for word in range(words)]
         self._children = [
             _Column(child, seed, (*path, 1, number), variants)
             for number, child in enumerate(_children(kind))
@@ -270,7 +270,7 @@ class _Column:
 
     def _struct(self, array: pa.StructArray) -> Iterator[_Part]:
         if array.null_count:
-            yield _NullPart(nulls_of(array), self._factors)
+            yield _NullPart(find_nulls(array), self._factors)
         # `flatten` makes the children of a null struct null, whatever is stored there.
         for child, values in zip(self._children, array.flatten(), strict=True):
             yield from child.parts(values)
@@ -288,7 +288,7 @@ class _Column:
     def _list(self, array: pa.ListArray) -> Iterator[_Part]:
         lengths, offsets = _ranges(array)
         [child] = self._children
-        elements = child.sums(_of_ranges(array.values, array, offsets, lengths))
+        elements = child.sums(_take_ranges(array.values, array, offsets, lengths))
         positions = count_within_runs(lengths)
         factors = self._factors
         for values, seed in (
@@ -297,14 +297,14 @@ class _Column:
         ):
             values *= factors.scramble
             values.byteswap(inplace=True)
-            values *= numbers_of(positions, seed)
+            values *= draw_numbers(positions, seed)
         yield from self._sum_elements(array, elements, lengths)
 
     def _map(self, array: pa.MapArray) -> Iterator[_Part]:
         lengths, offsets = _ranges(array)
         key, item = self._children
-        keys = _of_ranges(array.keys, array, offsets, lengths)
-        items = _of_ranges(array.items, array, offsets, lengths)
+        keys = _take_ranges(array.keys, array, offsets, lengths)
+        items = _take_ranges(array.items, array, offsets, lengths)
         entries = _add_sums([*key.parts(keys), *item.parts(items)], len(keys))
         # A sum has no order: without scrambling, parts of different entries could be swapped.
         summed = Sums(
@@ -315,16 +315,16 @@ class _Column:
 
     def _sum_elements(self, array: pa.Array, elements: Sums, lengths: Rows) -> Iterator[_Part]:
         if array.null_count:
-            yield _NullPart(nulls_of(array), self._factors)
-        sums = Sums(sums_of_runs(elements.first, lengths), sums_of_runs(elements.second, lengths))
+            yield _NullPart(find_nulls(array), self._factors)
+        sums = Sums(sum_runs(elements.first, lengths), sum_runs(elements.second, lengths))
         yield _SumsPart(sums, lengths, self._factors)
 
     def _texts(self, array: pa.Array) -> Iterator[_Part]:
-        is_null = nulls_of(array) if array.null_count else None
-        yield _TextPart(texts_of(array, is_null), is_null, self._factors)
+        is_null = find_nulls(array) if array.null_count else None
+        yield _TextPart(split_texts(array, is_null), is_null, self._factors)
 
     def _numbers(self, array: pa.Array) -> Iterator[_Part]:
-        is_null = nulls_of(array) if array.null_count else None
+        is_null = find_nulls(array) if array.null_count else None
         if not self._words:
             yield _NumberPart(numbers_in(array), is_null, self._factors)
             return
@@ -358,7 +358,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def nulls_of(array: pa.Array) -> Bools:
+def find_nulls(array: pa.Array) -> Bools:
     """Return which values are null; shape (n,)."""
     found: Bools = array.is_null().to_numpy(zero_copy_only=False)
     return found
@@ -386,7 +386,7 @@ def numbers_in(array: pa.Array) -> _Numbers:
     return numbers[array.offset :]
 
 
-def texts_of(array: pa.Array, is_null: Bools | None) -> Texts:
+def split_texts(array: pa.Array, is_null: Bools | None) -> Texts:
     """Return the byte strings of a column of texts or binary; those of nulls are empty."""
     kind, count = array.type, len(array)
     if pa.types.is_fixed_size_binary(kind):
@@ -409,7 +409,7 @@ def texts_of(array: pa.Array, is_null: Bools | None) -> Texts:
     if is_null is not None:
         lengths[is_null] = 0
     data = np.frombuffer(data_buffer or b"", np.uint8)
-    return Texts.of(data, starts, lengths)
+    return Texts.pad(data, starts, lengths)
 
 
 def _ranges(array: pa.Array) -> tuple[Rows, Rows]:
@@ -419,11 +419,11 @@ def _ranges(array: pa.Array) -> tuple[Rows, Rows]:
     offsets = array.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(offsets)
     if array.null_count:
-        lengths[nulls_of(array)] = 0
+        lengths[find_nulls(array)] = 0
     return lengths, offsets
 
 
-def _of_ranges(values: pa.Array, array: pa.Array, offsets: Rows, lengths: Rows) -> pa.Array:
+def _take_ranges(values: pa.Array, array: pa.Array, offsets: Rows, lengths: Rows) -> pa.Array:
     """Return the elements of the lists, without those stored for null lists."""
     start, end = int(offsets[0]), int(offsets[-1])
     if int(lengths.sum()) == end - start:

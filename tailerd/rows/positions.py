@@ -23,7 +23,7 @@ class Positions:
     _numbers: Rows
 
     @classmethod
-    def of(cls, numbers: Rows) -> Positions:
+    def from_ascending(cls, numbers: Rows) -> Positions:
         """Return a set of ascending positions."""
         nothing = np.empty(0, np.int64)
         if not len(numbers):
@@ -69,7 +69,7 @@ class Positions:
         start = min(self._start, other._start)
         end_byte = max(each._end_byte for each in (self, other))
         if end_byte - start // 8 >= 8 * (len(self) + len(other)):
-            return Positions.of(np.union1d(self.to_numpy(), other.to_numpy()))
+            return Positions.from_ascending(np.union1d(self.to_numpy(), other.to_numpy()))
         bits = np.zeros(end_byte - start // 8, np.uint8)
         for each in (self, other):
             each._set_bits(bits, start // 8)

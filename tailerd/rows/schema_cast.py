@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import FIELD_ID
-from tailerd.rows.hashing import is_variant, nulls_of
+from tailerd.rows.hashing import find_nulls, is_variant
 
 
 class MatchColumns(enum.Enum):
@@ -142,7 +142,7 @@ def _struct(source: pa.StructType, target: pa.StructType, match: MatchColumns) -
 
     def convert(array: pa.Array) -> pa.Array:
         if not columns:
-            return pa.array([{}] * len(array), target, mask=nulls_of(array))
+            return pa.array([{}] * len(array), target, mask=find_nulls(array))
         values = array.flatten()
         parts = [
             pa.nulls(len(array), field.type) if position is None else each(values[position])

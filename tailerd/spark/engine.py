@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tailerd.config import Config
 from tailerd.errors import EngineError
 from tailerd.spark.datasource import TailerdDataSource, configure_source
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tailerd.spark.query_listener import QueryListener
 from tailerd.spark.session import forget_session, local_session
 from tailerd.storage.stores import StoreSettings
@@ -96,7 +96,7 @@ class SparkEngine:
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, work)
         except Py4JJavaError as error:
-            raise error_of(str(error)) from error
+            raise parse_error(str(error)) from error
         except (Py4JError, ConnectionError) as error:
             raise await self._lost(error) from error
 

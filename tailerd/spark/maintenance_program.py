@@ -23,7 +23,7 @@ from tailerd.formats.detect import table_format
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.maintenance.programs import EngineRequest, answer_with
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tailerd.spark.session import local_session
 from tailerd.spark.worker_edge import errors_travel
 from tailerd.storage.stores import Stores, StoreSettings
@@ -137,7 +137,7 @@ async def _blocking(work: Callable[[], list[_Out]]) -> list[_Out]:
     try:
         return await asyncio.to_thread(work)
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise error_of(str(error)) from error
+        raise parse_error(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -125,8 +125,8 @@ class ReadOptions:
             UsageError: An option is unknown, malformed or contradicts another one.
         """
         given = _check_names(options, READ_OPTIONS)
-        start = _one_of(given, "startingVersion", "startingTimestamp")
-        end = _one_of(given, "endingVersion", "endingTimestamp")
+        start = _select_one(given, "startingVersion", "startingTimestamp")
+        end = _select_one(given, "endingVersion", "endingTimestamp")
         parsed = cls(
             path=_required_path(given),
             start=_version(given, "startingVersion", allow_latest=True) or start,
@@ -231,7 +231,7 @@ def _required_path(given: Mapping[str, str]) -> str:
     return path
 
 
-def _one_of(given: Mapping[str, str], version: str, timestamp: str) -> str:
+def _select_one(given: Mapping[str, str], version: str, timestamp: str) -> str:
     if version in given and timestamp in given:
         raise UsageError(
             f"The options {version} and {timestamp} contradict each other, because both say the"

@@ -49,7 +49,7 @@ class BatchReport:
     duration_seconds: float
 
 
-def events_of(report: BatchReport, table: str, sink: str) -> list[Event]:
+def list_events(report: BatchReport, table: str, sink: str) -> list[Event]:
     """Return the events of a report: rows delivered, an offset saved, the backlog."""
     end = _fields(report.end)
     if end is None:

@@ -30,14 +30,14 @@ def is_trailer(line: str) -> bool:
     return line.startswith(_MARKER)
 
 
-def trailer_of(error: TailerdError) -> str:
+def format_trailer(error: TailerdError) -> str:
     """Return the error as one line without spaces, of at most 256 KiB."""
     data = json.dumps(error.to_data(), separators=(",", ":"), ensure_ascii=False).encode()
     packed = base64.urlsafe_b64encode(data).decode("ascii")
     return f"{_MARKER}{packed}:{zlib.crc32(packed.encode('ascii')):08x}"
 
 
-def error_of(text: str) -> TailerdError:
+def parse_error(text: str) -> TailerdError:
     """Return the error whose trailer is in Spark's text of a failure.
 
     Java and Python both print causes before or below what they caused, and Spark repeats texts: the

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError, EngineError, TailerdError
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tailerd.spark.remote import (
     PYTHON,
     is_local,
@@ -182,7 +182,7 @@ def _start_errors(master: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise error_of(str(error)) from error
+        raise parse_error(str(error)) from error
     except (Py4JError, ConnectionError) as error:
         forget_session()
         raise EngineError(

@@ -28,7 +28,7 @@ _CHANGES = "changes"
 
 def initial_fields(offset: Offset) -> OffsetFields:
     """Return the initial offset of a query without a checkpoint."""
-    return {**fields_of(offset), _IS_INITIAL: True}
+    return {**list_fields(offset), _IS_INITIAL: True}
 
 
 def end_fields(
@@ -41,15 +41,15 @@ def end_fields(
 
     Spark compares offsets as text.
     """
-    if end == offset_of(start):
+    if end == read_offset(start):
         return dict(start)
-    fields = fields_of(end)
+    fields = list_fields(end)
     if schema_version is not None:
         fields[_SCHEMA_VERSION] = schema_version
     if changes is not None:
         fields[_CHANGES] = changes.value
     if start.get(_IS_INITIAL):
-        fields[_BEGAN_AT] = offset_of(start).to_json()
+        fields[_BEGAN_AT] = read_offset(start).to_json()
     return fields
 
 
@@ -112,20 +112,20 @@ def batch_start(
 ) -> Offset:
     """Return where a micro-batch really starts, also a repeated first one."""
     if not start.get(_IS_INITIAL):
-        return offset_of(start)
+        return read_offset(start)
     if end.get(_IS_INITIAL):
-        return offset_of(end)
+        return read_offset(end)
     began_at = end.get(_BEGAN_AT)
-    return Offset.from_json(began_at) if isinstance(began_at, str) else offset_of(start)
+    return Offset.from_json(began_at) if isinstance(began_at, str) else read_offset(start)
 
 
-def fields_of(offset: Offset) -> OffsetFields:
+def list_fields(offset: Offset) -> OffsetFields:
     """Return the offset's own fields."""
     fields: OffsetFields = json.loads(offset.to_json())
     return fields
 
 
-def offset_of(fields: Mapping[str, str | int | bool]) -> Offset:
+def read_offset(fields: Mapping[str, str | int | bool]) -> Offset:
     """Read an offset, ignoring the additional fields.
 
     Raises:

@@ -52,11 +52,11 @@ from tailerd.spark.spark_offset import (
     check_continues,
     check_repeats,
     end_fields,
-    fields_of,
     initial_fields,
-    offset_of,
+    list_fields,
     planned_changes,
     planned_with,
+    read_offset,
 )
 from tailerd.spark.table_source import FollowedTable
 from tailerd.spark.worker_edge import all_errors_travel, worker_stores
@@ -121,7 +121,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SchemaChangedError: The next rows have another schema; all before them are delivered.
             OffsetError: `start` is within a commit that was planned with other `changes`.
         """
-        changes, begin = self._options.changes, offset_of(start)
+        changes, begin = self._options.changes, read_offset(start)
         check_continues(begin, planned_changes(start), changes)
         end = self._driver().latest(begin, self._admission(limit))
         return end_fields(start, end, self._schema_version, changes)
@@ -142,7 +142,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OffsetError: It was planned with other `changes`, which yield other rows.
         """
-        begin, until = batch_start(start, end), offset_of(end)
+        begin, until = batch_start(start, end), read_offset(end)
         check_repeats(begin, until, planned_changes(end), self._options.changes)
         return self._driver().partitions(begin, until, planned_with(end))
 
@@ -154,7 +154,7 @@ class TailerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, str | int | bool]) -> None:
         """Note that everything before `end` is delivered."""
-        self._driver().commit(offset_of(end))
+        self._driver().commit(read_offset(end))
 
     def stop(self) -> None:
         """Free the table and the thread."""
@@ -239,7 +239,7 @@ class _Follower:
             # Each check is a listing: one for each micro-batch would make the cost of catching up
             # quadratic in the length of the log.
             is_recent = time.monotonic() - self._reported_at < HEAD_SECONDS
-            if is_recent and self._planned.is_before(offset_of(fields)):
+            if is_recent and self._planned.is_before(read_offset(fields)):
                 return fields
         backlog = self._loop.call(self._table.backlog(self._planned))
         next_version = self._table.source.next_version(backlog.head_version)
@@ -255,7 +255,7 @@ class _Follower:
         """Return the end of what can be planned, as an offset, with the backlog before it."""
         assert self._planned is not None
         source = self._table.source
-        fields = fields_of(end)
+        fields = list_fields(end)
         fields[HEAD_VERSION], fields[LAG_VERSIONS] = end.last_version(source), versions
         if (delivered := whole_before(source, self._planned)) is not None:
             fields[DELIVERED_VERSION] = delivered

@@ -46,10 +46,10 @@ from tailerd.spark.progress import (
     OBSERVED,
     BatchReport,
     emit_start,
-    events_of,
+    list_events,
 )
 from tailerd.spark.query_checkpoint import check_checkpoint, make_private, with_checkpoint
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tailerd.spark.query_listener import QueryListener
 from tailerd.telemetry import events
 
@@ -100,7 +100,7 @@ class SparkPipeline:
             failure = await self._claim_name() or await self._query.run()
             if failure is None:
                 break
-            if isinstance(failure, SchemaChangedError) and self._takes_schema_of(failure):
+            if isinstance(failure, SchemaChangedError) and self._accept_schema(failure):
                 continue
             if isinstance(failure, MissingVersionError) and self._drops_adopted_schema(failure):
                 continue
@@ -139,7 +139,7 @@ class SparkPipeline:
 
     def _report_events(self, report: BatchReport) -> None:
         """Pass a report on as events; called from Spark's callback thread."""
-        for event in events_of(report, self._name, self._table.sink.kind):
+        for event in list_events(report, self._name, self._table.sink.kind):
             self._engine.telemetry.emit(event)
         self._loop.call_soon_threadsafe(self._note_progress, report.end)
 
@@ -164,7 +164,7 @@ class SparkPipeline:
         limit = self._table.max_attempts or (ATTEMPTS_ONCE if self._engine.once else None)
         return failure.retryable and (limit is None or self._attempt < limit)
 
-    def _takes_schema_of(self, failure: SchemaChangedError) -> bool:
+    def _accept_schema(self, failure: SchemaChangedError) -> bool:
         """Let the next query use the schema that the failure names, unless it was tried already."""
         version = failure.schema_version
         if version is None or version in self._schemas_tried:
@@ -198,7 +198,7 @@ class SparkPipeline:
                 error=str(failure),
             )
         )
-        await first_of(self._query.stop, seconds=wait)
+        await wait_for_first(self._query.stop, seconds=wait)
 
 
 def start_query(
@@ -233,7 +233,7 @@ def start_query(
         make_private(checkpoint)
         return (writer.trigger(availableNow=True) if once else writer).start()
     except PySparkException as error:
-        raise error_of(str(error)) from error
+        raise parse_error(str(error)) from error
 
 
 def read_options(table: TableConfig) -> dict[str, str]:
@@ -405,21 +405,21 @@ class QueryRun:
                     f"The query of {self._what} did not answer within"
                     f" {_ANSWER_TIMEOUT_SECONDS:.0f} seconds, perhaps because the machine is busy."
                 )
-            await first_of(self._answered, self._woken, self.stop, seconds=_LOOK_SECONDS)
+            await wait_for_first(self._answered, self._woken, self.stop, seconds=_LOOK_SECONDS)
 
     async def _until_ended(self, query: StreamingQuery) -> TailerdError | None:
         engine = self._engine
         while await engine.blocking(lambda: query.isActive):
             if self.stop.is_set():
                 await self._end(query)
-                await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+                await wait_for_first(self._woken, seconds=_LAST_REPORT_SECONDS)
                 return None
-            await first_of(self._woken, self.stop, seconds=_LOOK_SECONDS)
+            await wait_for_first(self._woken, self.stop, seconds=_LOOK_SECONDS)
             # Java may end without a report: then the next call fails, after this short wait.
         # Reports come through a queue, the last of them before the report of the end.
-        await first_of(self._woken, seconds=_LAST_REPORT_SECONDS)
+        await wait_for_first(self._woken, seconds=_LAST_REPORT_SECONDS)
         failure = await engine.blocking(query.exception)
-        return None if failure is None else error_of(str(failure))
+        return None if failure is None else parse_error(str(failure))
 
     async def _end(self, query: StreamingQuery) -> None:
         """Let a quick micro-batch finish; a longer one is repeated by Spark at the next start."""
@@ -447,7 +447,7 @@ def _has_batch(query: StreamingQuery) -> bool:
     return bool(status["isTriggerActive"] and status["isDataAvailable"])
 
 
-async def first_of(*events: asyncio.Event, seconds: float) -> None:
+async def wait_for_first(*events: asyncio.Event, seconds: float) -> None:
     """Wait until one of the events is set or the time is up."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:

@@ -2,7 +2,7 @@
 
 All code that Spark runs is wrapped: methods of data sources, readers and writers (in separate
 processes on the driver and on executors), functions of tasks, and callbacks of `foreachBatch`. The
-errors are decoded by `query_errors.error_of`.
+errors are decoded by `query_errors.parse_error`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inspect import isfunction
 from typing import ParamSpec, TypeVar, cast
 
 from tailerd.errors import TailerdError
-from tailerd.spark.query_errors import is_trailer, trailer_of
+from tailerd.spark.query_errors import format_trailer, is_trailer
 from tailerd.storage.stores import Stores, StoreSettings
 
 _P = ParamSpec("_P")
@@ -35,7 +35,7 @@ def worker_edge() -> Iterator[None]:
     except TailerdError as error:
         # An error that is wrapped twice, or raised again for a repeated batch, has one trailer.
         notes = [note for note in getattr(error, "__notes__", ()) if not is_trailer(note)]
-        error.__notes__ = [*notes, trailer_of(error)]
+        error.__notes__ = [*notes, format_trailer(error)]
         raise
 
 

@@ -94,7 +94,7 @@ PAGE = bytes([0x15, 0, 0x15, 8, 0x15, 8, 0x2C, 0x15, 2, 0, 0])
 
 def read_page_header(data: bytes) -> object:
     with suppress(*UNREADABLE):
-        return PageHeader.of(data)
+        return PageHeader.parse(data)
     return None
 
 
@@ -116,7 +116,7 @@ def read_vector(data: bytes) -> object:
 
 DECODERS: dict[str, tuple[bytes, Decoder]] = {
     "Parquet footer": (footer(), lambda data: parse_footer(data, MEMORY, "file")),
-    "Parquet footer, to move row groups": (footer(), Footer.of),
+    "Parquet footer, to move row groups": (footer(), Footer.parse),
     "Parquet footer, to repair": (footer(), without_group_marks),
     "Parquet page header": (PAGE, read_page_header),
     "Delta commit": (LINES, lambda data: list(decode_lines("0.json", [data], MEMORY))),
@@ -270,4 +270,4 @@ def test_a_footer_of_empty_structs_is_not_taken_apart() -> None:
     size.append(left)
     body = bytes([0x09, 40, 0xFC]) + bytes(size) + bytes(count)
     with pytest.raises(TailerdError, match="more than"):
-        Footer.of(body)
+        Footer.parse(body)

@@ -17,7 +17,7 @@ from tailerd.formats.delta.log.parquet_rows import CheckpointFile
 from tailerd.formats.delta.protocol.data_file import TableSchema
 from tailerd.formats.delta.protocol.rewritten_files import parse_bounds
 from tailerd.formats.plain_schema import file_column, plain_type
-from tailerd.reading.equal_chunks import difference_of_files
+from tailerd.reading.equal_chunks import compare_files
 from tailerd.reading.file_scan import FileScan
 from tailerd.reading.parquet import read_file
 from tests.tables import delta_schema
@@ -181,7 +181,7 @@ def test_equal_bytes_in_two_calendars_are_not_equal_values(tmp_path: Path) -> No
     fields = tuple(map(file_column, table.schema))
     for names, is_compared in ((("old", "old"), True), (("old", "new"), False)):
         one, other = (FileScan(url=name, fields=fields) for name in names)
-        found = difference_of_files((one, other), lambda url: io.BytesIO(bodies[url]), 1 << 28)
+        found = compare_files((one, other), lambda url: io.BytesIO(bodies[url]), 1 << 28)
         assert (found is not None) is is_compared
 
 

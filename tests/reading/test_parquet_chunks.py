@@ -232,7 +232,7 @@ def test_an_endless_integer_is_refused_at_once(length: int) -> None:
     endless = b"\x15" + b"\xff" * length
     began = time.thread_time()
     with pytest.raises(ValueError, match="integer"):
-        PageHeader.of(endless)
+        PageHeader.parse(endless)
     with pytest.raises(pa.ArrowInvalid, match="cannot be understood"):
         parse_footer(endless, 1 << 28, "file")
     assert time.thread_time() - began < 0.1

@@ -63,7 +63,7 @@ def read(
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Return the rows at some positions, and those."""
     fields = tuple(scan_of(field) for field in schema)
-    selection = None if wanted is None else RowSelection.of(np.array(wanted, np.int64))
+    selection = None if wanted is None else RowSelection.from_positions(np.array(wanted, np.int64))
     scan = FileScan(url="file", fields=fields, select_rows=lambda rows, memory: selection)
     row_positions: list[int] = []
     rows: list[dict[str, Any]] = []

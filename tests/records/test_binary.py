@@ -22,7 +22,7 @@ from tailerd.records.binary.byte_pieces import (
     prepend_header,
     text_bytes,
 )
-from tailerd.records.binary.varints import varint_bytes, varints_of, zigzag_varints
+from tailerd.records.binary.varints import encode_varints, varint_bytes, zigzag_varints
 from tailerd.records.byte_rows import ConstantBytes
 from tailerd.records.formats.avro import avro_envelopes, avro_rows
 from tailerd.records.formats.protobuf import ProtobufCodec, protobuf_rows
@@ -51,7 +51,7 @@ def as_bytes(short: ShortBytes, count: int) -> list[bytes]:
 @settings(max_examples=150, deadline=None)
 @given(numbers=st.lists(WORDS, min_size=1, max_size=5))
 def test_varints_of_a_column_are_those_of_each_number(numbers: list[int]) -> None:
-    found = varints_of(np.array(numbers, np.uint64))
+    found = encode_varints(np.array(numbers, np.uint64))
     assert as_bytes(found, len(numbers)) == [varint_bytes(number) for number in numbers]
     signed = np.array(numbers, np.uint64).view(np.int64)
     assert as_bytes(zigzag_varints(signed), len(numbers)) == [varint(int(n)) for n in signed]
@@ -60,7 +60,7 @@ def test_varints_of_a_column_are_those_of_each_number(numbers: list[int]) -> Non
 @pytest.mark.parametrize("bits", range(65))
 def test_varints_are_right_at_every_width(bits: int) -> None:
     numbers = [n for n in (2**bits - 1, 2**bits, 2**bits + 1) if 0 <= n < 2**64]
-    found = varints_of(np.array(numbers, np.uint64))
+    found = encode_varints(np.array(numbers, np.uint64))
     assert as_bytes(found, len(numbers)) == [varint_bytes(number) for number in numbers]
 
 

@@ -40,7 +40,7 @@ class OneSchema:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def text_of(self, schema_id: int) -> str:
+    def read_text(self, schema_id: int) -> str:
         return {1: self._text}[schema_id]
 
 

@@ -134,7 +134,7 @@ def test_unmatched_rows_of_a_side_are_its_last(removed: list[Hash], added: list[
 
 @given(st.sets(st.integers(0, 300) | st.integers(2**40, 2**40 + 50)), st.sets(st.integers(0, 99)))
 def test_positions_are_a_set(one: set[int], other: set[int]) -> None:
-    sets = [Positions.of(np.array(sorted(each), np.int64)) for each in (one, other)]
+    sets = [Positions.from_ascending(np.array(sorted(each), np.int64)) for each in (one, other)]
     for found, expected in zip(sets, (one, other), strict=True):
         assert found.to_numpy().tolist() == sorted(expected)
         assert len(found) == len(expected)
@@ -142,5 +142,5 @@ def test_positions_are_a_set(one: set[int], other: set[int]) -> None:
 
 
 def test_positions_of_whole_files_take_a_bit_each() -> None:
-    assert Positions.of(np.arange(1000, 1_001_000)).nbytes == 125_000
-    assert Positions.of(np.array([0, 1 << 40])).nbytes == 16
+    assert Positions.from_ascending(np.arange(1000, 1_001_000)).nbytes == 125_000
+    assert Positions.from_ascending(np.array([0, 1 << 40])).nbytes == 16

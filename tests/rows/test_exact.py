@@ -19,7 +19,7 @@ from tailerd.rows.exact import (
     Inputs,
     PositionedRows,
     Unaligned,
-    difference_of_batches,
+    compare_batches,
     exact_difference,
 )
 from tailerd.rows.hash_kernels import Rows
@@ -113,7 +113,7 @@ def test_two_lists_of_batches_give_the_rows_of_both_sides(
 ) -> None:
     table, removed, added = rewrite
     batches = [[table.batch(rows) for rows in files] for files in (removed, added)]
-    deleted, inserted = difference_of_batches(*batches, seed=seed)
+    deleted, inserted = compare_batches(*batches, seed=seed)
     before, after = model_of(batches[0]), model_of(batches[1])
     assert model_of(deleted.to_batches()) == before - after
     assert model_of(inserted.to_batches()) == after - before
@@ -125,7 +125,7 @@ def test_one_row_of_a_thousand() -> None:
     one = pa.record_batch([ids, pa.array(names)], names=["id", "name"])
     names[417] = "another"
     other = pa.record_batch([ids, pa.array(names)], names=["id", "name"])
-    deleted, inserted = difference_of_batches([one], [other], seed=1)
+    deleted, inserted = compare_batches([one], [other], seed=1)
     assert deleted.to_pylist() == [{"id": 417, "name": "name 417"}]
     assert inserted.to_pylist() == [{"id": 417, "name": "another"}]
 

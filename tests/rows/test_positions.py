@@ -14,7 +14,7 @@ RUNS = st.tuples(st.integers(0, 500), st.integers(0, 400)).map(
 
 
 def positions(numbers: set[int]) -> Positions:
-    return Positions.of(np.array(sorted(numbers), np.int64))
+    return Positions.from_ascending(np.array(sorted(numbers), np.int64))
 
 
 @pytest.mark.attack
@@ -29,7 +29,7 @@ def test_a_union_has_the_positions_of_both(one: set[int], other: set[int]) -> No
 @pytest.mark.attack
 def test_sets_of_millions_are_joined_as_bits() -> None:
     ascending = np.arange(0, 4_000_000, 2)
-    found = Positions.of(ascending).union(Positions.of(ascending + 1))
+    found = Positions.from_ascending(ascending).union(Positions.from_ascending(ascending + 1))
     assert len(found) == 4_000_000
     assert found.nbytes < 1_000_000
     assert sum(len(part) for part in found.parts()) == 4_000_000

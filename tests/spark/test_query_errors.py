@@ -21,7 +21,7 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
-from tailerd.spark.query_errors import error_of, trailer_of
+from tailerd.spark.query_errors import format_trailer, parse_error
 from tailerd.spark.worker_edge import all_errors_travel, errors_travel
 from tests.errors_tree import CLASSES, with_all_fields
 
@@ -57,7 +57,7 @@ def test_every_error_comes_back_out_of_sparks_text(kind: type[TailerdError]) -> 
     def work() -> None:
         raise error
 
-    assert described(error_of(spark_says(work))) == described(error)
+    assert described(parse_error(spark_says(work))) == described(error)
 
 
 def test_people_read_the_message_as_before() -> None:
@@ -67,7 +67,7 @@ def test_people_read_the_message_as_before() -> None:
 
     text = spark_says(work)
     assert "tailerd.errors.MissingDataFileError: a.parquet is gone. Restore it.\n" in text
-    assert str(error_of(text)) == "a.parquet is gone. Restore it."
+    assert str(parse_error(text)) == "a.parquet is gone. Restore it."
 
 
 def test_the_error_that_ended_the_work_is_told_and_not_its_causes() -> None:
@@ -85,7 +85,7 @@ def test_the_error_that_ended_the_work_is_told_and_not_its_causes() -> None:
     text = spark_says(outer)
     assert text.count("tailerd-error:") == 2
     # Java repeats what Python said, in the messages of exceptions around it.
-    assert described(error_of(f"{text}\nCaused by: {text}")) == described(
+    assert described(parse_error(f"{text}\nCaused by: {text}")) == described(
         SinkError("The sink has no such column.")
     )
 
@@ -101,7 +101,7 @@ def test_an_error_that_is_raised_again_has_one_trailer_of_what_it_is_now() -> No
     error.table = "orders"
     text = spark_says(work)
     assert text.count("tailerd-error:") == 1
-    assert error_of(text).table == "orders"
+    assert parse_error(text).table == "orders"
 
 
 def test_items_that_are_made_later_are_inside_the_edge_too() -> None:
@@ -117,7 +117,7 @@ def test_items_that_are_made_later_are_inside_the_edge_too() -> None:
 
     items = work(2)
     assert [next(items), next(items)] == [0, 1]
-    assert type(error_of(spark_says(lambda: next(items)))) is TableError
+    assert type(parse_error(spark_says(lambda: next(items)))) is TableError
     stopped = work(5)
     next(stopped)
     stopped.close()  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def test_public_methods_of_a_class_are_inside_the_edge_and_keep_what_spark_looks
             raise TableError("inside")
 
     assert (Reader.name(), Reader().read(), Reader.read) == ("Reader", 1, Base.read)
-    assert error_of(spark_says(lambda: Reader().latest(7))).message == "7"
+    assert parse_error(spark_says(lambda: Reader().latest(7))).message == "7"
     assert "tailerd-error:" not in spark_says(Reader()._own)
 
 
@@ -159,7 +159,7 @@ def test_errors_of_others_pass_as_they_are() -> None:
 
     text = spark_says(work)
     assert "tailerd-error:" not in text
-    assert described(error_of(text)) == described(
+    assert described(parse_error(text)) == described(
         EngineError("The Spark query failed with KeyError: 'x'")
     )
 
@@ -167,7 +167,7 @@ def test_errors_of_others_pass_as_they_are() -> None:
 @given(st.data())
 def test_a_trailer_that_is_cut_or_garbled_is_not_believed(data: st.DataObject) -> None:
     error = SchemaChangedError("Version 7 has another schema.", version=7)
-    trailer = trailer_of(error)
+    trailer = format_trailer(error)
     at = data.draw(st.integers(len("tailerd-error:1:"), len(trailer) - 1))
     other = data.draw(st.sampled_from("ab0Z-_ \n:"))
     damaged = data.draw(
@@ -177,8 +177,8 @@ def test_a_trailer_that_is_cut_or_garbled_is_not_believed(data: st.DataObject) -
         return
     says = f"tailerd.errors.SchemaChangedError: {error}"
     # Whole ones of other errors are of causes, and so of no use.
-    text = f"{says}\n{trailer_of(TableError('a cause'))}\n{says}\n{damaged}\n\tat java"
-    found = error_of(text)
+    text = f"{says}\n{format_trailer(TableError('a cause'))}\n{says}\n{damaged}\n\tat java"
+    found = parse_error(text)
     assert type(found) is EngineError
     assert "Version 7 has another schema." in str(found)
 
@@ -186,10 +186,10 @@ def test_a_trailer_that_is_cut_or_garbled_is_not_believed(data: st.DataObject) -
 @given(st.text(), st.text(alphabet=st.characters()))
 def test_any_message_travels_in_one_line_of_bounded_length(message: str, hint: str) -> None:
     error = SinkError(message, remedy=hint)
-    trailer = trailer_of(error)
+    trailer = format_trailer(error)
     assert len(trailer) < 1000 + 20 * (len(message) + len(hint))
     assert len(trailer.split()) == 1
-    assert described(error_of(f"x {trailer}\n")) == described(error)
+    assert described(parse_error(f"x {trailer}\n")) == described(error)
 
 
 @pytest.mark.parametrize("sign", ["\x00", "\u20ac", "\U0001f642"])
@@ -197,7 +197,7 @@ def test_the_longest_trailer_is_bounded(sign: str) -> None:
     longest = with_all_fields(SinkError)
     longest.message = longest.remedy = longest.table = longest.where = longest.path = sign * 10**6
     longest.leftovers = (sign * 10**6,) * 1000
-    assert len(trailer_of(longest)) <= 256 * 1024
+    assert len(format_trailer(longest)) <= 256 * 1024
 
 
 def test_a_traceback_that_a_program_of_a_user_prints_shows_the_trailer_last() -> None:
@@ -225,7 +225,7 @@ def test_a_traceback_that_a_program_of_a_user_prints_shows_the_trailer_last() ->
     ],
 )
 def test_any_other_failure_is_the_engines_and_worth_another_try(text: str, said: str) -> None:
-    error = error_of(text)
+    error = parse_error(text)
     assert type(error) is EngineError
     assert error.retryable
     assert said in str(error)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.spark.progress import OLDEST_MS, BatchReport, events_of
+from tailerd.spark.progress import OLDEST_MS, BatchReport, list_events
 from tailerd.spark.session import java_home_or_version
 from tailerd.telemetry.events import BacklogMeasured, DeliveryAcknowledged, OffsetSaved
 
@@ -36,7 +36,7 @@ def test_a_micro_batch_tells_rows_offset_and_backlog() -> None:
         },
         duration_seconds=0.5,
     )
-    delivered, saved, backlog = events_of(report, "orders", "file")
+    delivered, saved, backlog = list_events(report, "orders", "file")
     assert isinstance(delivered, DeliveryAcknowledged)
     assert delivered.rows == {"insert": 2, "delete": 1}
     assert (delivered.start_version, delivered.end_version) == (3, 4)
@@ -61,7 +61,7 @@ def test_at_the_head_nothing_is_old() -> None:
         observed={},
         duration_seconds=0.0,
     )
-    assert events_of(report, "orders", "file") == [
+    assert list_events(report, "orders", "file") == [
         BacklogMeasured(
             table="orders",
             engine="spark",
@@ -76,14 +76,14 @@ def test_at_the_head_nothing_is_old() -> None:
 def test_a_report_without_offsets_tells_nothing() -> None:
     for nothing in ("", "null", "None"):
         report = BatchReport(start="", end=nothing, head=nothing, observed={}, duration_seconds=0.0)
-        assert events_of(report, "orders", "file") == []
+        assert list_events(report, "orders", "file") == []
 
 
 def test_a_batch_repeated_after_a_restart_has_no_head_to_report() -> None:
     report = BatchReport(
         start=_offset(3), end=_offset(5), head="None", observed={}, duration_seconds=0.5
     )
-    (saved,) = events_of(report, "orders", "file")
+    (saved,) = list_events(report, "orders", "file")
     assert isinstance(saved, OffsetSaved)
     assert saved.version == 5
 

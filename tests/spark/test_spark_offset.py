@@ -15,8 +15,8 @@ from tailerd.spark.spark_offset import (
     check_repeats,
     end_fields,
     initial_fields,
-    offset_of,
     planned_changes,
+    read_offset,
 )
 
 
@@ -28,14 +28,14 @@ def test_a_first_batch_that_is_repeated_keeps_its_start() -> None:
     began, end = _at(5, Phase.SNAPSHOT), _at(5, Phase.SNAPSHOT, 77)
     logged = end_fields(initial_fields(began), end)
     asked_anew = initial_fields(_at(9, Phase.SNAPSHOT))
-    assert offset_of(logged) == end
+    assert read_offset(logged) == end
     assert batch_start(asked_anew, logged) == began
     assert batch_start(initial_fields(began), logged) == began
 
 
 def test_an_empty_first_batch_that_is_repeated_stays_empty() -> None:
     logged = end_fields(initial_fields(_at(5)), _at(5))
-    assert batch_start(initial_fields(_at(9)), logged) == offset_of(logged) == _at(5)
+    assert batch_start(initial_fields(_at(9)), logged) == read_offset(logged) == _at(5)
 
 
 def test_later_batches_start_where_the_one_before_ended() -> None:
@@ -53,20 +53,20 @@ def test_nothing_new_is_the_same_text_to_spark() -> None:
         end_fields(end_fields(initial_fields(_at(5)), _at(6)), _at(7)),
     ):
         from_checkpoint = json.loads(json.dumps(start))
-        assert json.dumps(end_fields(from_checkpoint, offset_of(start))) == json.dumps(start)
+        assert json.dumps(end_fields(from_checkpoint, read_offset(start))) == json.dumps(start)
 
 
 def test_a_checkpoint_of_a_newer_release_is_refused() -> None:
     with pytest.raises(OffsetError, match="newer tailerd"):
-        offset_of({**initial_fields(_at(1)), "format": 99})
+        read_offset({**initial_fields(_at(1)), "format": 99})
     with pytest.raises(OffsetError, match="cannot be read"):
-        offset_of({"version": 1})
+        read_offset({"version": 1})
 
 
 def test_the_end_of_a_batch_says_with_which_changes_it_was_planned() -> None:
     end = end_fields(initial_fields(_at(5)), _at(6), 3, ChangeMode.FILES)
     assert planned_changes(end) == "files"
-    assert offset_of(end) == _at(6)
+    assert read_offset(end) == _at(6)
     assert planned_changes(end_fields(end, _at(6), 3, ChangeMode.AUTO)) == "files"
     assert planned_changes(end_fields(end, _at(7), 3, ChangeMode.AUTO)) == "auto"
     assert planned_changes(initial_fields(_at(5))) is None

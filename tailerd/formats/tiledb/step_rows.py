@@ -32,7 +32,7 @@ from tailerd.formats.tiledb.conditions import finds_deleted, is_malformed
 from tailerd.formats.tiledb.library import open_array
 from tailerd.formats.tiledb.protocol.conditions import Condition, read_condition
 from tailerd.formats.tiledb.scan import StoredDelete, TileScan
-from tailerd.rows.exact import difference_of_batches
+from tailerd.rows.exact import compare_batches
 from tailerd.rows.hashing import RowHasher
 from tailerd.rows.pairing import pair_by_key
 from tailerd.storage.stores import Stores
@@ -267,7 +267,7 @@ def difference(before: pa.RecordBatch, after: pa.RecordBatch) -> Difference:
     """Return the multiset difference of rows of one schema."""
     if not before.num_rows or not after.num_rows:
         return Difference(before, after)
-    deleted, inserted = difference_of_batches([before], [after], seed=secrets.randbits(_SEED_BITS))
+    deleted, inserted = compare_batches([before], [after], seed=secrets.randbits(_SEED_BITS))
     return Difference(_one_batch(deleted), _one_batch(inserted))
 
 

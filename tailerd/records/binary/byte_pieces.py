@@ -51,7 +51,7 @@ def fixed_values(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
     return values if valid is None else np.where(valid, values, kind())
 
 
-def numbers_of(array: pa.Array) -> Numbers:
+def read_numbers(array: pa.Array) -> Numbers:
     """Return signed or unsigned integers, dates, times or timestamps as int64; zero for null.
 
     Unsigned numbers of 64 bits keep their bits.
@@ -132,7 +132,7 @@ def all_masked(pieces: Sequence[Piece], valid: Mask | None) -> list[Piece]:
     return [mask_piece(piece, valid) for piece in pieces]
 
 
-def sizes_of(pieces: Sequence[Piece], count: int) -> Numbers:
+def sum_sizes(pieces: Sequence[Piece], count: int) -> Numbers:
     """Return the bytes of each row, shape (count,)."""
     total = np.zeros(count, np.int64)
     for piece in pieces:
@@ -148,7 +148,7 @@ def sizes_of(pieces: Sequence[Piece], count: int) -> Numbers:
 
 def joined_rows(pieces: Sequence[Piece], count: int) -> pa.Array:
     """Return the bytes of each row as one value of a `large_binary` array."""
-    ends = np.concatenate(([0], np.cumsum(sizes_of(pieces, count))))
+    ends = np.concatenate(([0], np.cumsum(sum_sizes(pieces, count))))
     return (
         _rows_between(gather_bytes(pieces, count), ends)
         if count
@@ -169,7 +169,7 @@ def joined_runs(pieces: Sequence[Piece], count: int, offsets: Numbers) -> ByteCo
         return byte_column(
             pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(offsets) - 1, int)))
         )
-    ends = np.concatenate(([0], np.cumsum(sizes_of(pieces, count))))
+    ends = np.concatenate(([0], np.cumsum(sum_sizes(pieces, count))))
     return byte_column(_rows_between(gather_bytes(pieces, count), ends[offsets]))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.errors import LEAVE_OUT, TableError
-from tailerd.records.binary.byte_pieces import fixed_values, numbers_of, valid_rows
+from tailerd.records.binary.byte_pieces import fixed_values, read_numbers, valid_rows
 from tailerd.records.byte_rows import ByteColumn, byte_column
 from tailerd.records.short_bytes import ShortBytes
 
@@ -39,7 +39,7 @@ def decimal_bytes(array: pa.Array) -> ShortBytes | ByteColumn:
     """
     kind = array.type
     width = kind.bit_width // 8
-    words = fixed_values_of_width(array, width)
+    words = read_fixed_words(array, width)
     low = words[:, 0].view(np.int64)
     fits = kind.precision <= _MAX_DIGITS_OF_INT64 or bool(
         (words[:, 1:] == (low >> 63)[:, None].view(np.uint64)).all()
@@ -49,7 +49,7 @@ def decimal_bytes(array: pa.Array) -> ShortBytes | ByteColumn:
     return _long_decimals(words, width)
 
 
-def fixed_values_of_width(array: pa.Array, width: int) -> npt.NDArray[np.uint64]:
+def read_fixed_words(array: pa.Array, width: int) -> npt.NDArray[np.uint64]:
     """Return values of a multiple of eight bytes as 64-bit words, lowest first; zero for null."""
     buffer = array.buffers()[1]
     if buffer is None:
@@ -87,7 +87,7 @@ def _long_decimals(words: npt.NDArray[np.uint64], width: int) -> ByteColumn:
 def uuid_texts(array: pa.Array) -> pa.Array:
     """Return 16-byte identifiers as `8-4-4-4-12` hexadecimal digits; null stays null."""
     count = len(array)
-    raw = fixed_values_of_width(array, UUID_BYTES).view(np.uint8).reshape(count, UUID_BYTES)
+    raw = read_fixed_words(array, UUID_BYTES).view(np.uint8).reshape(count, UUID_BYTES)
     digits = np.empty((count, 2 * UUID_BYTES), np.uint8)
     digits[:, ::2] = _HEX[raw >> 4]
     digits[:, 1::2] = _HEX[raw & 0x0F]
@@ -101,7 +101,7 @@ def uuid_texts(array: pa.Array) -> pa.Array:
     return plain if not array.null_count else pc.if_else(array.is_valid(), plain, None)
 
 
-def micros_of(array: pa.Array, column: str) -> Numbers:
+def convert_to_micros(array: pa.Array, column: str) -> Numbers:
     """Return timestamps or times of day in microseconds, finer ones floored; zero for null.
 
     Args:
@@ -111,7 +111,7 @@ def micros_of(array: pa.Array, column: str) -> Numbers:
     Raises:
         TableError: A value of a coarser unit does not fit 64-bit microseconds.
     """
-    numbers = numbers_of(array)
+    numbers = read_numbers(array)
     unit = array.type.unit
     if unit == "ns":
         return np.floor_divide(numbers, 1000)
@@ -150,7 +150,7 @@ def clock_parts(micros: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     return hours, minutes - hours * 60, seconds - minutes * 60, nanos
 
 
-def words_of_floats(array: pa.Array) -> npt.NDArray[np.uint64]:
+def read_float_bits(array: pa.Array) -> npt.NDArray[np.uint64]:
     """Return the bits of 32-bit or 64-bit floats; zero for null."""
     kind: type[np.generic] = np.uint64 if array.type.bit_width == 64 else np.uint32
     return fixed_values(array, kind).astype(np.uint64, copy=False)

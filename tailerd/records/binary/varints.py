@@ -34,10 +34,10 @@ _CONTINUES = np.uint64(0x80)
 
 def zigzag_varints(numbers: Numbers) -> ShortBytes:
     """Return Avro's `int` and `long`: zigzag varints, one to ten bytes each."""
-    return varints_of(((numbers << 1) ^ (numbers >> 63)).view(np.uint64))
+    return encode_varints(((numbers << 1) ^ (numbers >> 63)).view(np.uint64))
 
 
-def varints_of(words: Words) -> ShortBytes:
+def encode_varints(words: Words) -> ShortBytes:
     """Return the varints of unsigned numbers, one to ten bytes each; empty for empty input."""
     top = int(words.max(initial=0))
     max_size = max(1, (top.bit_length() + 6) // 7)

@@ -18,7 +18,7 @@ from tailerd.records.binary.byte_pieces import (
     fixed_bytes,
     joined_runs,
     mask_piece,
-    numbers_of,
+    read_numbers,
     text_bytes,
     valid_rows,
 )
@@ -31,11 +31,11 @@ from tailerd.records.binary.row_columns import (
     unexpected_null,
 )
 from tailerd.records.binary.special_values import (
+    convert_to_micros,
     decimal_bytes,
-    micros_of,
+    read_float_bits,
     uuid_texts,
     wide_decimals,
-    words_of_floats,
 )
 from tailerd.records.binary.varints import zigzag_varints
 from tailerd.records.byte_rows import ConstantBytes, Piece
@@ -43,8 +43,8 @@ from tailerd.records.json_columns import column_texts, list_parts, map_parts
 from tailerd.records.schemas.avro_schema import UINT64_DIGITS, is_union
 from tailerd.records.schemas.column_kind import (
     Kind,
+    choose_kind,
     is_wide_unsigned,
-    kind_of,
     stored_type,
     unsupported_error,
 )
@@ -65,8 +65,8 @@ class _Value:
     children: tuple[_Value, ...]
 
 
-def _value_of(field: pa.Field) -> _Value:
-    kind, stored = kind_of(field), stored_type(field.type)
+def _plan_value(field: pa.Field) -> _Value:
+    kind, stored = choose_kind(field), stored_type(field.type)
     children: tuple[pa.Field, ...] = ()
     if kind is Kind.STRUCT:
         children = tuple(stored)
@@ -74,14 +74,14 @@ def _value_of(field: pa.Field) -> _Value:
         children = (stored.value_field,)
     elif kind is Kind.MAP:
         children = (stored.key_field, stored.item_field)
-    return _Value(field, kind, is_union(field), tuple(map(_value_of, children)))
+    return _Value(field, kind, is_union(field), tuple(map(_plan_value, children)))
 
 
 class AvroEncoder:
     """Encodes records of a shape according to its `avro_schema`."""
 
     def __init__(self, shape: RecordShape) -> None:
-        self._values = tuple(map(_value_of, shape.fields))
+        self._values = tuple(map(_plan_value, shape.fields))
 
     def pieces(self, columns: Sequence[Column], count: int) -> list[Piece]:
         """Return the pieces of each record; see `RecordEncoder`."""
@@ -189,17 +189,17 @@ def _scalar(array: pa.Array, value: _Value) -> list[Piece]:
         case Kind.INTEGER if is_wide_unsigned(array.type):
             return _with_length(decimal_bytes(array.cast(pa.decimal128(UINT64_DIGITS))))
         case Kind.INTEGER:
-            return [zigzag_varints(numbers_of(array))]
+            return [zigzag_varints(read_numbers(array))]
         case Kind.DOUBLE:
-            return [fixed_bytes(words_of_floats(array), 8)]
+            return [fixed_bytes(read_float_bits(array), 8)]
         case Kind.FLOAT:
-            return [fixed_bytes(words_of_floats(array.cast(pa.float32())), 4)]
+            return [fixed_bytes(read_float_bits(array.cast(pa.float32())), 4)]
         case Kind.BOOLEAN:
-            return [fixed_bytes(numbers_of(array.cast(pa.uint8())).view(np.uint64), 1)]
+            return [fixed_bytes(read_numbers(array.cast(pa.uint8())).view(np.uint64), 1)]
         case Kind.TIMESTAMP | Kind.TIME:
-            return [zigzag_varints(micros_of(array, value.field.name))]
+            return [zigzag_varints(convert_to_micros(array, value.field.name))]
         case Kind.DATE:
-            return [zigzag_varints(numbers_of(array.cast(pa.date32())))]
+            return [zigzag_varints(read_numbers(array.cast(pa.date32())))]
         case Kind.DECIMAL:
             return _with_length(decimal_bytes(wide_decimals(array)))
         case Kind.UUID:

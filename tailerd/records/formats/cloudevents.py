@@ -175,9 +175,9 @@ def _envelopes(
             ConstantBytes(b"}"),
         ]
         parts.append(joined_rows(pieces, len(block)))
-    return _with_nulls_of(values, parts)
+    return _copy_nulls(values, parts)
 
 
-def _with_nulls_of(values: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
+def _copy_nulls(values: pa.Array, parts: Sequence[pa.Array]) -> pa.Array:
     whole = binary_array(parts) if parts else pa.array([], pa.binary())
     return pc.if_else(values.is_valid(), whole, None) if values.null_count else whole

@@ -19,8 +19,8 @@ from tailerd.records.binary.byte_pieces import (
     all_masked,
     fixed_bytes,
     joined_runs,
-    numbers_of,
-    sizes_of,
+    read_numbers,
+    sum_sizes,
     text_bytes,
     valid_rows,
 )
@@ -35,14 +35,14 @@ from tailerd.records.binary.special_values import (
     MICROS_PER_SECOND,
     calendar_days,
     clock_parts,
+    convert_to_micros,
     decimal_bytes,
-    micros_of,
+    read_float_bits,
     seconds_and_nanos,
     uuid_texts,
     wide_decimals,
-    words_of_floats,
 )
-from tailerd.records.binary.varints import varint_bytes, varints_of
+from tailerd.records.binary.varints import encode_varints, varint_bytes
 from tailerd.records.byte_rows import ConstantBytes, Piece
 from tailerd.records.json_columns import column_texts, list_parts, map_parts
 from tailerd.records.schemas.column_kind import Kind
@@ -148,7 +148,7 @@ def _tag_field(array: pa.Array, number: int, column: pa.Field, value: ValueType)
 
 
 def _prefix_length(pieces: Sequence[Piece], count: int) -> list[Piece]:
-    return [varints_of(sizes_of(pieces, count).view(np.uint64)), *pieces]
+    return [encode_varints(sum_sizes(pieces, count).view(np.uint64)), *pieces]
 
 
 def _body(array: pa.Array, column: pa.Field, value: ValueType) -> list[Piece]:
@@ -189,7 +189,7 @@ def _pack_items(
     scalars = _scalar(items, item, member.value.kind)
     body = joined_runs(scalars, len(items), offsets)
     pieces: list[Piece] = [_tag(member.number, _DELIMITED)]
-    pieces += [varints_of(body.lengths.view(np.uint64)), body]
+    pieces += [encode_varints(body.lengths.view(np.uint64)), body]
     return all_masked(pieces, np.diff(offsets) > 0)
 
 
@@ -241,13 +241,13 @@ def _scalar(array: pa.Array, column: pa.Field, kind: Kind) -> list[Piece]:
         case Kind.VARIANT:
             return _with_length(column_texts(array, column, quote_decimals=False).array)
         case Kind.DOUBLE:
-            return [fixed_bytes(words_of_floats(array), 8)]
+            return [fixed_bytes(read_float_bits(array), 8)]
         case Kind.FLOAT:
-            return [fixed_bytes(words_of_floats(array.cast(pa.float32())), 4)]
+            return [fixed_bytes(read_float_bits(array.cast(pa.float32())), 4)]
         case Kind.BOOLEAN:
             array = array.cast(pa.uint8())
     # Negative numbers are encoded as 64 bits: ten bytes.
-    return [varints_of(numbers_of(array).view(np.uint64))]
+    return [encode_varints(read_numbers(array).view(np.uint64))]
 
 
 def _with_length(array: pa.Array) -> list[Piece]:
@@ -258,23 +258,23 @@ def _well_known(array: pa.Array, kind: Kind, column: str) -> list[Piece]:
     """Return the fields of a well-known message type; zeros are omitted."""
     match kind:
         case Kind.TIMESTAMP if array.type.tz is not None:
-            return _numbers(seconds_and_nanos(micros_of(array, column)))
+            return _numbers(seconds_and_nanos(convert_to_micros(array, column)))
         case Kind.TIMESTAMP:
-            micros = micros_of(array, column)
+            micros = convert_to_micros(array, column)
             days = np.floor_divide(micros, _MICROS_PER_DAY)
             clock = clock_parts(micros - days * _MICROS_PER_DAY)
             return _numbers((*calendar_days(days), *clock))
         case Kind.DATE:
-            return _numbers(calendar_days(numbers_of(array.cast(pa.date32()))))
+            return _numbers(calendar_days(read_numbers(array.cast(pa.date32()))))
         case Kind.TIME:
-            return _numbers(clock_parts(micros_of(array, column)))
+            return _numbers(clock_parts(convert_to_micros(array, column)))
     raw = decimal_bytes(wide_decimals(array))
-    sizes = sizes_of([raw], len(array))
+    sizes = sum_sizes([raw], len(array))
     precision = _tag(2, _VARINT).raw + varint_bytes(array.type.precision)
     scale = _tag(3, _VARINT).raw + varint_bytes(array.type.scale) if array.type.scale else b""
     return [
         _tag(1, _DELIMITED),
-        varints_of(sizes.view(np.uint64)),
+        encode_varints(sizes.view(np.uint64)),
         raw,
         ConstantBytes(precision + scale),
     ]
@@ -287,6 +287,6 @@ def _numbers(fields: Sequence[Numbers]) -> list[Piece]:
         valid = numbers != 0
         mask = None if valid.all() else valid
         if mask is None or mask.any():
-            written = varints_of(numbers.view(np.uint64))
+            written = encode_varints(numbers.view(np.uint64))
             pieces += all_masked([_tag(index + 1, _VARINT), written], mask)
     return pieces

@@ -193,16 +193,16 @@ class EnvelopeRecords:
         )
         now = batch.timestamp_us if now_us is None else now_us
         columns: list[Column] = [
-            _image_of(images, changes.before),
-            _image_of(images, changes.after),
-            self._source_of(batch, changes),
+            _select_image(images, changes.before),
+            _select_image(images, changes.after),
+            self._encode_source(batch, changes),
             _operations(batch, changes),
             *(ConstantColumn(time) for time in _times(now)),
         ]
         header = self._codec.header(ids.value)
         return encode_rows(self._envelope(schema), header, columns, len(changes.before))
 
-    def _source_of(self, batch: ChangeBatch, changes: RowChanges) -> EncodedRows:
+    def _encode_source(self, batch: ChangeBatch, changes: RowChanges) -> EncodedRows:
         options = self._options
         is_snapshot = batch.change_source is ChangeSourceKind.SNAPSHOT
         values: list[str | int] = [
@@ -267,7 +267,7 @@ def _change_columns(batch: ChangeBatch) -> list[Column]:
     ]
 
 
-def _image_of(images: ByteColumn, rows: Rows) -> EncodedRows:
+def _select_image(images: ByteColumn, rows: Rows) -> EncodedRows:
     is_missing = rows == NO_ROW
     if is_missing.all():
         return EncodedRows(None)

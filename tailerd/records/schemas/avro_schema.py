@@ -37,17 +37,17 @@ from tailerd.records.schemas.adjusted_names import (
 )
 from tailerd.records.schemas.column_kind import (
     Kind,
+    choose_kind,
     fits_int32,
     is_wide_unsigned,
-    kind_of,
     stored_type,
 )
 from tailerd.records.schemas.record_shape import (
     AdjustedName,
     RecordShape,
     WrittenSchema,
-    comment_of,
-    record_name_of,
+    read_comment,
+    read_record_name,
 )
 
 Node: TypeAlias = "dict[str, object] | list[object] | str"
@@ -93,12 +93,12 @@ def avro_schema(shape: RecordShape, *, connect_names: bool = False) -> WrittenSc
 
 def is_union(field: pa.Field) -> bool:
     """Return whether the field is a union with null; a column that is always null needs none."""
-    return bool(field.nullable) and kind_of(field) is not Kind.NULL
+    return bool(field.nullable) and choose_kind(field) is not Kind.NULL
 
 
 def is_avro_map(kind: pa.DataType) -> bool:
     """Return whether a map type is a map in Avro, whose keys are strings."""
-    return kind_of(kind.key_field) is Kind.STRING
+    return choose_kind(kind.key_field) is Kind.STRING
 
 
 class _Writer:
@@ -130,9 +130,9 @@ class _Writer:
 
     def _field(self, written: str, field: pa.Field, name: str, path: tuple[str, ...]) -> Node:
         node: dict[str, object] = {"name": written, "type": self._optional(field, name, path)}
-        if comment := comment_of(field):
+        if comment := read_comment(field):
             node["doc"] = comment
-        if is_union(field) or kind_of(field) is Kind.NULL:
+        if is_union(field) or choose_kind(field) is Kind.NULL:
             node["default"] = None
         if written != field.name:
             node[COLUMN_NAME] = field.name
@@ -143,10 +143,10 @@ class _Writer:
         return ["null", node] if is_union(field) else node
 
     def _type(self, field: pa.Field, name: str, path: tuple[str, ...]) -> Node:
-        kind, stored = kind_of(field), stored_type(field.type)
+        kind, stored = choose_kind(field), stored_type(field.type)
         match kind:
             case Kind.STRUCT:
-                if given := allowed_full_name(record_name_of(field)):
+                if given := allowed_full_name(read_record_name(field)):
                     return self._name_record(given, tuple(stored), path, is_given=True)
                 return self._name_record(name, tuple(stored), path)
             case Kind.LIST:

@@ -64,7 +64,7 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def kind_of(field: pa.Field) -> Kind:
+def choose_kind(field: pa.Field) -> Kind:
     """Return the kind of a column's values.
 
     Raises:

@@ -17,12 +17,12 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tailerd.records.json import DecimalStyle
-from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported_error
+from tailerd.records.schemas.column_kind import Kind, choose_kind, stored_type, unsupported_error
 from tailerd.records.schemas.record_shape import (
     RecordShape,
     WrittenSchema,
-    comment_of,
-    record_name_of,
+    read_comment,
+    read_record_name,
 )
 
 Node: TypeAlias = dict[str, object]
@@ -76,13 +76,13 @@ def _object(name: str, fields: Sequence[pa.Field], decimals: DecimalStyle) -> No
 
 def _member(field: pa.Field, decimals: DecimalStyle) -> Node:
     node = _node(field, decimals)
-    comment = comment_of(field)
+    comment = read_comment(field)
     return {**node, "description": comment} if comment else node
 
 
 def _node(field: pa.Field, decimals: DecimalStyle) -> Node:
     """Return the schema of a column or an item, null included."""
-    kind = kind_of(field)
+    kind = choose_kind(field)
     if kind is Kind.VARIANT:
         return {}
     if kind is Kind.NULL:
@@ -99,7 +99,7 @@ def _type(field: pa.Field, kind: Kind, decimals: DecimalStyle) -> Node:
     stored = stored_type(field.type)
     match kind:
         case Kind.STRUCT:
-            return _object(record_name_of(field), tuple(stored), decimals)
+            return _object(read_record_name(field), tuple(stored), decimals)
         case Kind.LIST:
             return {"type": "array", "items": _node(stored.value_field, decimals)}
         case Kind.MAP:

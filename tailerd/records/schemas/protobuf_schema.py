@@ -39,15 +39,15 @@ from tailerd.records.schemas.adjusted_names import (
     allowed_full_name,
     field_names,
 )
-from tailerd.records.schemas.column_kind import Kind, kind_of, stored_type, unsupported_error
+from tailerd.records.schemas.column_kind import Kind, choose_kind, stored_type, unsupported_error
 from tailerd.records.schemas.record_shape import (
     FIRST_CHANGE_NUMBER,
     NUMBER,
     AdjustedName,
     RecordShape,
-    comment_of,
-    field_id_of,
-    record_name_of,
+    read_comment,
+    read_field_id,
+    read_record_name,
 )
 
 Collections = Literal["repeated", "wrapped"]
@@ -211,7 +211,9 @@ class _Slot:
     index: int
     column: pa.Field
 
-    def of(self, label: Label, value: ValueType, key: ValueType | None = None) -> MessageField:
+    def make_field(
+        self, label: Label, value: ValueType, key: ValueType | None = None
+    ) -> MessageField:
         """Return the field with its type."""
         return MessageField(self.name, self.number, self.index, label, value, self.column, key)
 
@@ -262,36 +264,36 @@ class _Writer:
         members = [
             self._field(_Slot(names[index], numbers[index], index, column), own.below(column))
             for index, column in enumerate(fields)
-            if kind_of(column) is not Kind.NULL
+            if choose_kind(column) is not Kind.NULL
         ]
         return Message(name, full_name, tuple(members), "struct", reserved)
 
     def _field(self, slot: _Slot, scope: _Scope) -> MessageField:
-        if kind_of(slot.column) in (Kind.LIST, Kind.MAP) and not self._is_wrapped:
+        if choose_kind(slot.column) in (Kind.LIST, Kind.MAP) and not self._is_wrapped:
             return self._repeat_field(slot, scope)
-        return slot.of("optional", self._value(slot.column, slot.name, scope))
+        return slot.make_field("optional", self._value(slot.column, slot.name, scope))
 
     def _repeat_field(self, slot: _Slot, scope: _Scope) -> MessageField:
         stored = stored_type(slot.column.type)
-        if kind_of(slot.column) is Kind.LIST:
-            return slot.of("repeated", self._item(stored.value_field, slot.name, scope))
+        if choose_kind(slot.column) is Kind.LIST:
+            return slot.make_field("repeated", self._item(stored.value_field, slot.name, scope))
         own_entry = entry_name(slot.name)
-        is_map = kind_of(stored.key_field) in _KEYS and own_entry not in scope.taken
+        is_map = choose_kind(stored.key_field) in _KEYS and own_entry not in scope.taken
         if is_map and not own_entry[0].isdigit():
             scope.taken.add(own_entry)
             key = self._value(stored.key_field, slot.name, scope)
-            return slot.of("map", self._item(stored.item_field, slot.name, scope), key)
+            return slot.make_field("map", self._item(stored.item_field, slot.name, scope), key)
         own_entry = _free(f"{type_name(slot.name)}Entry", scope.taken)
         inside = scope.inside(own_entry, "key", "value")
         members = tuple(
-            part.of("optional", self._value(part.column, part.name, inside))
+            part.make_field("optional", self._value(part.column, part.name, inside))
             for part in (
                 _Slot("key", 1, 0, stored.key_field),
                 _Slot("value", 2, 1, stored.item_field),
             )
         )
         entry = Message(own_entry, inside.message, members)
-        return slot.of("repeated", ValueType(inside.message, Kind.MAP, entry))
+        return slot.make_field("repeated", ValueType(inside.message, Kind.MAP, entry))
 
     def _item(self, column: pa.Field, name: str, scope: _Scope) -> ValueType:
         """Return the type of a list's or map's items."""
@@ -299,17 +301,19 @@ class _Writer:
             return self._value(column, name, scope)
         item_name = _free(f"{type_name(name)}Item", scope.taken)
         inside = scope.inside(item_name, "value")
-        member = _Slot("value", 1, 0, column).of("optional", self._value(column, "value", inside))
+        member = _Slot("value", 1, 0, column).make_field(
+            "optional", self._value(column, "value", inside)
+        )
         item = Message(item_name, inside.message, (member,), "item")
-        return ValueType(inside.message, kind_of(column), item)
+        return ValueType(inside.message, choose_kind(column), item)
 
     def _value(self, column: pa.Field, name: str, scope: _Scope) -> ValueType:
         """Return the type of a column with one value per row."""
-        kind, stored = kind_of(column), stored_type(column.type)
+        kind, stored = choose_kind(column), stored_type(column.type)
         if kind is Kind.NULL:
             raise unsupported_error(column.with_name(".".join(scope.path)))
         if kind is Kind.STRUCT:
-            if given := record_name_of(column):
+            if given := read_record_name(column):
                 return self._share_message(given.rpartition(".")[2], tuple(stored), scope.path)
             free = _free(type_name(name), scope.taken)
             nested = self.struct(free, scope.message, tuple(stored), scope.path)
@@ -356,7 +360,7 @@ def field_numbers(
         earlier: The message's earlier numbers, if it existed.
     """
     fixed = [(column.metadata or {}).get(NUMBER) for column in fields]
-    ids = [field_id_of(column) for column in fields]
+    ids = [read_field_id(column) for column in fields]
     if all(number is not None or fixed[index] for index, number in enumerate(ids)):
         found = [
             int(own) if own else allowed_number(number or 0)
@@ -376,7 +380,7 @@ def _after_earlier(
     fixed: Sequence[bytes | None], names: Sequence[str], earlier: Numbers
 ) -> list[int]:
     used = {*earlier.reserved, *earlier.by_name.values()}
-    indexes = [_position_of(number) for number in used if not _is_change_number(number)]
+    indexes = [_find_index(number) for number in used if not _is_change_number(number)]
     index, found = max(indexes, default=0), []
     for name, own in zip(names, fixed, strict=True):
         if own:
@@ -397,7 +401,7 @@ def allowed_number(wanted: int) -> int:
 _SHIFT = _FIRST_FREE_NUMBER - FIRST_CHANGE_NUMBER
 
 
-def _position_of(number: int) -> int:
+def _find_index(number: int) -> int:
     return number if number < FIRST_CHANGE_NUMBER else number - _SHIFT
 
 
@@ -439,8 +443,8 @@ def _join_names(scope: str, name: str) -> str:
 
 def comment_lines(member: MessageField) -> list[str]:
     """Return a field's comment: its column's comment, and the column's name if it differs."""
-    lines = comment_of(member.column).splitlines()
-    if kind_of(member.column) is Kind.VARIANT:
+    lines = read_comment(member.column).splitlines()
+    if choose_kind(member.column) is Kind.VARIANT:
         lines.append(IS_VARIANT)
     is_inner = member.name in ("items", "key", "value") and member.index < 2
     if member.name != member.column.name and not is_inner:

@@ -146,18 +146,18 @@ def _record_field(name: str, shape: RecordShape, *, nullable: bool) -> pa.Field:
     return pa.field(name, kind, nullable, {RECORD_NAME: shape.name.encode()})
 
 
-def comment_of(field: pa.Field) -> str:
+def read_comment(field: pa.Field) -> str:
     """Return the column's comment; empty if it has none."""
     return str((field.metadata or {}).get(COMMENT, b""), "utf-8", "replace")
 
 
-def field_id_of(field: pa.Field) -> int | None:
+def read_field_id(field: pa.Field) -> int | None:
     """Return the column's stable id; None if it has none."""
     raw = (field.metadata or {}).get(FIELD_ID, b"")
     return int(raw) if raw.isdigit() else None
 
 
-def record_name_of(field: pa.Field) -> str:
+def read_record_name(field: pa.Field) -> str:
     """Return the record name set on a struct; empty if none is set."""
     return str((field.metadata or {}).get(RECORD_NAME, b""), "utf-8")
 

@@ -102,10 +102,10 @@ def _last_version(path: Path) -> int:
     with path.open("rb") as lines:
         size = lines.seek(0, os.SEEK_END)
         lines.seek(max(0, size - _LINE_END_BYTES))
-        return _version_of(lines.read())
+        return _parse_version(lines.read())
 
 
-def _version_of(line: bytes) -> int:
+def _parse_version(line: bytes) -> int:
     """Return the version from the end of a line, a pattern that no column value can produce."""
     ends = list(_LINE_END.finditer(line))
     if not ends or ends[-1].end() != len(line):
@@ -131,7 +131,7 @@ def _cut(path: Path, until_version: int, owner: FolderOwner) -> None:
 def _keep_lines(path: Path, target: BinaryIO, until_version: int) -> bool:
     with path.open("rb", buffering=_CHUNK_BYTES) as lines:
         for line in lines:
-            if _version_of(line[-_LINE_END_BYTES:]) >= until_version:
+            if _parse_version(line[-_LINE_END_BYTES:]) >= until_version:
                 break
             target.write(line)
     return target.tell() > 0

@@ -268,8 +268,8 @@ class FileSink:
         """Return the files of the last delivery before `offset`, which may extend beyond it."""
         names = [path.name for path in self._folder.iterdir() if _is_own(path.name)]
         before = [n for n in names if not n.endswith(_GAP) and not _is_at_or_after(n, offset)]
-        start = _start_of(max(before, default=""))
-        return [self._folder / name for name in sorted(before) if _start_of(name) == start]
+        start = _parse_prefix(max(before, default=""))
+        return [self._folder / name for name in sorted(before) if _parse_prefix(name) == start]
 
     def _newest_file(self) -> Offset | None:
         """Return the start offset of the newest file of changes; None if there is none."""
@@ -358,7 +358,7 @@ def _is_at_or_after(name: str, offset: Offset) -> bool:
     return is_of_commit or order >= offset.order
 
 
-def _start_of(name: str) -> str:
+def _parse_prefix(name: str) -> str:
     """Return the part of a file's name that all files of its delivery share."""
     return name.rpartition("-")[0]
 

@@ -112,15 +112,15 @@ def _join_pieces(pieces: Sequence[Versioned]) -> Versioned:
                 keys=None if keys[0] is None else _concatenate_arrays(keys),
                 values=_concatenate_arrays([part.records.values for part in parts]),
             ),
-            partitions=_of_each([part.partitions for part in parts], counts),
-            timestamps_ms=_of_each([part.timestamps_ms for part in parts], counts),
+            partitions=_join_values([part.partitions for part in parts], counts),
+            timestamps_ms=_join_values([part.timestamps_ms for part in parts], counts),
             headers=_joined_headers([part.headers for part in parts]),
         ),
-        versions=_of_each([piece.versions for piece in pieces], counts),
+        versions=_join_values([piece.versions for piece in pieces], counts),
     )
 
 
-def _of_each(
+def _join_values(
     values: Sequence[int | npt.NDArray[np.integer]], counts: Sequence[int]
 ) -> int | npt.NDArray[np.int64]:
     """Return a number for each record, or one for all if they are equal."""

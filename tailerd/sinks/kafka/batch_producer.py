@@ -187,7 +187,7 @@ class _Watch:
 
     def _wait_for(self, future: FutureProduceResult) -> None:
         self._waiting.add(future)
-        future.add_callback(lambda result: self._note_end(future, _error_of(result)))
+        future.add_callback(lambda result: self._note_end(future, _parse_error(result)))
         future.add_errback(lambda error: self._note_end(future, error))
 
     def _note_end(self, future: FutureProduceResult, error: Exception | None) -> None:
@@ -212,7 +212,7 @@ class _Bound:
         self._future = future
 
 
-def _error_of(result: tuple[object, object, object]) -> Exception | None:
+def _parse_error(result: tuple[object, object, object]) -> Exception | None:
     # The client also completes a failed batch, with a function that returns each record's error.
     errors = result[2]
     error = errors(0) if callable(errors) else None

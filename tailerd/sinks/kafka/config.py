@@ -471,7 +471,7 @@ class KafkaSinkConfig(SinkConfig):
         """
         return tuple(dict.fromkeys((*self.key, *self.routing_columns))) if self.key else ()
 
-    def topic_of(self, text: str, table: str) -> str:
+    def name_topic(self, text: str, table: str) -> str:
         """Return the name of one of the sink's other topics for a table."""
         return filled_text(text, dict.fromkeys(TABLE_NAMES, table))
 

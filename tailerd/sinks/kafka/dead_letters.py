@@ -18,14 +18,14 @@ _ROOM_BYTES = HEADER_BYTES + 1024
 """Overhead of a dead letter in addition to key and value, headers included."""
 
 
-def dead_letters_of(
+def make_dead_letters(
     piece: ProduceRequest,
     oversize: tuple[OversizeRecord, ...],
     versions: Sequence[int],
     *,
     config: KafkaSinkConfig,
     table: str,
-    max_bytes_of: Callable[[str], int],
+    get_max_bytes: Callable[[str], int],
 ) -> ProduceRequest:
     """Return the dead letters for records that are too large.
 
@@ -35,7 +35,7 @@ def dead_letters_of(
         versions: The commit version of each of them.
         config: Enables or disables dead letters.
         table: Name of the table.
-        max_bytes_of: Returns the largest batch that a topic accepts.
+        get_max_bytes: Returns the largest batch that a topic accepts.
 
     Raises:
         SinkRefusedError: The configuration does not enable dead letters.
@@ -58,8 +58,8 @@ def dead_letters_of(
         versions=versions,
         sizes_bytes=[each.size_bytes for each in oversize],
     )
-    name = config.topic_of(topic, table)
-    max_bytes = max_bytes_of(name)
+    name = config.name_topic(topic, table)
+    max_bytes = get_max_bytes(name)
     times = piece.timestamps_ms
     return ProduceRequest(
         topic=name,

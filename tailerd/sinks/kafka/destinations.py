@@ -177,7 +177,7 @@ def topic_subjects(
     )
     if not destination.is_dead_letter:
         return subjects
-    letters = config.topic_of(config.dead_letter_topic or "", table)
+    letters = config.name_topic(config.dead_letter_topic or "", table)
     # Tables share the topic, so its subjects are named after their records too.
     return replace(subjects, topic=letters, strategy="topic_record", is_checked=False)
 
@@ -198,7 +198,7 @@ class TableSchemas:
         self._table_id: str | None = None
         self._destinations: TableDestinations | None = None
 
-    def of_table(self, table_id: str) -> TableDestinations:
+    def for_table(self, table_id: str) -> TableDestinations:
         """Return the encoder of the table's records for a table id.
 
         Raises:
@@ -293,7 +293,7 @@ _FIRST_MESSAGE = b"\0"
 class KnowsSchemas(Protocol):
     """Returns the texts of schemas by id. Blocking."""
 
-    def text_of(self, schema_id: int) -> str:
+    def read_text(self, schema_id: int) -> str:
         """Return the text of a schema; `SinkError` if it is missing or the registry is down."""
         ...
 
@@ -339,7 +339,7 @@ class ValueReader:
             raise ValueError("it does not begin with the id of a schema")
         number = int.from_bytes(value[1:_HEADER_BYTES], "big")
         if number not in self._readers:
-            self._readers[number] = _READERS[self._form](self._schemas.text_of(number))
+            self._readers[number] = _READERS[self._form](self._schemas.read_text(number))
         return self._readers[number](value[_HEADER_BYTES:])
 
 

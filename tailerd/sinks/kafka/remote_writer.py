@@ -87,7 +87,7 @@ class RecordsWriter:
         began = time.monotonic()
         if self.transaction is not None:
             join(opened.client, self.transaction)
-        schemas = _schemas_of(self.config, self.pipeline.table)
+        schemas = _make_schemas(self.config, self.pipeline.table)
         schemas.known.learn(self.schemas, is_confirmed=True)
         topics = Topics(opened.connection)
         topics.learn(self.facts)
@@ -109,7 +109,7 @@ class RecordsWriter:
         return session.finish_shared(time.monotonic() - began)
 
 
-def _schemas_of(config: KafkaSinkConfig, table: str) -> TableSchemas:
+def _make_schemas(config: KafkaSinkConfig, table: str) -> TableSchemas:
     key = pickle.dumps((config, table))
     found = _schemas.pop(key, None) or TableSchemas(config, table)
     _schemas[key] = found

@@ -128,12 +128,14 @@ class Router:
         Raises:
             ConfigError, SinkRefusedError: As `route`.
         """
-        headers = self.headers_of(batch)
+        headers = self.make_headers(batch)
         for topic, part in self._topics.by_topic(batch, records):
             own = (*headers, *part.headers)
             if destination.is_dead_letter:
                 yield RoutedRecords(
-                    topic=self._config.topic_of(self._config.dead_letter_topic or "", self._table),
+                    topic=self._config.name_topic(
+                        self._config.dead_letter_topic or "", self._table
+                    ),
                     records=part,
                     headers=(*own, *self._reasons(topic, batch.version)),
                     reason=IncompatibleSchemaError.code,
@@ -198,7 +200,7 @@ class Router:
             return 0
         if isinstance(self._partition, ColumnPartition):
             name = self._partition.column
-            numbers = routed.records.from_rows(column_of(batch, name, "partition"))
+            numbers = routed.records.from_rows(require_column(batch, name, "partition"))
             return explicit_partitions(numbers, count, column=name)
         return self._partition if isinstance(self._partition, int) else None
 
@@ -226,9 +228,9 @@ class Router:
         }
         return tuple(Header(name=name, value=text.encode()) for name, text in reasons.items())
 
-    def headers_of(self, batch: ChangeBatch) -> tuple[Header, ...]:
+    def make_headers(self, batch: ChangeBatch) -> tuple[Header, ...]:
         """Return the headers of the records of a batch."""
-        headers = self._topics.headers_of(batch)
+        headers = self._topics.make_headers(batch)
         return tuple(Header(name=name, value=text.encode()) for name, text in headers.items())
 
 
@@ -332,7 +334,7 @@ class TopicRouter:
         """Return the only topic of the table; None if a column chooses the topic."""
         return None if self._template.column else self._template.topic(self._table)
 
-    def headers_of(self, batch: ChangeBatch) -> dict[str, str]:
+    def make_headers(self, batch: ChangeBatch) -> dict[str, str]:
         """Return the headers of the records of a batch, by name."""
         if not self._headers:
             return {}
@@ -354,7 +356,7 @@ class TopicRouter:
         if self._template.column is None:
             yield self._template.topic(self._table), records
             return
-        column = records.from_rows(column_of(batch, self._template.column, "topic"))
+        column = records.from_rows(require_column(batch, self._template.column, "topic"))
         values = _texts(column, self._template.column)
         coded = pc.dictionary_encode(values, null_encoding="encode")
         if len(coded.dictionary) > _MAX_TOPICS:
@@ -365,9 +367,9 @@ class TopicRouter:
             )
         codes = coded.indices.to_numpy(zero_copy_only=False)
         for code, value in enumerate(coded.dictionary.to_pylist()):
-            yield self._topic_of(value), records.take(np.flatnonzero(codes == code))
+            yield self._choose_topic(value), records.take(np.flatnonzero(codes == code))
 
-    def _topic_of(self, value: str | None) -> str:
+    def _choose_topic(self, value: str | None) -> str:
         if value is None:
             raise SinkRefusedError(
                 f"A row has no value in the column {self._template.column!r}, which chooses its"
@@ -384,7 +386,7 @@ class TopicRouter:
             ) from error
 
 
-def column_of(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
+def require_column(batch: ChangeBatch, name: str, chooses: str) -> pa.Array:
     """Return the column that chooses each row's topic or partition; `chooses` is for the error.
 
     Raises:

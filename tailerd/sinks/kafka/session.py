@@ -55,7 +55,7 @@ from tailerd.sinks.kafka.connection import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     Connection,
 )
-from tailerd.sinks.kafka.dead_letters import dead_letters_of, takes_more_now
+from tailerd.sinks.kafka.dead_letters import make_dead_letters, takes_more_now
 from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
 from tailerd.sinks.kafka.errors import map_error
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
@@ -203,10 +203,10 @@ class Session:
         """Set the table id for which records are encoded."""
         config = self._config
         if config.transaction_topic is not None and self._markers is None:
-            topic = config.topic_of(config.transaction_topic, self._table)
+            topic = config.name_topic(config.transaction_topic, self._table)
             self._markers = CommitMarkers(topic, self._table)
         self._table_id = table_id
-        self._records = self._schemas.of_table(table_id)
+        self._records = self._schemas.for_table(table_id)
 
     def begin(self) -> Acknowledgements:
         """Start a delivery; another thread may abandon it through the returned object."""
@@ -417,7 +417,7 @@ class Session:
         self, batch: ChangeBatch, records: Records, now_ms: int, destination: Destination
     ) -> list[ProduceRequest]:
         def route_records() -> list[ProduceRequest]:
-            shape_of = self._shape_of
+            shape_of = self._get_shape
             found = self._router.route(
                 batch, records, shape_of, now_ms=now_ms, destination=destination
             )
@@ -440,10 +440,10 @@ class Session:
         oversize = self._hand_over(piece)
         if not oversize:
             return
-        if self._topics.renew() and self._shape_of(piece.topic).max_bytes > piece.max_bytes:
+        if self._topics.renew() and self._get_shape(piece.topic).max_bytes > piece.max_bytes:
             raise takes_more_now(piece.topic)
         all_versions = ready.versions
-        letters = dead_letters_of(
+        letters = make_dead_letters(
             piece,
             oversize,
             [
@@ -452,7 +452,7 @@ class Session:
             ],
             config=self._config,
             table=self._table,
-            max_bytes_of=lambda topic: self._shape_of(topic).max_bytes,
+            get_max_bytes=lambda topic: self._get_shape(topic).max_bytes,
         )
         if left := self._hand_over(letters):
             raise BugError(f"A dead letter of {left[0].size_bytes} bytes fits no topic.")
@@ -464,7 +464,7 @@ class Session:
         self._send_side(marker)
 
     def _send_side(self, record: ControlRecord) -> None:
-        limit = self._shape_of(record.topic).max_bytes
+        limit = self._get_shape(record.topic).max_bytes
         if self._hand_over(control_record(record, max_bytes=limit)):
             raise SinkRefusedError(
                 f"A record of tailerd's own does not fit into the topic {record.topic}.",
@@ -492,7 +492,7 @@ class Session:
         if self._delivery is not None:
             self._delivery.wait()
 
-    def _shape_of(self, topic: str) -> TopicShape:
+    def _get_shape(self, topic: str) -> TopicShape:
         # Also called before `prepare`: the first offset is saved before it.
         wanted = wanted_topics(self._config, self._table)
         facts = self._topics.ensure({topic: wanted.get(topic, new_topic(self._config))})[topic]
@@ -569,11 +569,11 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
     if config.dead_letter_topic is not None and (
         config.on_oversize == "dead-letter" or config.has_incompatible_letters
     ):
-        wanted[config.topic_of(config.dead_letter_topic, table)] = single
+        wanted[config.name_topic(config.dead_letter_topic, table)] = single
     if config.transaction_topic is not None:
-        wanted[config.topic_of(config.transaction_topic, table)] = single
+        wanted[config.name_topic(config.transaction_topic, table)] = single
     if config.heartbeat_interval is not None:
-        wanted[config.topic_of(config.heartbeat_topic, table)] = single
+        wanted[config.name_topic(config.heartbeat_topic, table)] = single
     if config.keeps_offsets:
         create = config.create_topic
         wanted[config.offsets_topic] = new_offset_topic(

@@ -61,7 +61,7 @@ class KafkaSink:
         self._connection = Connection(config)
         self._daemon = daemon
         # Losing a heartbeat topic loses no data.
-        heartbeats = config.topic_of(config.heartbeat_topic, table)
+        heartbeats = config.name_topic(config.heartbeat_topic, table)
         self._topics = Topics(self._connection, untracked=[heartbeats])
         self._schemas = TableSchemas(config, table)
         self._worker = Worker(table)
@@ -242,7 +242,7 @@ class KafkaSink:
         """
         if self._config.transaction_topic is None:
             return
-        topic = self._config.topic_of(self._config.transaction_topic, self._table)
+        topic = self._config.name_topic(self._config.transaction_topic, self._table)
         async with self._busy:
             session = await self._open()
             await self._worker.run(session.prepare, gap.end.table_id)
@@ -305,7 +305,7 @@ class KafkaSink:
 
             saved = await self._worker.run(read, on_cancel=abandoned.set)
             if is_settled and identity is None and saved is not None:
-                if self._is_of_later_start(saved):
+                if self._has_later_start(saved):
                     # It claimed the id between the check and this process's claim. It claims the id
                     # again, because its own epoch is unchanged.
                     await self._drop()
@@ -416,9 +416,9 @@ class KafkaSink:
         """
         self._abandoned.wait(_START_SECONDS)
         saved = self._read_offset(identity, is_settled=True, abandoned=self._abandoned)
-        return not self._is_of_later_start(saved)
+        return not self._has_later_start(saved)
 
-    def _is_of_later_start(self, saved: SavedOffset | None) -> bool:
+    def _has_later_start(self, saved: SavedOffset | None) -> bool:
         if saved is None or self._epoch is None or not self._config.is_exactly_once:
             return False
         return saved.epoch > self._epoch
@@ -465,7 +465,7 @@ class KafkaSink:
         self._topics.try_creation(missing)
 
     async def _beat(self, interval_seconds: float) -> None:
-        topic = self._config.topic_of(self._config.heartbeat_topic, self._table)
+        topic = self._config.name_topic(self._config.heartbeat_topic, self._table)
         while True:
             await asyncio.sleep(interval_seconds)
             async with self._busy:

@@ -203,7 +203,7 @@ class Topics:
             gone = [str(each["name"]) for each in described if each["error_code"] == _NOT_THERE]
             for each in described:
                 try:
-                    self._check_id(str(each["name"]), _id_of(each))
+                    self._check_id(str(each["name"]), _read_id(each))
                 except TopicRecreatedError as error:
                     found[str(each["name"])] = error
             if not gone or is_last:
@@ -416,12 +416,12 @@ def _facts(topic: dict[str, object]) -> TopicFacts:
         name=str(topic["name"]),
         partitions=len(partitions),
         replicas=len(partitions[0]["replica_nodes"]),
-        topic_id=_id_of(topic),
+        topic_id=_read_id(topic),
         may_write=may_write,
     )
 
 
-def _id_of(topic: Mapping[str, object]) -> str:
+def _read_id(topic: Mapping[str, object]) -> str:
     found = str(topic.get("topic_id") or "")
     return "" if found == _NO_ID else found
 

@@ -198,7 +198,7 @@ def test_a_damaged_footer_is_refused_or_read(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         footer[data.draw(st.integers(0, size - 1))] = data.draw(st.integers(0, 255))
     try:
-        Footer.of(bytes(footer))
+        Footer.parse(bytes(footer))
     except CorruptLogError as error:
         assert "cannot be understood" in str(error)  # noqa: PT017
 

@@ -23,7 +23,7 @@ from tailerd.errors import (
     TailerdError,
     UsageError,
 )
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.delta_schema import array, field, map_of, struct
 
@@ -349,7 +349,7 @@ def test_a_missing_data_file_is_named(spark: SparkSession, tmp_path: Path) -> No
 def _error(work: Any) -> TailerdError:
     with pytest.raises(PySparkException) as raised:
         work()
-    return error_of(str(raised.value))
+    return parse_error(str(raised.value))
 
 
 @pytest.mark.parametrize("identity", ["", "id"])

@@ -35,7 +35,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.records.json import JsonEncoder
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tests.spark_rows import variants_marked
 from tests.tables.opened import open_delta
 
@@ -136,7 +136,7 @@ def _of_spark(spark: SparkSession, folder: Path, options: dict[str, str]) -> Row
         frame = spark.read.format("tailerd").options(**options).load(str(folder))
         batches = frame._collect_as_arrow()  # type: ignore[operator]
     except PySparkException as error:
-        return error_of(str(error))
+        return parse_error(str(error))
     rows: Rows = Counter()
     for batch in batches:
         for changes in change_batches(batch):

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tailerd.errors import EngineError, SinkError, TailerdError
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tailerd.spark.worker_edge import errors_travel
 from tests.errors_tree import CLASSES, with_all_fields
 
@@ -30,7 +30,7 @@ def test_every_error_comes_back_from_a_task(spark: SparkSession) -> None:
 
         with pytest.raises(PySparkException) as raised:
             spark.sparkContext.parallelize([1], 1).map(errors_travel(work)).collect()
-        assert described(error_of(str(raised.value))) == described(error)
+        assert described(parse_error(str(raised.value))) == described(error)
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
@@ -47,7 +47,7 @@ def test_an_error_comes_back_from_a_query_that_ended(
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(PySparkException):
         query.awaitTermination(60)
-    found = error_of(str(query.exception()))
+    found = parse_error(str(query.exception()))
     if is_ours:
         assert described(found) == described(error)
     else:

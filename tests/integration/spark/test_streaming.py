@@ -19,7 +19,7 @@ from tailerd.errors import (
     TailerdError,
     UsageError,
 )
-from tailerd.spark.query_errors import error_of
+from tailerd.spark.query_errors import parse_error
 from tests.integration.spark.conftest import Stream
 from tests.tables.builder import CDF, TableBuilder
 
@@ -59,7 +59,7 @@ def _failure(stream: Stream) -> TailerdError:
     query = stream.start(availableNow=True)
     with pytest.raises(PySparkException) as raised:
         query.awaitTermination(60)
-    return error_of(str(raised.value))
+    return parse_error(str(raised.value))
 
 
 @pytest.mark.full
@@ -237,7 +237,7 @@ def test_an_added_column_stops_the_query_and_the_next_start_goes_on(
             query.awaitTermination(30)
     finally:
         query.stop()
-    error = error_of(str(raised.value))
+    error = parse_error(str(raised.value))
     assert type(error) is SchemaChangedError
     assert "Version 3" in str(error)
     assert "column note" in str(error)

@@ -149,7 +149,7 @@ CALLS: dict[str, Callable[[RegistryClient], object]] = {
     "registered_id": lambda asking: asking.registered_id("s", SCHEMA),
     "register": lambda asking: asking.register("s", SCHEMA),
     "latest_text": lambda asking: asking.latest_text("s"),
-    "text_of": lambda asking: asking.text_of(7),
+    "read_text": lambda asking: asking.read_text(7),
 }
 
 

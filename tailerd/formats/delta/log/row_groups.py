@@ -77,7 +77,7 @@ def _has_leaf(schema: pa.Schema, leaf: str) -> bool:
 def parse_footer(body: bytes) -> Footer:
     """Return the footer of a file in memory."""
     [size] = struct.unpack("<I", body[-TAIL_BYTES:-4])
-    return Footer.of(body[-TAIL_BYTES - size : -TAIL_BYTES])
+    return Footer.parse(body[-TAIL_BYTES - size : -TAIL_BYTES])
 
 
 class RowGroupFile:

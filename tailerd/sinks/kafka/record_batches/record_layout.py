@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tailerd.records.base import Header
 from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gather_bytes
-from tailerd.records.short_bytes import ShortBytes, size_of_varint, varint, varints
+from tailerd.records.short_bytes import ShortBytes, measure_varint, varint, varints
 
 Numbers = npt.NDArray[np.int64]
 
@@ -60,11 +60,11 @@ class RecordLayout:
         """
         body = (
             len(_ATTRIBUTES.raw)
-            + size_of_varint(last_offset_delta)
-            + size_of_varint(widest_timestamp_delta)
+            + measure_varint(last_offset_delta)
+            + measure_varint(widest_timestamp_delta)
             + self.field_bytes
         )
-        body += size_of_varint(int(body.max(initial=0)))
+        body += measure_varint(int(body.max(initial=0)))
         return body
 
     def encode_records(

@@ -118,7 +118,7 @@ class RegistryClient:
                     return ""
                 raise
 
-    def text_of(self, schema_id: int) -> str:
+    def read_text(self, schema_id: int) -> str:
         """Return the text of a schema.
 
         Raises:
@@ -262,7 +262,7 @@ def registry_calls(doing: str, address: str) -> Iterator[None]:
     try:
         yield
     except RegistryAnswerError as error:
-        raise _of_answer(error, doing, address) from error
+        raise _explain_answer(error, doing, address) from error
     except NoRegistryError as error:
         message = (
             f"The address of the schema registry, {address}, answers with something else, so"
@@ -285,7 +285,7 @@ def registry_calls(doing: str, address: str) -> Iterator[None]:
         ) from error
 
 
-def _of_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkError:
+def _explain_answer(error: RegistryAnswerError, doing: str, address: str) -> SinkError:
     message = f"The schema registry at {address} refused, so {doing}: {_short(error.reason)}"
     message = f"{message.rstrip('.')} (HTTP {error.status})."
     if error.status in _NOT_ALLOWED:

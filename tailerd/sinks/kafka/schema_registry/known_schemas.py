@@ -72,11 +72,11 @@ class KnownSchemas:
 
     def confirmed_id(self, subject: str, schema: RecordSchema) -> int | None:
         """Return the confirmed id of a schema; None if there is none."""
-        return _id_of(self._confirmed.get(subject), schema)
+        return _find_id(self._confirmed.get(subject), schema)
 
     def saved_id(self, subject: str, schema: RecordSchema) -> int | None:
         """Return the id that an earlier process knew; None if there is none."""
-        return _id_of(self._saved.get(subject), schema)
+        return _find_id(self._saved.get(subject), schema)
 
     def text(self, subject: str) -> str:
         """Return the text of a subject's schema; empty if none is known."""
@@ -136,5 +136,5 @@ class KnowingRegistry:
         self._registry.allow_every_schema(subject)
 
 
-def _id_of(known: _Known | None, schema: RecordSchema) -> int | None:
+def _find_id(known: _Known | None, schema: RecordSchema) -> int | None:
     return known[2] if known is not None and known[:2] == (schema.kind, schema.text) else None
