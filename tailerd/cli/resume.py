@@ -17,7 +17,7 @@ Examples:
   tailerd resume orders
   tailerd resume orders --config tailerd.yaml
 """
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @click.command("resume", epilog=_EXAMPLES)
@@ -66,7 +66,7 @@ def _outcome(client: DaemonClient, name: str, deadline: float) -> Mapping[str, o
         table = _table(client.status(), name)
         if table.get("state") in ("running", "failed") or time.monotonic() > deadline:
             return table
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -28,8 +28,8 @@ Engine = Literal["spark", "arrow"]
 NO_SINK = "none"
 """The kind for a missing section `sink`: the table is maintained but not delivered."""
 
-_LOOK_SECONDS = 60.0
-_LOOK_IN_BUCKET_SECONDS = 600.0
+_SEARCH_SECONDS = 60.0
+_SEARCH_BUCKET_SECONDS = 600.0
 _WILDCARD = re.compile(r"[*?\[]")
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|spark://.+|yarn|k8s://.+")
@@ -404,7 +404,7 @@ class DiscoverConfig(BaseModel):
         """Time between two searches."""
         if self.every is not None:
             return self.every
-        return _LOOK_IN_BUCKET_SECONDS if is_remote(self.path) else _LOOK_SECONDS
+        return _SEARCH_BUCKET_SECONDS if is_remote(self.path) else _SEARCH_SECONDS
 
 
 def is_table_name(name: str) -> bool:

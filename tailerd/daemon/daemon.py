@@ -237,7 +237,7 @@ class Daemon:
             on_hangup = self._file.ask if self._file.can_reload else None
             stack.enter_context(self.shutdown.signals(on_hangup))
             # Before the listener opens: a daemon without known tables would report itself ready.
-            config = (await self._search.look(self._file.config, is_strict=self._is_once)).config
+            config = (await self._search.search(self._file.config, is_strict=self._is_once)).config
             self._status.expect(_engines(config))
             await listener.open(stack)
             failures = await self._run_pipelines(config)
@@ -363,10 +363,12 @@ class Daemon:
                     watching = group.create_task(assembly.wakeups.run(watchers))
                 self._maintain(config, group)
                 pause = None if self._is_once else self._search.wait_seconds()
-                is_asked = await self._file.wait(pause)
-                if is_asked:
+                is_requested = await self._file.wait(pause)
+                if is_requested:
                     await self._file.read_again(assembly.check_reload, self._take)
-                config = (await self._search.look(self._file.config, is_asked=is_asked)).config
+                config = (
+                    await self._search.search(self._file.config, is_requested=is_requested)
+                ).config
                 self._publish_settings(config, assembly)
                 if not self.shutdown.is_begun:
                     if self._keeper is not None:

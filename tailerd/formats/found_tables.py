@@ -89,7 +89,7 @@ class _Search:
         self._store, self._stores = store, stores
         self._formats = table_formats()
         self._running = asyncio.Semaphore(_AT_ONCE)
-        self._looked = 0
+        self._listed = 0
         self.is_complete = True
 
     async def below(self, root: str, depth: int) -> list[tuple[str, str]]:
@@ -111,9 +111,9 @@ class _Search:
         return sorted(found)
 
     def _list_admitted(self, level: list[str]) -> list[str]:
-        left = MAX_FOLDERS - self._looked
+        left = MAX_FOLDERS - self._listed
         self.is_complete = self.is_complete and len(level) <= left
-        self._looked += min(len(level), left)
+        self._listed += min(len(level), left)
         return level[:left]
 
     async def _detect_format(self, path: str) -> str:

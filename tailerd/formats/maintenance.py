@@ -259,13 +259,13 @@ class TableMaintenance(Protocol):
         ...
 
     async def assessment(
-        self, *, with_cleanup: bool = True, is_asked: bool = False
+        self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
         """Read the table's log and decide what is due.
 
         Args:
             with_cleanup: Whether to check for expired files, which may read all of the log.
-            is_asked: An operator requested maintenance: every job that is of any use is due.
+            is_requested: An operator requested maintenance: every job that is of any use is due.
 
         Raises:
             UnsupportedFeatureError: The table requires a writer feature that is not supported.

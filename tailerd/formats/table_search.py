@@ -21,11 +21,11 @@ from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 from tailerd.telemetry import Telemetry, events
 
-LONGEST_LOOK_SECONDS = 60.0
+MAX_SEARCH_SECONDS = 60.0
 """Bounded because a daemon's start, and a configuration reload, wait for a search."""
 
 _RETRY_SECONDS = 30.0
-_LOOKS_BETWEEN_PROOFS = 10
+_SEARCHES_BETWEEN_PROOFS = 10
 """Searches between two checks of the log of a known table that a bucket's listing still shows."""
 
 
@@ -37,7 +37,7 @@ class _Group:
         config: The pattern; if it changes, the search starts over.
         folders: Result of the last successful search.
         due: When to search again, in monotonic seconds.
-        looks: Number of successful searches; with none, `folders` is not known.
+        searches: Number of successful searches; with none, `folders` is not known.
         failures: Failed searches since the last success.
         named: Name of a table it found, casefolded -> its folder, which is still among `folders`.
     """
@@ -45,7 +45,7 @@ class _Group:
     config: DiscoverConfig
     folders: list[str]
     due: float
-    looks: int = 0
+    searches: int = 0
     failures: int = 0
     named: dict[str, str] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ def discover_tables(config: Config, stores: Stores | None = None) -> Discovery:
     """
     if not config.discover:
         return with_tables_found(config, {})
-    return asyncio.run(TableSearch(stores).look(config, is_strict=True))
+    return asyncio.run(TableSearch(stores).search(config, is_strict=True))
 
 
 class TableSearch:
@@ -95,14 +95,14 @@ class TableSearch:
         due = min((group.due for group in self._groups.values()), default=None)
         return None if due is None else max(0.0, due - self._clock.monotonic())
 
-    async def look(
-        self, config: Config, *, is_asked: bool = False, is_strict: bool = False
+    async def search(
+        self, config: Config, *, is_requested: bool = False, is_strict: bool = False
     ) -> Discovery:
         """Search for the tables of the patterns that are due, and return all that are known.
 
         Args:
             config: Has the patterns; may differ at each call.
-            is_asked: Search for all patterns now.
+            is_requested: Search for all patterns now.
             is_strict: Raise on a failure instead of reporting it and retrying soon.
 
         Raises:
@@ -119,7 +119,7 @@ class TableSearch:
             self._groups[name] = group
         self._forget(before)
         for name, group in self._groups.items():
-            if is_asked or group.due <= self._clock.monotonic():
+            if is_requested or group.due <= self._clock.monotonic():
                 await self._search_group(name, group, is_strict, stores)
         folders = {name: group.folders for name, group in self._groups.items()}
         named = {name: at for group in self._groups.values() for name, at in group.named.items()}
@@ -157,7 +157,7 @@ class TableSearch:
                     error_code=error.code,
                     attempt=group.failures,
                     error=str(error),
-                    is_known=group.looks > 0,
+                    is_known=group.searches > 0,
                 )
             )
         else:
@@ -166,7 +166,7 @@ class TableSearch:
             group.folders, group.failures = folders, 0
             there = set(folders)
             group.named = {name: at for name, at in group.named.items() if at in there}
-            group.looks += 1
+            group.searches += 1
         group.due = self._clock.monotonic() + wait
 
     async def _folders(self, group: _Group, stores: Stores) -> list[str]:
@@ -177,15 +177,15 @@ class TableSearch:
         store, path = stores.locate(pattern)
         if not isinstance(store, ListsFolders):
             raise ConfigError(f"{pattern} is in a store that cannot list folders.")
-        known = group.folders if group.looks % _LOOKS_BETWEEN_PROOFS else []
+        known = group.folders if group.searches % _SEARCHES_BETWEEN_PROOFS else []
         search = FolderPattern(store, path, self._count)
         try:
-            async with asyncio.timeout(LONGEST_LOOK_SECONDS):
+            async with asyncio.timeout(MAX_SEARCH_SECONDS):
                 before = [stores.locate(folder)[1] for folder in known]
                 found = await _found([each.names for each in formats], store, search, before)
         except TimeoutError as error:
             raise StorageError(
-                f"Looking for {pattern} took longer than {LONGEST_LOOK_SECONDS:.0f} s, because the"
+                f"Looking for {pattern} took longer than {MAX_SEARCH_SECONDS:.0f} s, because the"
                 " server is slow or there are too many files.",
                 remedy="Name more of the path in the pattern, or name the tables.",
             ) from error

@@ -100,7 +100,7 @@ class _Program:
             )
         decision = request.decision
         if decision is None:
-            assessment = await self._work.assessment(is_asked=request.is_asked)
+            assessment = await self._work.assessment(is_requested=request.is_requested)
             return encode_result(replace(assessment, payload=None))
         assessment = await self._work.assessment(with_cleanup=decision.job == CLEANUP)
         if assessment.cleanup_error is not None:

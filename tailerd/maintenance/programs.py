@@ -89,7 +89,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["assess", "apply", "measure"]
     table: KeptTable
-    is_asked: bool = False
+    is_requested: bool = False
     decision: Decision | None = None
     storage: dict[str, msgspec.Raw] = {}
 
@@ -213,7 +213,7 @@ class TableJobs:
         self,
         kind: Literal["assess", "apply", "measure"],
         *,
-        is_asked: bool = False,
+        is_requested: bool = False,
         decision: Decision | None = None,
     ) -> bytes:
         """Run a job; return its result.
@@ -225,7 +225,7 @@ class TableJobs:
         request = JobRequest(
             kind=kind,
             table=self._table,
-            is_asked=is_asked,
+            is_requested=is_requested,
             decision=decision,
             storage=self._stores.settings.to_json(),
         )
@@ -248,17 +248,17 @@ class _ProcessMaintenance:
         return self._work.unleased_jobs
 
     async def assessment(
-        self, *, with_cleanup: bool = True, is_asked: bool = False
+        self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
         """Assess here what each commit triggers; search for expired files in a process."""
         failure: TailerdError | None = None
         if with_cleanup:
             try:
-                body = await self._jobs.run("assess", is_asked=is_asked)
+                body = await self._jobs.run("assess", is_requested=is_requested)
                 return decode_result(body, LogAssessment)
             except MaintenanceProcessError as error:
                 failure = error
-        found = await self._work.assessment(with_cleanup=False, is_asked=is_asked)
+        found = await self._work.assessment(with_cleanup=False, is_requested=is_requested)
         return replace(found, cleanup_error=failure)
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:

@@ -27,7 +27,7 @@ from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 ALONE = "none"
 """Name of the engine of a table without pipeline, for telemetry."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Shortest time between two turns of a table that changes continuously."""
 LONGEST_REST_SECONDS = 30.0
 MEASURE = "measure"
@@ -247,7 +247,7 @@ class MaintenanceScheduler:
                     self._on_bug(name, error)
             if self._is_once:
                 return
-            await self._wait_for_event(self._halt, LOOK_SECONDS)
+            await self._wait_for_event(self._halt, POLL_SECONDS)
 
     def _on_bug(self, name: str, error: BaseException) -> None:
         """Report an unexpected error of a turn: deliveries must not end with it."""

@@ -170,7 +170,7 @@ class TableMaintainer:
         table_id, _ = self.found or ("", 0)
         self._is_waiting_for_readers = is_time and bool((await self._needs(table_id)).obstacle)
         is_cleaning = is_time and not self._is_waiting_for_readers
-        assessment = await work.assessment(with_cleanup=is_cleaning, is_asked=self._is_asked)
+        assessment = await work.assessment(with_cleanup=is_cleaning, is_requested=self._is_asked)
         self._is_asked = False
         self.found = (assessment.table_id, assessment.version)
         if is_cleaning:

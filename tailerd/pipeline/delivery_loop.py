@@ -309,11 +309,11 @@ class DeliveryLoop:
         return None
 
     async def _poll(self, offset: Offset) -> Offset:
-        look = self._parts.wakeup.begin_poll()
-        if look.is_woken or look.version is not None:
-            self._source.notify(look.version)
+        poll = self._parts.wakeup.begin_poll()
+        if poll.is_woken or poll.version is not None:
+            self._source.notify(poll.version)
         end = await self._source.latest_offset(offset, self._plan.read_limit)
-        self._parts.wakeup.end_poll(look, is_news=end != offset)
+        self._parts.wakeup.end_poll(poll, is_news=end != offset)
         return end
 
     async def _deliver_after(

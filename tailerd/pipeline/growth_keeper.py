@@ -17,7 +17,7 @@ from tailerd.errors import TailerdError
 from tailerd.formats.statistics import Columns, TableStatistics
 from tailerd.telemetry import Telemetry, events
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 RETRY_SECONDS = 60.0
 
 
@@ -124,7 +124,7 @@ class GrowthKeeper:
                 await self._measure(table, reported)
                 # At most half of the time is used here, however many tables there are.
                 await self._clock.sleep(self._clock.monotonic() - began)
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(POLL_SECONDS)
 
     async def _wait(self) -> None:
         now = self._clock.monotonic()

@@ -34,7 +34,7 @@ MAX_COMMITS = 2000
 PAGE_ROWS = 100
 MAX_PARTS = 100
 MAX_ANSWER_BYTES = 2 * 1024 * 1024
-LOOK_SECONDS = 8.0
+HISTORY_SECONDS = 8.0
 """How long one query reads; it returns what was found until then, marked as partial."""
 WAIT_SECONDS = 10.0
 MAX_SECONDS = 40.0
@@ -146,7 +146,7 @@ class TableExplorer:
         self._turn = asyncio.Semaphore(1)
 
     @asynccontextmanager
-    async def _look(self) -> AsyncIterator[None]:
+    async def _take_turn(self) -> AsyncIterator[None]:
         """Wait for the previous query to end, and run within `MAX_SECONDS`.
 
         Raises:
@@ -174,7 +174,7 @@ class TableExplorer:
             TailerdError: The log cannot be read.
         """
         wanted = min(skip + PAGE_COMMITS, MAX_COMMITS)
-        async with self._look():
+        async with self._take_turn():
             log = await self._open_log(table)
             found = [asdict(commit) async for commit in log.inspection.history(wanted)]
         newest = found[::-1]
@@ -190,7 +190,7 @@ class TableExplorer:
             TailerdError: It cannot be read.
         """
         self._check_rows()
-        async with self._look():
+        async with self._take_turn():
             source = await self._open_source(table)
             found = OpenedCommit(version=version)
             await self._describe(source, found)
@@ -244,8 +244,8 @@ class TableExplorer:
         self._check_rows()
         loop = asyncio.get_running_loop()
         found = KeyHistory()
-        async with self._look():
-            ends_at = loop.time() + LOOK_SECONDS
+        async with self._take_turn():
+            ends_at = loop.time() + HISTORY_SECONDS
             source = await self._open_source(table)
             self._check_column(await source.arrow_schema(), column)
             at: Version | None = await self._newest(source, before)

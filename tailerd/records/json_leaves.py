@@ -37,7 +37,7 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
     The data buffer is scanned once; only rows with a match are rewritten.
     """
     data, offsets = value_bytes(texts)
-    is_ascii, is_plain = _looked_through(data)
+    is_ascii, is_plain = _classify_bytes(data)
     if is_ascii and is_plain:
         return texts
     if not is_ascii and not _is_valid_utf8(texts):
@@ -63,7 +63,7 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, mask, escaped)
 
 
-def _looked_through(data: Bytes) -> tuple[bool, bool]:
+def _classify_bytes(data: Bytes) -> tuple[bool, bool]:
     """Return whether all bytes are ASCII, and whether none needs an escape.
 
     Block by block, so that the compared data stays in the CPU cache.

@@ -274,7 +274,7 @@ _ANSWER_TIMEOUT_SECONDS = 120.0
 _BATCH_SECONDS = 10.0
 """How long a first micro-batch delays the start of the next query: its workers start too, and many
 at once time out."""
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 5.0
 
 
@@ -405,7 +405,7 @@ class QueryRun:
                     f"The query of {self._what} did not answer within"
                     f" {_ANSWER_TIMEOUT_SECONDS:.0f} seconds, perhaps because the machine is busy."
                 )
-            await wait_for_first(self._answered, self._woken, self.stop, seconds=_LOOK_SECONDS)
+            await wait_for_first(self._answered, self._woken, self.stop, seconds=_POLL_SECONDS)
 
     async def _until_ended(self, query: StreamingQuery) -> TailerdError | None:
         engine = self._engine
@@ -414,7 +414,7 @@ class QueryRun:
                 await self._end(query)
                 await wait_for_first(self._woken, seconds=_LAST_REPORT_SECONDS)
                 return None
-            await wait_for_first(self._woken, self.stop, seconds=_LOOK_SECONDS)
+            await wait_for_first(self._woken, self.stop, seconds=_POLL_SECONDS)
             # Java may end without a report: then the next call fails, after this short wait.
         # Reports come through a queue, the last of them before the report of the end.
         await wait_for_first(self._woken, seconds=_LAST_REPORT_SECONDS)

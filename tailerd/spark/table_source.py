@@ -128,11 +128,11 @@ class FollowedTable:
         return found
 
     async def _poll(self, start: Offset, limit: ReadLimit) -> Offset:
-        look = self._wakeup.begin_poll()
-        if look.is_woken or look.version is not None:
-            self.source.notify(look.version)
+        poll = self._wakeup.begin_poll()
+        if poll.is_woken or poll.version is not None:
+            self.source.notify(poll.version)
         found = await self.source.latest_offset(start, limit)
-        self._wakeup.end_poll(look, is_news=found != start)
+        self._wakeup.end_poll(poll, is_news=found != start)
         return found
 
     async def backlog(self, start: Offset) -> Backlog:

@@ -54,7 +54,7 @@ _SLOW_BYTES_PER_SECOND = 4 * 1024 * 1024
 a table may take longer."""
 _DESTINATION_SECONDS = 60.0
 _WAIT_SECONDS = 1.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _SPECULATION = "spark.speculation"
 _HOST = "spark.driver.host"
 _LOOPBACK = "127.0.0.1"
@@ -233,7 +233,7 @@ class SparkTaskRunner:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if self._jobs and self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._look_after_jobs())
+            self._watch = asyncio.get_running_loop().create_task(self._watch_jobs())
 
     def _is_alone(self, item: _Item) -> bool:
         """Return whether an item is large or taken for slow."""
@@ -377,10 +377,10 @@ class SparkTaskRunner:
 
     # Slow deliveries.
 
-    async def _look_after_jobs(self) -> None:
+    async def _watch_jobs(self) -> None:
         try:
             while self._jobs:
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
                 await self._make_room()
         finally:
             self._watch = None

@@ -60,7 +60,7 @@ class MarksFolders(Protocol):
 class ShowsUnfinished(Protocol):
     """Optional for a store whose files are visible while written: detects unfinished files."""
 
-    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
+    async def stat_finished(self, path: str) -> tuple[FileMeta, bool | None]:
         """Return what `head` returns, and whether no process has the file open for writing.
 
         None where that cannot be determined; only a second check some time later shows it.

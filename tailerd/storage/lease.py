@@ -40,7 +40,7 @@ RELEASE_SECONDS = 5.0
 BEATS_PER_LEASE = 4
 _SUFFIX = ".lease"
 _LONGEST_SECONDS = 3600.0
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 OnWait = Callable[[str, float], Awaitable[None]]
 """Called with the holder's name and the longest wait in seconds."""
@@ -246,7 +246,7 @@ class Lease:
                 if seen is None and self._ahead is not None and on_wait is not None:
                     await on_wait(self._ahead.holder.name, self._ahead.seconds)
                 seen = self._seen
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self._clock.sleep(_POLL_SECONDS)
 
     async def newest_holder(self) -> str:
         """Return the name of the newest holder, for display."""

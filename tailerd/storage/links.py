@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from tailerd.errors import LinkInPathError, PathOutsideTableError, StorageError
 
-_LOOK_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 """How long a folder's resolved path is cached."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -34,7 +34,7 @@ class AllowedPaths:
     def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:
         self.root = root
         self._named = (root, *(each for each in allowed if each.startswith("/") or not each))
-        self._looked_at = float("-inf")
+        self._refreshed_at = float("-inf")
         self._locations: tuple[str, ...] = ()
         self._inside: set[str] = set()
 
@@ -47,11 +47,11 @@ class AllowedPaths:
             PathOutsideTableError: A file is elsewhere.
         """
         now = time.monotonic()
-        if now - self._looked_at > _LOOK_SECONDS:
+        if now - self._refreshed_at > _REFRESH_SECONDS:
             self._locations = tuple(
                 os.path.realpath(each or "/").rstrip("/") for each in self._named
             )
-            self._inside, self._looked_at = set(), now
+            self._inside, self._refreshed_at = set(), now
         inside = self._inside
         for path in paths:
             folder = path.rpartition("/")[0]

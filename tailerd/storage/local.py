@@ -75,8 +75,8 @@ class LocalStore:
         for meta in metas:
             yield meta
         for first in range(0, len(names), _STAT_CHUNK):
-            look = partial(files.stat_all, folder, names[first : first + _STAT_CHUNK])
-            for meta in await _in_thread(look, folder):
+            stat = partial(files.stat_all, folder, names[first : first + _STAT_CHUNK])
+            for meta in await _in_thread(stat, folder):
                 yield meta
 
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
@@ -137,10 +137,10 @@ class LocalStore:
             # Listing the folder raises the error.
             return None
 
-    async def look_finished(self, path: str) -> tuple[FileMeta, bool | None]:
+    async def stat_finished(self, path: str) -> tuple[FileMeta, bool | None]:
         """Return whether a file is complete; known only on local disks, not on network ones."""
         if await self._is_prompt(path):
-            found = _in_place(lambda: files.look_finished(path), path)
+            found = _in_place(lambda: files.stat_finished(path), path)
             if found is not None:
                 meta, is_finished = found
                 return meta, path in self.finished or None if is_finished is None else is_finished

@@ -44,7 +44,7 @@ class MeteredStore:
         self._marks = inner if isinstance(inner, MarksFolders) else None
         if isinstance(inner, ShowsUnfinished):
             # Not counted: only local disks support it.
-            self.look_finished = inner.look_finished
+            self.stat_finished = inner.stat_finished
             self.wait_finished = inner.wait_finished
 
     @property

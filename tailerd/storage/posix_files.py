@@ -189,7 +189,7 @@ def folder_mark(folder: str) -> FolderMark:
     )
 
 
-def look_finished(path: str) -> tuple[FileMeta, bool | None]:
+def stat_finished(path: str) -> tuple[FileMeta, bool | None]:
     """Return a file of a local disk, and whether it is complete; None where that is uncertain.
 
     Case A: a process has it open for writing: incomplete.

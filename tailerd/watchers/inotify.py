@@ -84,7 +84,7 @@ class InotifyWatcher:
         self._prompt: set[str] = set()
         self._pending: dict[str, None] = {}
         self._wakeup = asyncio.Event()
-        self._looking: asyncio.Future[list[_Found]] | None = None
+        self._watching: asyncio.Future[list[_Found]] | None = None
 
     def covers(self, folder: str) -> bool:
         """Return whether every commit in `folder` causes an event: watched, and on a local disk."""
@@ -103,11 +103,11 @@ class InotifyWatcher:
             loop.remove_reader(descriptor)
             self._watches.clear()
             self._watched.clear()
-            if self._looking is None or self._looking.done():
+            if self._watching is None or self._watching.done():
                 os.close(descriptor)
             else:
                 # A folder that does not answer blocks the thread, but must not block closing.
-                self._looking.add_done_callback(lambda _: os.close(descriptor))
+                self._watching.add_done_callback(lambda _: os.close(descriptor))
 
     async def _open(self) -> int:
         while True:
@@ -120,9 +120,9 @@ class InotifyWatcher:
     async def _changed_folders(self, descriptor: int) -> AsyncGenerator[str, None]:
         """Yield changed folders, and periodically check for created, deleted or replaced ones."""
         clock = asyncio.get_running_loop().time
-        for look in itertools.count():
+        for turn in itertools.count():
             missing = [folder for folder in self._folders if folder not in self._watches]
-            await self._look(descriptor, missing if look % _RARELY else self._folders)
+            await self._watch_all(descriptor, missing if turn % _RARELY else self._folders)
             until = clock() + self._recheck_seconds
             while (left := until - clock()) > 0:
                 while self._pending:
@@ -134,12 +134,12 @@ class InotifyWatcher:
                     async with asyncio.timeout(left):
                         await self._wakeup.wait()
 
-    async def _look(self, descriptor: int, folders: Sequence[str]) -> None:
+    async def _watch_all(self, descriptor: int, folders: Sequence[str]) -> None:
         if not folders:
             return
-        look = partial(_attach, descriptor, folders, dict(self._watches))
-        self._looking = asyncio.ensure_future(asyncio.to_thread(look))
-        for found in await asyncio.shield(self._looking):
+        attach = partial(_attach, descriptor, folders, dict(self._watches))
+        self._watching = asyncio.ensure_future(asyncio.to_thread(attach))
+        for found in await asyncio.shield(self._watching):
             folder, old = found.folder, self._watches.get(found.folder)
             if found.error:
                 if old is not None:

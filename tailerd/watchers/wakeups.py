@@ -16,7 +16,7 @@ because its next poll reads the whole log anyway."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """A waiter's pending events when it began a poll.
 
     Attributes:
@@ -63,31 +63,31 @@ class Wakeup:
         await self._rung.wait()
         self._rung.clear()
 
-    def begin_poll(self) -> Look:
+    def begin_poll(self) -> Poll:
         """Begin a poll: earlier wakeups need not wake the waiter again."""
-        look = Look(self._rung.is_set(), self._version, len(self._unseen))
+        poll = Poll(self._rung.is_set(), self._version, len(self._unseen))
         self._rung.clear()
         self._version = None
-        return look
+        return poll
 
-    def end_poll(self, look: Look, *, is_news: bool = False) -> None:
+    def end_poll(self, poll: Poll, *, is_news: bool = False) -> None:
         """End a poll. A failed poll is not ended, but begun again.
 
         Args:
             is_news: Whether it found commits.
         """
         # Right after new commits there may be more, whose events are still in flight.
-        is_unannounced = is_news and not self._had_news and look.version is None
+        is_unannounced = is_news and not self._had_news and poll.version is None
         self._had_news = is_news
         if self.on_polled is not None:
             self.on_polled(is_unannounced)
-        seen, self._unseen = self._unseen[: look.count], self._unseen[look.count :]
+        seen, self._unseen = self._unseen[: poll.count], self._unseen[poll.count :]
         for call in seen:
             call()
 
     def release(self) -> None:
         """Release all events: the waiter no longer polls."""
-        self.end_poll(Look(False, None, len(self._unseen)))
+        self.end_poll(Poll(False, None, len(self._unseen)))
 
 
 class WakeupRegistry:

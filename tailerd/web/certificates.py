@@ -9,7 +9,7 @@ from pathlib import Path
 from tailerd.config import TlsConfig
 from tailerd.errors import ConfigError
 
-LOOK_SECONDS = 30.0
+CHECK_SECONDS = 30.0
 
 
 class Certificates:
@@ -56,9 +56,9 @@ class Certificates:
         return True
 
     async def keep_renewed(self) -> None:
-        """Check the files every `LOOK_SECONDS`, until cancelled."""
+        """Check the files every `CHECK_SECONDS`, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             await asyncio.to_thread(self.renew)
 
     def _load(self, context: ssl.SSLContext) -> None:

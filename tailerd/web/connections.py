@@ -9,7 +9,7 @@ from aiohttp.typedefs import Handler
 
 from tailerd.web.answers import refusal
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 FIRST_SECONDS = 10.0
 """How long a connection may take for its first request."""
 NEXT_SECONDS = 85.0
@@ -40,9 +40,9 @@ class Connections:
             self._until[connection] = asyncio.get_running_loop().time() + NEXT_SECONDS
 
     async def watch(self, server: web.Server) -> None:
-        """Close connections every `LOOK_SECONDS`, until cancelled."""
+        """Close connections every `CHECK_SECONDS`, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             now, every = asyncio.get_running_loop().time(), server.connections
             idle = [each for each in every if each not in self._answering]
             self._until = {each: self._until.get(each, now + FIRST_SECONDS) for each in idle}

@@ -69,10 +69,10 @@ def test_a_folder_that_is_called_so_goes_before_one_whose_name_is_changed(tmp_pa
 
 async def test_a_name_stays_with_the_folder_that_had_it_first(tmp_path: Path) -> None:
     config, search = config_of(lake(tmp_path, "x y", "orders")), TableSearch()
-    await search.look(config)
+    await search.search(config)
     # Both would come first: one is called so itself, the other sorts first.
     lake(tmp_path, "x-y", "Orders")
-    discovery = await search.look(config, is_asked=True)
+    discovery = await search.search(config, is_requested=True)
     first = {name: Path(table.path).name for name, table in discovery.config.tables.items()}
     assert first == {"x-y": "x y", "orders": "orders"}
     assert {Path(path).name for path, _ in discovery.rejected} == {"x-y", "Orders"}
@@ -82,14 +82,14 @@ async def test_a_name_is_free_again_once_its_folder_was_not_found(tmp_path: Path
     (tmp_path / "live").mkdir()
     lake(tmp_path / "staging", "orders")
     config, search = config_of(f"{tmp_path}/*/*"), TableSearch()
-    await search.look(config)
+    await search.search(config)
     (tmp_path / "staging/orders").rename(tmp_path / "live/orders")
-    discovery = await search.look(config, is_asked=True)
+    discovery = await search.search(config, is_requested=True)
     assert discovery.config.tables["orders"].path == str(tmp_path / "live/orders")
     # It has the name now, though the other one is back, and called so too.
     lake(tmp_path / "a", "orders")
     lake(tmp_path / "staging", "orders")
-    discovery = await search.look(config, is_asked=True)
+    discovery = await search.search(config, is_requested=True)
     assert discovery.config.tables["orders"].path == str(tmp_path / "live/orders")
     assert [path for path, _ in discovery.rejected] == [
         f"{tmp_path}/{folder}/orders" for folder in ("a", "staging")
@@ -98,8 +98,8 @@ async def test_a_name_is_free_again_once_its_folder_was_not_found(tmp_path: Path
 
 async def test_another_pattern_gives_names_anew(tmp_path: Path) -> None:
     search = TableSearch()
-    await search.look(config_of(lake(tmp_path / "old", "orders")))
-    discovery = await search.look(config_of(lake(tmp_path / "new", "orders")))
+    await search.search(config_of(lake(tmp_path / "old", "orders")))
+    discovery = await search.search(config_of(lake(tmp_path / "new", "orders")))
     assert discovery.config.tables["orders"].path == str(tmp_path / "new/orders")
 
 

@@ -141,7 +141,7 @@ async def test_one_looks_at_a_time_and_others_are_told(
 ) -> None:
     monkeypatch.setattr(table_explorer, "WAIT_SECONDS", 0.05)
     looking = explorer(table)
-    async with looking._look():
+    async with looking._take_turn():
         with pytest.raises(ExplorerBusyError):
             await looking.commits("t", 0)
     assert (await looking.commits("t", 0)).commits

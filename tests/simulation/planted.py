@@ -55,7 +55,7 @@ class BelievesTheHint(ComparingSource):
         end = await super().latest_offset(start, limit)
         if end == start or start.phase is Phase.SNAPSHOT or start.position:
             return end
-        listing = await look_around(self, start.version)
+        listing = await list_around(self, start.version)
         head = max(end.version - 1, listing.head_version or 0)
         return Offset(table_id=start.table_id, version=Version(head + 1))
 
@@ -75,7 +75,7 @@ class SkipsGaps(ComparingSource):
         try:
             return await super().latest_offset(start, limit)
         except MissingVersionError:
-            listing = await look_around(self, start.version)
+            listing = await list_around(self, start.version)
             later = [version for version in listing.commits if version > start.version]
             if not later:
                 return start
@@ -89,6 +89,6 @@ class SkipsGaps(ComparingSource):
             yield group
 
 
-async def look_around(source: ComparingSource, version: Version) -> LogListing:
+async def list_around(source: ComparingSource, version: Version) -> LogListing:
     assert isinstance(source.log, DeltaLog)
-    return await source.log.guard.look_around(version)
+    return await source.log.guard.list_around(version)

@@ -49,9 +49,9 @@ class Watched:
     async def wait(self, seconds: float) -> None:
         for _ in range(round(seconds / EVALUATE_SECONDS)):
             await self.clock.advance(EVALUATE_SECONDS)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         table = self.status.table_json("orders")
         assert table is not None
         self.board.evaluate([table], self.problems)

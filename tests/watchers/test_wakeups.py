@@ -41,9 +41,9 @@ async def test_an_event_is_seen_when_a_look_that_began_after_it_has_ended() -> N
     wakeup.end_poll(early)
     assert watcher.seen == []
     await asyncio.wait_for(wakeup.wait(), 1)
-    look = wakeup.begin_poll()
-    assert (look.version, watcher.seen) == (5, [])
-    wakeup.end_poll(look)
+    poll = wakeup.begin_poll()
+    assert (poll.version, watcher.seen) == (5, [])
+    wakeup.end_poll(poll)
     assert watcher.seen == [4, 5]
 
 
@@ -87,9 +87,9 @@ async def test_a_bell_that_nobody_looks_after_keeps_a_bounded_number_of_events()
 
 async def test_a_ring_during_a_look_wakes_the_next_wait() -> None:
     wakeup = Wakeup()
-    look = wakeup.begin_poll()
+    poll = wakeup.begin_poll()
     wakeup.set()
-    wakeup.end_poll(look)
+    wakeup.end_poll(poll)
     await asyncio.wait_for(wakeup.wait(), 1)
     assert not wakeup.begin_poll().is_woken
 

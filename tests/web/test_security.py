@@ -267,7 +267,7 @@ async def test_what_is_no_sound_request_is_answered_400_and_not_logged(
 async def test_who_says_too_little_for_too_long_is_cut_off_and_who_waits_for_an_answer_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "CHECK_SECONDS", 0.05)
     monkeypatch.setattr(connections, "FIRST_SECONDS", 0.3)
 
     async def slow(request: web.Request) -> web.Response:
@@ -284,7 +284,7 @@ async def test_who_says_too_little_for_too_long_is_cut_off_and_who_waits_for_an_
 
 
 async def test_of_too_many_connections_the_quietest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "CHECK_SECONDS", 0.05)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 5)
     async with server() as listener, AsyncExitStack() as stack:
         opened = []

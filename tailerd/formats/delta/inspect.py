@@ -111,7 +111,7 @@ class DeltaInspection:
             )
         window = CommitCache(self._reader, ChangeMode.AUTO, compares_files=False)
         first = max(head - limit + 1, listing.earliest_commit or 0)
-        await window.look_around(first)
+        await window.list_around(first)
         first = await self._first_rebuilt(window, first, listing)
         for version in range(first, head + 1):
             found = await window.commit(version)
@@ -135,7 +135,7 @@ class DeltaInspection:
 
     async def _timestamp_ms(self, snapshot: Snapshot) -> int | None:
         window = CommitCache(self._reader, ChangeMode.AUTO, compares_files=False)
-        listing = await window.look_around(snapshot.version)
+        listing = await window.list_around(snapshot.version)
         if snapshot.version not in listing.commits:
             return None
         found = await window.commit(snapshot.version)

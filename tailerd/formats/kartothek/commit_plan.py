@@ -102,8 +102,8 @@ def _compare_files(
 ) -> FileDifference:
     """Return the files of a commit that are compared."""
     nothing = FileDifference([], [])
-    is_asked = comparison is not Comparison.NONE
-    if not is_asked or before is None or not _is_comparable(before.schema, after.schema):
+    is_requested = comparison is not Comparison.NONE
+    if not is_requested or before is None or not _is_comparable(before.schema, after.schema):
         return nothing
     found = files
     if comparison is Comparison.PARTITIONS:

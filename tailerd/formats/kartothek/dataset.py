@@ -108,7 +108,7 @@ async def find_dataset(store: ObjectStore, root: str) -> DatasetAddress | None:
     for address in addresses(root):
         if address.table is not None and not await _has(store, address.schema_path(address.table)):
             continue
-        if await look(store, address) is not None:
+        if await find_metadata(store, address) is not None:
             return address
     return None
 
@@ -121,7 +121,7 @@ async def _has(store: ObjectStore, path: str) -> bool:
     return True
 
 
-async def look(store: ObjectStore, address: DatasetAddress) -> MetadataFile | None:
+async def find_metadata(store: ObjectStore, address: DatasetAddress) -> MetadataFile | None:
     """Return the effective metadata file; None if there is none.
 
     Raises:

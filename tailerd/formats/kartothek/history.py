@@ -14,7 +14,7 @@ from tailerd.formats.kartothek.dataset import (
     FileSizes,
     MetadataFile,
     Reading,
-    look,
+    find_metadata,
     read_dataset,
 )
 from tailerd.formats.kartothek.spool import FileSpool
@@ -149,7 +149,7 @@ class DatasetHistory:
         """Number of the oldest available state."""
         return self.newest.number if self._first is None else self._first
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Poll the dataset for a change; does not make the newest state durable.
 
         Raises:
@@ -157,7 +157,7 @@ class DatasetHistory:
             TableError: It is not supported.
             StorageError: It cannot be read.
         """
-        file = await look(self._store, self._address)
+        file = await find_metadata(self._store, self._address)
         if file is not None and file == self._file:
             return
         try:
@@ -231,7 +231,7 @@ class DatasetHistory:
             self._kept = await self._load_state(max(numbers, default=state.number))
             self._first = min(numbers, default=None)
             self._file = None
-            await self.look()
+            await self.refresh()
         return self.newest
 
     async def state(self, number: int) -> ObservedState | None:

@@ -143,7 +143,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
 
     async def refresh(self) -> Version:
         """Poll, and return the number of the newest state, which is in the ledger afterwards."""
-        await self._history.look()
+        await self._history.refresh()
         return Version((await self._history.keep()).number)
 
     async def locate_version(self, version: Version) -> Version:
@@ -393,7 +393,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest state is from `start`, with one poll of the metadata file."""
-        await self._history.look()
+        await self._history.refresh()
         newest = self._history.newest
         pending = [each for each in newest.commits if each.number >= start.version]
         return Backlog(

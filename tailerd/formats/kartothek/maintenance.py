@@ -58,7 +58,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         self._grace_seconds = max(GRACE_SECONDS, older)
 
     async def assessment(
-        self, *, with_cleanup: bool = True, is_asked: bool = False
+        self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
         """Read the dataset and decide whether a garbage collection is due.
 

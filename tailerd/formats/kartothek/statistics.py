@@ -75,11 +75,11 @@ class KartothekStatistics(CommitStatistics):
         self._address = await find_dataset(location.store, location.root)
         if self._address is None:
             raise NotATableError(f"There is no dataset at {location.url}.")
-        await self._take(await self._look())
+        await self._take(await self._refresh())
         begin = first if first is not None else next_up
         self._first_version = self.version + 1 if begin is None else first_commit(begin)
 
-    async def _look(self) -> ObservedState:
+    async def _refresh(self) -> ObservedState:
         """Return the newest kept state, or the current one if none is kept."""
         assert self._address is not None
         for number in reversed(await self._ledger.numbers()):
@@ -117,7 +117,7 @@ class KartothekStatistics(CommitStatistics):
         Raises:
             TableError, StorageError, OffsetError: It cannot be read.
         """
-        before, after = self._newest, await self._look()
+        before, after = self._newest, await self._refresh()
         if after.digest == before.digest and after.number == before.number:
             return False
         await self._take(after)

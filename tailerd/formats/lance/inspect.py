@@ -45,7 +45,7 @@ class LanceInspection:
 
     async def _manifest(self, version: Version | None) -> Manifest:
         if not self._log.versions:
-            await self._log.look()
+            await self._log.refresh()
             if self._log.staged is not None:
                 self._request.warn(staged_warning(self._log, self._location.url))
         wanted = self._log.head if version is None else version

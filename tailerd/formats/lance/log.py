@@ -114,7 +114,7 @@ class LanceLog(LanceVersions, TableLog):
 
     async def refresh(self) -> Version:
         """Poll, and return the newest version; the table's id is durable afterwards."""
-        await self._versions.look()
+        await self._versions.refresh()
         await self._origin.note(await self._newest_manifest())
         return self.newest
 
@@ -236,7 +236,7 @@ class LanceLog(LanceVersions, TableLog):
 
     async def _poll(self, start: Offset) -> None:
         try:
-            await self._versions.look()
+            await self._versions.refresh()
         except NotATableError as error:
             raise TableRecreatedError(
                 f"The table at {self.name} was dropped: it has no versions any more.",
@@ -361,7 +361,7 @@ class LanceLog(LanceVersions, TableLog):
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest version is from `start`, with one poll."""
-        await self._versions.look()
+        await self._versions.refresh()
         head = self.newest
         newest = await self._versions.find(head)
         first = Version(first_commit(start))
@@ -394,7 +394,7 @@ async def open_source(
         )
     _refuse_branch(location)
     versions = VersionLog(location.store, location.root, location.name, clock=request.clock)
-    await versions.look()
+    await versions.refresh()
     if versions.staged is not None and request.on_warning is not None:
         request.on_warning(staged_warning(versions, location.name))
     head = await versions.manifest(versions.head, lambda: "which was the newest")

@@ -98,7 +98,7 @@ class LanceMaintenance(OneProcessMaintenance):
         self._jobs = policies.jobs_as(LancePolicies, FORMAT)
 
     async def assessment(
-        self, *, with_cleanup: bool = True, is_asked: bool = False
+        self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
         """Read the table and decide what is due.
 
@@ -107,7 +107,7 @@ class LanceMaintenance(OneProcessMaintenance):
             TableError, StorageError, OffsetError: It, or a ledger, cannot be read.
         """
         self._log.note_version(None)
-        await self._log.look()
+        await self._log.refresh()
         head = await self._log.manifest(self._log.head, lambda: "which was the newest")
         table_id = await self._table_id()
         fragments = [head.parse(each) for each in head.fragments]
@@ -117,8 +117,8 @@ class LanceMaintenance(OneProcessMaintenance):
         if with_cleanup:
             expired = await self._list_expired(floor)
         decisions = [
-            self._compaction(fragments, is_asked=is_asked),
-            await self._indices(head, is_asked=is_asked),
+            self._compaction(fragments, is_requested=is_requested),
+            await self._indices(head, is_requested=is_requested),
             await self._tag(floor),
             await self._cleanup(expired),
         ]
@@ -149,8 +149,8 @@ class LanceMaintenance(OneProcessMaintenance):
 
     # ------------------------------------------------------------------ decisions
 
-    def _compaction(self, fragments: list[Fragment], *, is_asked: bool) -> Decision:
-        policy = self._jobs.compaction or (CompactionPolicy() if is_asked else None)
+    def _compaction(self, fragments: list[Fragment], *, is_requested: bool) -> Decision:
+        policy = self._jobs.compaction or (CompactionPolicy() if is_requested else None)
         totals = sum_fragments(fragments)
         target = CompactionPolicy().target_rows if policy is None else policy.target_rows
         small = sum((each.live_rows or 0) < target for each in fragments)
@@ -173,8 +173,8 @@ class LanceMaintenance(OneProcessMaintenance):
             cost_bytes=sum(each.size_bytes for each in fragments),
         )
 
-    async def _indices(self, head: Manifest, *, is_asked: bool) -> Decision:
-        limit = self._jobs.optimize_indices or (1 if is_asked else None)
+    async def _indices(self, head: Manifest, *, is_requested: bool) -> Decision:
+        limit = self._jobs.optimize_indices or (1 if is_requested else None)
         if limit is None:
             return Decision(job=INDICES, is_due=False, reason="It is not switched on.")
         there = {head.parse(each).id for each in head.fragments}
@@ -324,7 +324,7 @@ class LanceMaintenance(OneProcessMaintenance):
 
     async def _done(self, job: str, summary: str, *, files: int = 0) -> JobResult:
         self._log.note_version(self._log.head + 1)
-        await self._log.look()
+        await self._log.refresh()
         return JobResult(
             job=job,
             outcome="written",

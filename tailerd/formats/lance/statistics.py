@@ -70,7 +70,7 @@ class LanceStatistics(CommitStatistics):
             NotATableError: There is no table.
             TableError, StorageError, OffsetError: It cannot be read.
         """
-        await self._log.look()
+        await self._log.refresh()
         ledger = open_ledger(self._request.ledger, self._location.stores)
         self._table_id = (await TableOrigin.open(self._log, ledger)).table_id
         head = self._log.head
@@ -107,7 +107,7 @@ class LanceStatistics(CommitStatistics):
         Raises:
             TableError, StorageError: A commit cannot be read.
         """
-        await self._log.look()
+        await self._log.refresh()
         until = min(self._log.head, self.version + _COMMITS_AT_ONCE)
         for version in range(self.version + 1, until + 1):
             manifest = await self._log.find(version)

@@ -88,7 +88,7 @@ class VersionLog:
         if version is not None:
             self._notified_version = max(version, self._notified_version or 0)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Poll for new versions, with one request if there are none.
 
         Raises:

@@ -93,7 +93,7 @@ class ArrayLog:
         self.schemas: tuple[SchemaName, ...] = ()
         """Schemas of the array, oldest first."""
 
-    async def look(self, now_ms: int) -> Timeline:
+    async def refresh(self, now_ms: int) -> Timeline:
         """Return the current commits.
 
         Raises:

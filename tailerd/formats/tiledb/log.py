@@ -183,17 +183,17 @@ class TileDBLog(TableLog):
 
     async def refresh(self) -> Version | None:
         """List the commits, and return the newest version; None before the first."""
-        head = (await self._look()).head
+        head = (await self._refresh()).head
         return None if head == NONE_MS else Version(head)
 
-    async def _look(self) -> Timeline:
+    async def _refresh(self) -> Timeline:
         """List the commits.
 
         Raises:
             TableRecreatedError: The array was dropped, or replaced by another.
         """
         try:
-            self._timeline = await self._log.look(self._clock.now_ms())
+            self._timeline = await self._log.refresh(self._clock.now_ms())
         except NotATableError as error:
             raise TableRecreatedError(
                 f"The array {self.name} was dropped: its schema no longer exists.",
@@ -336,7 +336,7 @@ class TileDBLog(TableLog):
 
     async def advance(self, start: Offset, walk: Callable[[], Awaitable[Offset]]) -> Offset:
         """List the commits, and return how far a step may go; see `TableLog.advance`."""
-        await self._look()
+        await self._refresh()
         await self.check(start)
         return await walk()
 
@@ -487,7 +487,7 @@ class TileDBLog(TableLog):
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest version is from `start`, with one poll."""
-        timeline = await self._look()
+        timeline = await self._refresh()
         pending = timeline.versions_between(int(start.version) - 1, timeline.head)
         return Backlog(
             head_version=Version(timeline.head),

@@ -88,7 +88,7 @@ class ArrayMaintenance(OneProcessMaintenance):
         self._jobs = policies.jobs_as(_Jobs, FORMAT)
 
     async def assessment(
-        self, *, with_cleanup: bool = True, is_asked: bool = False
+        self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
         """Read the array's commits and decide what is to be merged and deleted.
 
@@ -96,16 +96,16 @@ class ArrayMaintenance(OneProcessMaintenance):
             NotATableError: There is no array.
             TableError, StorageError: It cannot be read.
         """
-        timeline = await self._log.look(self._clock.now_ms())
+        timeline = await self._log.refresh(self._clock.now_ms())
         table_id = self._log.schemas[0].identity
         floor = await self._floor(table_id)
-        found = await self._look(timeline, floor)
+        found = await self._find_work(timeline, floor)
         obstacle = floor.obstacle
         if self._is_paused():
             obstacle = PAUSED
         decisions = [
-            self._merge_commits(found, is_asked=is_asked),
-            self._merge_meta(found, is_asked=is_asked),
+            self._merge_commits(found, is_requested=is_requested),
+            self._merge_meta(found, is_requested=is_requested),
             self._merge_fragments(found, obstacle),
         ]
         if with_cleanup:
@@ -119,7 +119,7 @@ class ArrayMaintenance(OneProcessMaintenance):
             payload=found,
         )
 
-    async def _look(self, timeline: Timeline, floor: RetentionFloor) -> _Found:
+    async def _find_work(self, timeline: Timeline, floor: RetentionFloor) -> _Found:
         store, root = self._location.store, self._location.root
         names = [file.name async for file in store.list_from(f"{root}/{COMMITS}")]
         one_each = (CommitKind.WRITE.value, CommitKind.DELETE.value)
@@ -163,11 +163,11 @@ class ArrayMaintenance(OneProcessMaintenance):
 
     # ------------------------------------------------------------------ decisions
 
-    def _merge_commits(self, found: _Found, *, is_asked: bool) -> Decision:
+    def _merge_commits(self, found: _Found, *, is_requested: bool) -> Decision:
         policy = self._jobs.commits
         if policy is None:
             return Decision(job=COMMITS_JOB, is_due=False, reason="`commits` is null.")
-        most = 2 if is_asked else policy.every_commits
+        most = 2 if is_requested else policy.every_commits
         count, deletes = found.commit_files, len(found.timeline.commits.deletes)
         reason = f"{count} commit files are not merged; due at {most}."
         if deletes:
@@ -183,11 +183,11 @@ class ArrayMaintenance(OneProcessMaintenance):
             saves=f"A listing of {count} names whenever the array is opened.",
         )
 
-    def _merge_meta(self, found: _Found, *, is_asked: bool) -> Decision:
+    def _merge_meta(self, found: _Found, *, is_requested: bool) -> Decision:
         policy = self._jobs.fragment_meta
         if policy is None:
             return Decision(job=_META_JOB, is_due=False, reason="`fragment_meta` is null.")
-        most = 2 if is_asked else policy.every_commits
+        most = 2 if is_requested else policy.every_commits
         count = found.without_meta
         return Decision(
             job=_META_JOB,
@@ -261,7 +261,7 @@ class ArrayMaintenance(OneProcessMaintenance):
     async def _delete_originals(self, assessment: LogAssessment, before: _Found) -> JobResult:
         """Delete originals that may still be deleted: a pipeline's offset may have been reset."""
         floor = await self._floor(assessment.table_id)
-        now = await self._look(await self._log.look(self._clock.now_ms()), floor)
+        now = await self._find_work(await self._log.refresh(self._clock.now_ms()), floor)
         agreed = [each for each in now.removable if each in before.removable]
         if not agreed or floor.obstacle:
             return nothing_deleted(assessment, floor.obstacle or "Nothing may be deleted any more.")
@@ -306,7 +306,7 @@ class ArrayMaintenance(OneProcessMaintenance):
             UsageError: The version is beyond the next one.
             MissingVersionError: Its cells were merged and lost their times.
         """
-        timeline = await self._log.look(self._clock.now_ms())
+        timeline = await self._log.refresh(self._clock.now_ms())
         if version > timeline.head + 1:
             raise UsageError(f"Version {version} is ahead: the newest is {timeline.head}.")
         merged = timeline.hiding(int(version) - 1)

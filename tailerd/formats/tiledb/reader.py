@@ -129,7 +129,7 @@ def _check_seen(scan: TileScan, stores: Stores) -> None:
         return
     store, root = stores.locate(scan.url)
     with LoopThread() as loop:
-        timeline = loop.run(ArrayLog(store, root, scan.url).look(scan.seen_ms))
+        timeline = loop.run(ArrayLog(store, root, scan.url).refresh(scan.seen_ms))
     if commits_digest(timeline.commits, scan.seen_ms) != scan.seen:
         raise commits_changed(scan.url)
 

@@ -92,7 +92,7 @@ class TileDBStatistics(CommitStatistics):
             TableError, StorageError: The array cannot be read.
         """
         assert self._plan is not None
-        self._plan.timeline = timeline = await self._log.look(self._clock.now_ms())
+        self._plan.timeline = timeline = await self._log.refresh(self._clock.now_ms())
         came = timeline.versions_between(self._version, timeline.head)[:_COMMITS_AT_ONCE]
         before = self._columns
         await self._measure(came[-1] if came else self._version)

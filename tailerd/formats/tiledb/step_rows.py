@@ -209,11 +209,11 @@ def _dense(states: States, shape: ArrayShape) -> Difference:
         inside = states.within(None if written is None else overlap(written, before_box))
         before = None if inside is None else read_box(array, shape, inside).rows
     grown = before_box is None or before_box != after_box
-    looked_at = states.within(after_box if grown else written)
-    if looked_at is None or written is None:
+    search_box = states.within(after_box if grown else written)
+    if search_box is None or written is None:
         return Difference(no_rows(shape), no_rows(shape))
     with states.open_array(0, scan.until_ms) as array:
-        after = read_box(array, shape, looked_at)
+        after = read_box(array, shape, search_box)
     rows = after.rows
     if grown:
         is_new = ~is_inside(after.coordinates, before_box)

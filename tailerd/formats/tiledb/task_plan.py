@@ -105,14 +105,14 @@ class TaskPlan:
         cut = await asyncio.to_thread(self._cut, [(0, version)], count)
         return [(each,) for each in cut] or [()]
 
-    def _cut(self, looks: Sequence[tuple[int, int]], count: int) -> list[Range]:
+    def _cut(self, windows: Sequence[tuple[int, int]], count: int) -> list[Range]:
         """Divide the first dimension of the cells at the given times into ranges, ascending.
 
         Returns:
             Empty if one is enough, or the dimension has texts or fractions.
         """
         boxes = []
-        for first_ms, last_ms in looks if count > 1 else ():
+        for first_ms, last_ms in windows if count > 1 else ():
             with open_array(self._location.url, self._location.stores, first_ms, last_ms) as array:
                 box = measure_box(array)
                 if array.schema.domain.dim(0).dtype.kind not in "iuM":
@@ -181,12 +181,12 @@ class TaskPlan:
             written_bytes: Of the fragments of a step without deletes; None if it has deletes.
         """
         if written_bytes is not None and (await self.shape(version)).is_sparse:
-            size, looks = written_bytes, [(after + 1, version)]
+            size, windows = written_bytes, [(after + 1, version)]
         else:
             size = await self.snapshot_bytes(version)
-            looks = [(0, time) for time in (after, version) if time >= 0]
+            windows = [(0, time) for time in (after, version) if time >= 0]
         # Twice the size: the state before is read as well.
-        return tuple(await asyncio.to_thread(self._cut, looks, _count_shares(2 * size)))
+        return tuple(await asyncio.to_thread(self._cut, windows, _count_shares(2 * size)))
 
     async def late_tasks(
         self, start: Offset, late: LateCommits, known: Collection[object]
@@ -257,7 +257,7 @@ async def open_plan(location: TableLocation, log: ArrayLog, now_ms: int) -> Task
         NotATableError: There is no array.
         TableError, StorageError: It cannot be read.
     """
-    return TaskPlan(location, log, await log.look(now_ms), table_id=log.schemas[0].identity)
+    return TaskPlan(location, log, await log.refresh(now_ms), table_id=log.schemas[0].identity)
 
 
 def _windows(

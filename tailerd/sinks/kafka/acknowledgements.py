@@ -10,7 +10,7 @@ from kafka.errors import KafkaTimeoutError
 
 from tailerd.errors import SinkError, SinkTooSlowError
 
-_LOOK_AFTER_SECONDS = 2.0
+_CHECK_AFTER_SECONDS = 2.0
 
 
 class AbandonedError(SinkError):
@@ -36,7 +36,7 @@ class Acknowledgements:
         window: SendWindow,
         timeout_seconds: float,
         explain: Callable[[Exception], Exception],
-        look: Callable[[], Exception | None] = lambda: None,
+        check: Callable[[], Exception | None] = lambda: None,
     ) -> None:
         """Start a delivery.
 
@@ -44,13 +44,13 @@ class Acknowledgements:
             window: Limit above which `reserve` waits; a single larger piece is allowed.
             timeout_seconds: How long to wait for the next acknowledgement.
             explain: Maps the error of a failed piece to a tailerd error.
-            look: Called every few seconds without progress; returns an error that ends the wait.
+            check: Called every few seconds without progress; returns an error that ends the wait.
         """
         self._window = window
         self._patience = timeout_seconds
         self._explain = explain
-        self._look = look
-        self._looked = time.monotonic()
+        self._check = check
+        self._checked_at = time.monotonic()
         self._changed = threading.Condition()
         self._bytes = 0
         self._pieces = 0
@@ -121,21 +121,21 @@ class Acknowledgements:
             left = self._progress + self._patience - time.monotonic()
             if left <= 0:
                 return NoProgressError(f"nothing was acknowledged for {self._patience:.0f} s")
-            quiet = max(self._progress, self._looked) + _LOOK_AFTER_SECONDS - time.monotonic()
+            quiet = max(self._progress, self._checked_at) + _CHECK_AFTER_SECONDS - time.monotonic()
             if quiet > 0:
                 self._changed.wait(min(left, quiet))
-            elif (failure := self._looked_at()) is not None:
+            elif (failure := self._check_brokers()) is not None:
                 return failure
         return self._error
 
-    def _looked_at(self) -> Exception | None:
+    def _check_brokers(self) -> Exception | None:
         # Without the lock: `look` queries the brokers, and the sender must continue meanwhile.
         self._changed.release()
         try:
-            return self._look()
+            return self._check()
         finally:
             self._changed.acquire()
-            self._looked = time.monotonic()
+            self._checked_at = time.monotonic()
 
     def _raise(self, failure: Exception | None) -> None:
         # Outside the lock: `explain` may query the brokers, and the sender must continue meanwhile.

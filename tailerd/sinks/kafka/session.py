@@ -75,8 +75,8 @@ from tailerd.sinks.topics.dead_letters import TOO_LARGE
 
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 15.0
-_LOOK_SECONDS = 1.0
-_LOOK_EVERY_SECONDS = 2.0
+_REFRESH_SECONDS = 1.0
+_CHECK_EVERY_SECONDS = 2.0
 
 
 class Session:
@@ -116,7 +116,7 @@ class Session:
         self._set_aside: Counter[tuple[str, str]] = Counter()
         # Time and version of this delivery's commit with the latest time.
         self._latest = (0, 0)
-        self._used, self._looked = set[str](), time.monotonic()
+        self._used, self._checked_at = set[str](), time.monotonic()
         self._client, self._transactions = client, transactions
         self._window = window
         # Whether another process may be writing in a transaction of this one.
@@ -218,17 +218,17 @@ class Session:
             window=self._window,
             timeout_seconds=timeout_ms / 1000,
             explain=self._explain_error,
-            look=self.look,
+            check=self.check_brokers,
         )
         return self._delivery
 
-    def look(self) -> TailerdError | None:
+    def check_brokers(self) -> TailerdError | None:
         """Return an error if a topic was deleted or recreated; takes bounded time.
 
         Returns None if the brokers cannot be reached.
         """
-        self._looked = time.monotonic()
-        metadata = refresh_metadata(self._client, seconds=_LOOK_SECONDS)
+        self._checked_at = time.monotonic()
+        metadata = refresh_metadata(self._client, seconds=_REFRESH_SECONDS)
         if metadata is None or all(
             str(metadata.topic_id(name)) == expected
             for name, expected in self._topics.ids.items()
@@ -245,8 +245,8 @@ class Session:
 
     def _check_topics(self) -> None:
         """Check, every few seconds, that the topics have not been deleted or recreated."""
-        if time.monotonic() - self._looked > _LOOK_EVERY_SECONDS:
-            failure = self.look()
+        if time.monotonic() - self._checked_at > _CHECK_EVERY_SECONDS:
+            failure = self.check_brokers()
             if failure is not None:
                 raise failure
 
@@ -339,7 +339,7 @@ class Session:
         return WrittenRecords(
             seconds=seconds,
             window=self._window,
-            facts=self._topics.asked,
+            facts=self._topics.requested,
             schemas=self._schemas.known.to_texts(),
             set_aside=dict(self._set_aside),
             sequences=known_sequences(self._client),
@@ -480,7 +480,7 @@ class Session:
         try:
             if not has_metadata(self._client, piece.topic):
                 # Waiting for metadata of a deleted topic would take the client's whole timeout.
-                self._looked = 0.0
+                self._checked_at = 0.0
                 self._check_topics()
             self._client.partitions_for(piece.topic)
             self._used.add(piece.topic)

@@ -139,7 +139,7 @@ class KafkaSink:
             await asyncio.sleep(_WATCH_SECONDS)
             async with self._busy:
                 session = self._session
-                failure = None if session is None else await self._worker.run(session.look)
+                failure = None if session is None else await self._worker.run(session.check_brokers)
             if failure is not None:
                 raise failure
 
@@ -430,7 +430,7 @@ class KafkaSink:
         self, identity: PipelineIdentity, *, is_settled: bool, abandoned: threading.Event
     ) -> SavedOffset | None:
         topic = self._config.offsets_topic
-        facts = self._topics.look([topic])[topic]
+        facts = self._topics.describe([topic])[topic]
         self._topics.check_facts(topic, facts)
         if facts is None:
             return None
@@ -452,7 +452,7 @@ class KafkaSink:
         address = self._connection.address
         wanted = wanted_topics(self._config, self._table)
         missing: dict[str, NewTopic] = {}
-        for name, facts in self._topics.look(wanted).items():
+        for name, facts in self._topics.describe(wanted).items():
             new = wanted[name]
             if facts is None and new is not None:
                 missing[name] = new

@@ -95,15 +95,15 @@ class Topics:
         self._known: dict[str, TopicFacts] = {}
         self._expected: dict[str, str] = {}
         self._cluster = ""
-        self._asked: set[str] = set()
-        self._looked_at: dict[str, float] = {}
+        self._requested: set[str] = set()
+        self._described_at: dict[str, float] = {}
         self._max_request_size = connection.number("max_request_size", DEFAULT_MAX_REQUEST_SIZE)
 
     def forget(self) -> None:
         """Clear the cache."""
         self._known.clear()
-        self._asked.clear()
-        self._looked_at.clear()
+        self._requested.clear()
+        self._described_at.clear()
 
     @property
     def known(self) -> tuple[TopicFacts, ...]:
@@ -111,9 +111,9 @@ class Topics:
         return tuple(self._known.values())
 
     @property
-    def asked(self) -> tuple[TopicFacts, ...]:
+    def requested(self) -> tuple[TopicFacts, ...]:
         """Facts fetched from the brokers since the last `forget`, without learned ones."""
-        return tuple(self._known[name] for name in self._asked)
+        return tuple(self._known[name] for name in self._requested)
 
     def renew(self, max_age_seconds: float = 0.0) -> bool:
         """Fetch facts again that are older than `max_age_seconds`: topics change while in use.
@@ -126,18 +126,18 @@ class Topics:
             SinkError: The brokers cannot be reached, or refuse.
         """
         oldest = time.monotonic() - max_age_seconds
-        old = {name: self._known[name] for name, at in self._looked_at.items() if at <= oldest}
+        old = {name: self._known[name] for name, at in self._described_at.items() if at <= oldest}
         if not old:
             return False
-        found = self.look(old)
+        found = self.describe(old)
         for name, facts in found.items():
             self.check_facts(name, facts)
             if facts is None:
-                del self._known[name], self._looked_at[name]
-                self._asked.discard(name)
+                del self._known[name], self._described_at[name]
+                self._requested.discard(name)
             else:
                 self._keep(facts)
-                self._asked.add(name)
+                self._requested.add(name)
         return found != old
 
     def learn(self, facts: Iterable[TopicFacts]) -> None:
@@ -243,7 +243,7 @@ class Topics:
         """Return the largest batch that both the topic and our requests allow."""
         return min(facts.max_message_bytes, self._max_request_size)
 
-    def look(self, names: Iterable[str]) -> dict[str, TopicFacts | None]:
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts | None]:
         """Fetch facts about topics; None for a missing one. Creates nothing.
 
         Raises:
@@ -255,7 +255,7 @@ class Topics:
             self._connection.admin() as admin,
             self._connection.calls("cannot describe topics"),
         ):
-            return self._look(admin, wanted)
+            return self._describe(admin, wanted)
 
     def ensure(self, names: Mapping[str, NewTopic | None]) -> dict[str, TopicFacts]:
         """Return the facts about topics; creates missing ones.
@@ -270,17 +270,17 @@ class Topics:
         unknown = {name: new for name, new in names.items() if name not in self._known}
         if unknown:
             with self._connection.admin() as admin, self._connection.calls("cannot create topics"):
-                found = self._look(admin, sorted(unknown))
+                found = self._describe(admin, sorted(unknown))
                 for name, facts in found.items():
                     self.check_facts(name, facts)
                 missing = {n: new for n, new in unknown.items() if found[n] is None}
                 if missing:
                     self._make(admin, missing)
-                    found |= self._look(admin, sorted(missing))
+                    found |= self._describe(admin, sorted(missing))
             for name, facts in found.items():
                 checked = self._check_facts(name, facts)
                 self._keep(checked)
-                self._asked.add(name)
+                self._requested.add(name)
                 self.expect({name: checked.topic_id})
         return {name: self._known[name] for name in names}
 
@@ -321,9 +321,9 @@ class Topics:
 
     def _keep(self, facts: TopicFacts) -> None:
         self._known[facts.name] = facts
-        self._looked_at[facts.name] = time.monotonic()
+        self._described_at[facts.name] = time.monotonic()
 
-    def _look(self, admin: KafkaAdminClient, names: list[str]) -> dict[str, TopicFacts | None]:
+    def _describe(self, admin: KafkaAdminClient, names: list[str]) -> dict[str, TopicFacts | None]:
         found: dict[str, TopicFacts | None] = dict.fromkeys(names)
         for topic in admin.describe_topics(names):
             code, name = topic["error_code"], topic["name"]

@@ -79,25 +79,25 @@ async def test_a_poll_that_races_with_merging_sees_every_commit(
     store.is_done = has_looked
     log = ArrayLog(store, str(root), "it")
     if has_looked:
-        await log.look(NOW_MS)
+        await log.refresh(NOW_MS)
         write(root, 6)
-    known = (await ArrayLog(LocalStore(), str(root), "it").look(NOW_MS)).commits.fragments
+    known = (await ArrayLog(LocalStore(), str(root), "it").refresh(NOW_MS)).commits.fragments
     store.is_done, store.in_listings = False, in_listings
-    assert find_vanished(known, await log.look(NOW_MS)) == ()
+    assert find_vanished(known, await log.refresh(NOW_MS)) == ()
 
 
 @pytest.mark.attack
 async def test_commits_that_are_merged_in_every_listing_are_listed_again_later(root: Path) -> None:
     with pytest.raises(LogChangedError) as error:
-        await ArrayLog(RacingStore(root, in_listings=99), str(root), "it").look(NOW_MS)
+        await ArrayLog(RacingStore(root, in_listings=99), str(root), "it").refresh(NOW_MS)
     assert error.value.retryable
 
 
 @pytest.mark.attack
 async def test_commits_that_somebody_deletes_are_gone(root: Path) -> None:
     log = ArrayLog(LocalStore(), str(root), "it")
-    before = await log.look(NOW_MS)
+    before = await log.refresh(NOW_MS)
     [path] = (root / "__commits").glob("__5_5_*")
     path.unlink()
-    after = await log.look(NOW_MS)
+    after = await log.refresh(NOW_MS)
     assert len(after.commits.fragments) == len(before.commits.fragments) - 1

@@ -61,7 +61,7 @@ def replaced(table: TableBuilder, versions: int = VERSIONS) -> TableBuilder:
     return other
 
 
-async def look(source: VersionedSource, at: Offset) -> Offset:
+async def poll(source: VersionedSource, at: Offset) -> Offset:
     source.notify(None)
     return await source.latest_offset(at, DEFAULT_READ_LIMIT)
 
@@ -84,12 +84,12 @@ async def test_another_table_with_the_same_sizes_and_times_is_no_continuation(
         str(table.folder), OpenRequest(clock=clock, wrap_store=remote if is_remote else None)
     )
     at = await source.initial_offset("latest")
-    assert await look(source, at) == at
+    assert await poll(source, at) == at
     replaced(table, versions)
     # So long that the log is listed again wherever a listing is a request.
     await clock.advance(700 if versions == VERSIONS else VERSIONS * COPY_SECONDS * 2)
     with pytest.raises(TableRecreatedError, match=OTHER):
-        await look(source, at)
+        await poll(source, at)
 
 
 async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> Non
     await put(table)
     source = await open_delta("memory://replaced/t", OpenRequest(clock=clock), stores=stores)
     at = await source.initial_offset("latest")
-    assert await look(source, at) == at
+    assert await poll(source, at) == at
     await put(other)
     await clock.advance(700)
     with pytest.raises(TableRecreatedError):
-        await look(source, at)
+        await poll(source, at)
 
 
 @pytest.mark.parametrize("is_read", [True, False], ids=["delivered", "of_the_snapshot"])
@@ -120,13 +120,13 @@ async def test_a_commit_that_grows_after_it_was_read_is_an_error_that_names_it(
     source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await source.initial_offset(str(VERSIONS - 1) if is_read else "latest")
     if is_read:
-        at = await look(source, at)
-    assert await look(source, at) == at
+        at = await poll(source, at)
+    assert await poll(source, at) == at
     path = table.commit_path(VERSIONS - 1)
     with path.open("ab") as file:
         file.write(json.dumps(table.data_file([{"id": 9, "name": "late"}])).encode() + b"\n")
     with pytest.raises(CommitChangedError, match=f"Version {VERSIONS - 1} .*{path.name}"):
-        await look(source, at)
+        await poll(source, at)
 
 
 async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_the_next(
@@ -134,28 +134,28 @@ async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_t
 ) -> None:
     table = table_of(tmp_path / "t")
     source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
-    at = await look(source, await source.initial_offset(str(VERSIONS - 1)))
+    at = await poll(source, await source.initial_offset(str(VERSIONS - 1)))
     path = table.commit_path(VERSIONS - 1)
     stat = path.stat()
     path.write_bytes(path.read_bytes().replace(b"WRITE", b"wrote"))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     table.append([{"id": 9, "name": "a"}])
     with pytest.raises(CommitChangedError, match=path.name):
-        await look(source, at)
+        await poll(source, at)
 
 
 async def test_a_log_that_was_copied_goes_on(tmp_path: Path) -> None:
     table = table_of(tmp_path / "t")
     source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
-    at = await look(source, await source.initial_offset("1"))
+    at = await poll(source, await source.initial_offset("1"))
     # Other files and other times, the same content.
     copy = tmp_path / "copy"
     await asyncio.to_thread(shutil.copytree, table.log, copy, copy_function=shutil.copy)
     shutil.rmtree(table.log)
     copy.rename(table.log)
-    assert await look(source, at) == at
+    assert await poll(source, at) == at
     table.append([{"id": 9, "name": "a"}])
-    assert (await look(source, at)).version == VERSIONS + 1
+    assert (await poll(source, at)).version == VERSIONS + 1
 
 
 @pytest.mark.full

@@ -133,7 +133,7 @@ def test_facts_are_asked_for_again_at_an_age_and_what_was_learned_is_told_to_nob
     executor = KnownTopics(Connection(section(kafka_broker, topic)))
     executor.learn(driver.ensure({topic: None}).values())
     # Else reports would keep the driver's facts young for ever.
-    assert executor.asked == ()
+    assert executor.requested == ()
     raise_partitions(kafka_broker, topic, 6)
     assert not driver.renew(3600)
     assert driver.known[0].partitions == 3

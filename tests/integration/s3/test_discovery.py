@@ -61,8 +61,8 @@ class Searched:
         if not isinstance(event, events.StorageRequested):
             self.told.append(event)
 
-    async def names(self, config: Config, *, is_asked: bool = False) -> list[str]:
-        return sorted((await self.search.look(config, is_asked=is_asked)).found)
+    async def names(self, config: Config, *, is_requested: bool = False) -> list[str]:
+        return sorted((await self.search.search(config, is_requested=is_requested)).found)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +128,19 @@ async def test_a_pattern_without_bounds_is_an_error_that_says_so(
     monkeypatch.setattr(folder_pattern, "MAX_REQUESTS", 20)
     lake(s3_moto, bucket, *(f"t{n}" for n in range(30)))
     with pytest.raises(ConfigError, match="more than 20 requests"):
-        await TableSearch(Stores()).look(config_of(f"s3://{bucket}/*"), is_strict=True)
+        await TableSearch(Stores()).search(config_of(f"s3://{bucket}/*"), is_strict=True)
     assert sum(proxy.counts().values()) <= 20
 
 
 async def test_a_look_that_hangs_fails(
     s3_moto: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_search, "LONGEST_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(table_search, "MAX_SEARCH_SECONDS", 0.2)
     with FaultProxy(s3_moto.port, delay_seconds=3) as slow:
         slow.fail_every(1, Fault.DELAY)
         search = TableSearch(s3_moto.stores(slow.endpoint))
         with pytest.raises(StorageError, match="took longer than"):
-            await search.look(config_of(f"s3://{bucket}/*"), is_strict=True)
+            await search.search(config_of(f"s3://{bucket}/*"), is_strict=True)
 
 
 async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(
@@ -172,11 +172,11 @@ async def test_a_name_is_free_once_a_look_that_succeeded_did_not_find_its_folder
     (tmp_path / "orders" / "_delta_log").mkdir(parents=True)
     s3_moto.admin().delete_object(Bucket=bucket, Key=f"orders/_delta_log/{0:020}.json")
     proxy.fail_every(1, Fault.DENY)
-    failed = await searched.search.look(config, is_asked=True)
+    failed = await searched.search.search(config, is_requested=True)
     assert failed.config.tables["orders"].path == f"s3://{bucket}/orders"
     assert [path for path, _ in failed.rejected] == [f"{tmp_path}/orders"]
     proxy.forget()
-    complete = await searched.search.look(config, is_asked=True)
+    complete = await searched.search.search(config, is_requested=True)
     assert complete.config.tables["orders"].path == f"{tmp_path}/orders"
     assert not complete.rejected
 
@@ -201,7 +201,7 @@ async def test_a_table_whose_log_is_gone_is_noticed_though_its_folder_is_there(
     searched, config = Searched(), config_of(f"s3://{bucket}/*")
     assert await searched.names(config) == ["orders"]
     s3_moto.admin().delete_object(Bucket=bucket, Key=f"orders/_delta_log/{0:020}.json")
-    found = [await searched.names(config, is_asked=True) for _ in range(10)]
+    found = [await searched.names(config, is_requested=True) for _ in range(10)]
     assert found == [["orders"]] * 9 + [[]]
 
 

@@ -148,11 +148,11 @@ async def test_a_message_is_deleted_only_when_its_pipeline_has_looked(s3_moto: S
     async with listening(watcher_of(notified), board):
         notified.put(commit_key(3))
         await asyncio.wait_for(wakeup.wait(), PATIENCE_SECONDS)
-        look = wakeup.begin_poll()
-        assert look.version == 3
+        poll = wakeup.begin_poll()
+        assert poll.version == 3
         await asyncio.sleep(1)
         assert notified.left() == 1
-        wakeup.end_poll(look)
+        wakeup.end_poll(poll)
         await comes_true(lambda: notified.left() == 0)
 
 

@@ -194,7 +194,7 @@ def test_a_row_that_no_topic_takes_is_refused_as_by_the_daemon(
 ) -> None:
     small = TopicFacts(name="t", partitions=1, replicas=1, max_message_bytes=100)
     # Looked at again before a row is refused: it might take more by now.
-    monkeypatch.setattr(Topics, "look", lambda *_: {"t": small})
+    monkeypatch.setattr(Topics, "describe", lambda *_: {"t": small})
     made = RecordsWriter(
         config=config(),
         pipeline=TABLE,

@@ -60,7 +60,7 @@ def topics(*codes: int | None) -> Topics:
 )
 def test_a_topic_that_brokers_cannot_tell_of_now_is_asked_for_again(error: Any) -> None:
     asked = topics(error.errno, error.errno, 0)
-    for ask in (lambda: asked.ensure({"orders": None}), lambda: asked.look(["orders"])):
+    for ask in (lambda: asked.ensure({"orders": None}), lambda: asked.describe(["orders"])):
         with pytest.raises(SinkError, match=rf"topic orders .*{error.__name__}") as raised:
             ask()
         assert raised.value.retryable
@@ -70,15 +70,15 @@ def test_a_topic_that_brokers_cannot_tell_of_now_is_asked_for_again(error: Any) 
 def test_a_topic_without_partitions_is_asked_for_again_and_said_to_have_none() -> None:
     asked = topics(None, 0)
     with pytest.raises(SinkError, match="topic orders now: it has no partitions yet") as raised:
-        asked.look(["orders"])
+        asked.describe(["orders"])
     assert raised.value.retryable
     assert asked.ensure({"orders": None})["orders"].partitions == 1
 
 
 def test_only_a_topic_that_brokers_do_not_know_is_not_there() -> None:
     code = UnknownTopicOrPartitionError.errno
-    assert topics(code).look(["orders"]) == {"orders": None}
+    assert topics(code).describe(["orders"]) == {"orders": None}
     with pytest.raises(SinkRefusedError, match="orders does not exist"):
         topics(code).ensure({"orders": None})
     with pytest.raises(SinkRefusedError, match="Authorization"):
-        topics(TopicAuthorizationFailedError.errno).look(["orders"])
+        topics(TopicAuthorizationFailedError.errno).describe(["orders"])

@@ -116,7 +116,7 @@ class CommitCache:
         self._keep(version, found)
         return found
 
-    async def look_around(self, version: int) -> LogListing:
+    async def list_around(self, version: int) -> LogListing:
         """List the log around a version: for times before it, and commits to fetch after it."""
         listing = await self.reader.list_log(max(0, version - LOOK_BACK_VERSIONS))
         await self._learn_times(listing.commits)
@@ -331,7 +331,7 @@ class CommitCache:
         if version not in self._file_times:
             before = self._file_times.get(version - 1)
             if before is None:
-                await self.look_around(version)
+                await self.list_around(version)
             else:
                 self._file_times[version] = max(file.mtime_ms, before + 1)
         return self._file_times.get(version, file.mtime_ms)

@@ -248,10 +248,10 @@ class FormerValues:
         version = tasks[0].version
         known = self._found.setdefault(version, {})
         if not lacking <= known.keys():
-            known |= await self._look_up(VERSIONS.version_before(version), lacking)
+            known |= await self._read_values(VERSIONS.version_before(version), lacking)
         return [_with_values(task, known) if _lacks_values(task) else task for task in tasks]
 
-    async def _look_up(self, version: Version, urls: set[str]) -> dict[str, _Values]:
+    async def _read_values(self, version: Version, urls: set[str]) -> dict[str, _Values]:
         found: dict[str, _Values] = {}
         try:
             snapshot = await self._reader.open(version)

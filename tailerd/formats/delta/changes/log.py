@@ -180,13 +180,13 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         Raises:
             MissingVersionError: It is not in the log, or more than one ahead of it.
         """
-        listing = await self.guard.look_around(version)
+        listing = await self.guard.list_around(version)
         if version not in listing.commits and (listing.earliest_commit or 0) < version < (
             listing.head_version or 0
         ):
             # Nothing was cleaned up here: the store may list the version late.
             await asyncio.sleep(GAP_PATIENCE_SECONDS)
-            listing = await self.guard.look_around(version)
+            listing = await self.guard.list_around(version)
         head = max(self._head_version, listing.head_version or 0)
         if version > head + 1:
             raise version_ahead("the table", version, head)
@@ -240,7 +240,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
     async def find_head(self, start: Offset) -> Version | None:
         """List the log, and return its newest version; None if there is nothing new."""
         await self.check(start)
-        listing = await self.guard.look_around(start.version)
+        listing = await self.guard.list_around(start.version)
         if (listing.head_version or 0) < start.version:
             await self.guard.check_gap(start.version)
             return None
@@ -314,7 +314,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         return LoggedFiles(self._reader, snapshot, time)
 
     async def _version_time_ms(self, version: int, state: TableState) -> int:
-        listing = await self.guard.look_around(version)
+        listing = await self.guard.list_around(version)
         if version in listing.commits:
             found = await self._window.commit(version)
             if found is not None:
@@ -371,7 +371,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         if head is not None and start.phase is Phase.FOLLOW and head >= start.version - 1:
             found = await self._window.commit(start.version) if head >= start.version else None
             return self._backlog(start, head, self._window.newest, found.file if found else None)
-        listing = await self.guard.look_around(start.version)
+        listing = await self.guard.list_around(start.version)
         head = max(listing.head_version or 0, start.version - 1)
         pending = [version for version in listing.commits if version >= start.version]
         oldest_file = listing.commits[min(pending)] if pending else None

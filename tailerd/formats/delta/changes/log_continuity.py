@@ -61,7 +61,7 @@ class LogContinuityCheck:
         self._seen_version = head_version
         self._notified_version = -1
         self._sure_at = clock.monotonic()
-        self._looked_at = float("-inf")
+        self._listed_at = float("-inf")
         self._spared: int | None = None
         self._is_woken = False
 
@@ -72,7 +72,7 @@ class LogContinuityCheck:
         if version is not None:
             self._notified_version = max(self._notified_version, version)
 
-    async def look_around(self, version: int) -> LogListing:
+    async def list_around(self, version: int) -> LogListing:
         """List the log around a version.
 
         Raises:
@@ -80,10 +80,10 @@ class LogContinuityCheck:
             CommitChangedError: A commit that was read has changed.
         """
         await self._need.note()
-        listing = await self._window.look_around(version)
+        listing = await self._window.list_around(version)
         await self._check_unchanged(self._window.changed_since_read(listing.commits))
         self._seen_version = max(self._seen_version, listing.head_version or 0)
-        self._looked_at = self._clock.monotonic()
+        self._listed_at = self._clock.monotonic()
         return listing
 
     async def reach(self, start: Offset, furthest: Callable[[], Awaitable[Offset]]) -> Offset:
@@ -105,7 +105,7 @@ class LogContinuityCheck:
         if await self._is_known_missing(start.version):  # Case A
             return start
         seen = self._window.newest
-        await self._look_beyond(start.version)
+        await self._list_beyond(start.version)
         end = await furthest()
         if end == start:  # Case B
             await self.check_gap(start.version)
@@ -130,7 +130,7 @@ class LogContinuityCheck:
         await self.check_gap(version, is_certain=True)
         return self._window.absent == version
 
-    async def _look_beyond(self, version: int) -> None:
+    async def _list_beyond(self, version: int) -> None:
         """Check by a listing, if another table may have replaced this one, that a commit is of it.
 
         Raises:
@@ -143,7 +143,7 @@ class LogContinuityCheck:
             return
         elapsed = self._clock.monotonic() - self._sure_at
         if seen.version == version - 1 and elapsed > (version + 1) * COPY_SECONDS:
-            listing = await self.look_around(version)
+            listing = await self.list_around(version)
             if seen.version not in listing.commits:
                 await self._check_for_another_table(seen)
         self._sure_at = self._clock.monotonic()
@@ -166,13 +166,13 @@ class LogContinuityCheck:
             if seen is not None and seen.version == start.version - 1:
                 await self._check_for_another_table(seen)
         elif self._window.absent == end.version:
-            self._looked_at = self._clock.monotonic()
+            self._listed_at = self._clock.monotonic()
             self._spared = end.version
 
     @property
     def is_fresh(self) -> bool:
         """Whether `window.absent` was confirmed within `FRESH_SECONDS`."""
-        return self._clock.monotonic() - self._looked_at <= FRESH_SECONDS
+        return self._clock.monotonic() - self._listed_at <= FRESH_SECONDS
 
     async def known_head(self) -> int | None:
         """Return the newest version if it is fresh and a check would be a request; else None."""
@@ -197,7 +197,7 @@ class LogContinuityCheck:
         if is_to_come and not is_certain and not await self._need.is_due(newest, is_woken=is_woken):
             return
         self._notified_version = -1
-        listing = await self.look_around(version)
+        listing = await self.list_around(version)
         self._check_still_there(listing, version)
         seen = self._window.newest
         if seen is not None and seen.version == version - 1:
@@ -208,7 +208,7 @@ class LogContinuityCheck:
             return
         # Some stores briefly list files out of order.
         await asyncio.sleep(GAP_PATIENCE_SECONDS)
-        listing = await self.look_around(version)
+        listing = await self.list_around(version)
         if version not in listing.commits and _is_beyond(listing, version):
             raise MissingVersionError(
                 f"Version {version} of {self._name} is missing from the log, though version"

@@ -54,7 +54,7 @@ MAX_CHECKSUM_BYTES = 16 * 1024 * 1024
 
 GAP_PATIENCE_SECONDS = 0.5
 """Some file systems and stores list a file later than one written after it."""
-GAP_LOOKS = 5
+GAP_LISTINGS = 5
 """Maximum number of repeated listings, each for another missing file: results may alternate."""
 
 DECODED_ONCE_BYTES = 1024 * 1024
@@ -214,7 +214,7 @@ class LogReader(LogFolder):
                 )
             except TableError as error:
                 lacking = listing.gap(version, frozenset(excluded))
-                if lacking is None or lacking in awaited[-1:] or len(awaited) == GAP_LOOKS:
+                if lacking is None or lacking in awaited[-1:] or len(awaited) == GAP_LISTINGS:
                     raise _all_that_is_left(damage) or error from error
                 # A folder listed during writes may show a file but not the one before it.
                 awaited.append(lacking)
@@ -378,7 +378,7 @@ class LogReader(LogFolder):
         path = self.resolve_path(file)
         # A missing one was cleaned up, so it is not the newest.
         with suppress(FileMissingError):
-            now, is_finished = await self._unfinished.look_finished(path)
+            now, is_finished = await self._unfinished.stat_finished(path)
             if is_finished is None:  # Case C
                 is_finished = await self._unfinished.wait_finished(path, STILL_SECONDS)
                 before, now = now, await self.store.head(path)

@@ -99,14 +99,14 @@ class DeltaMaintenance:
         self._empty_until: tuple[str, int] | None = None
 
     async def assessment(
-        self, *, with_cleanup: bool = True, is_asked: bool = False
+        self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
         """Read the log and decide what is due.
 
         Args:
             with_cleanup: Whether to check for expired files, which lists and checks the whole log.
-            is_asked: Requested by an operator: a checkpoint is due if there is any commit since the
-                last.
+            is_requested: Requested by an operator: a checkpoint is due if there is any commit
+                since the last.
 
         Raises:
             UnsupportedFeatureError: The table requires an unsupported writer feature.
@@ -125,7 +125,7 @@ class DeltaMaintenance:
             listing = await self.reader.list_log(self._held.base_version)
         stats = self._without_empty_commits(collect_stats(listing, snapshot), snapshot.state)
         decisions = self.policies.decide(stats, self._clock.now_ms())
-        if is_asked:
+        if is_requested:
             decisions = [_as_asked(each, stats) for each in decisions]
         plan = CleanupPlan(reason="Expired files were not searched for.")
         floor, cleanup_error = RetentionFloor(), None

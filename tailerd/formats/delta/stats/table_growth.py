@@ -106,7 +106,7 @@ class TableGrowth(CommitStatistics):
         self._first_version = snapshot.version + 1
         rows = await count_rows(self._reader, snapshot)
         self._stored_rows = None if rows is None else rows + snapshot.files.vectors.deleted_rows
-        await self._log.look(now)
+        await self._log.refresh(now)
 
     async def _snapshot_before(self, first: int | None, next_version: int | None) -> Snapshot:
         if next_version is None:
@@ -133,7 +133,7 @@ class TableGrowth(CommitStatistics):
             files = self._cache.snapshot.files.num_files
             found = await self._cache.advance()
             if found is None:
-                await self._log.look(now)
+                await self._log.refresh(now)
                 return False
             self._take(found, files)
         return True
@@ -330,7 +330,7 @@ class LogTally:
         self._newest = -1
         self.is_settled = True
 
-    async def look(self, now: float) -> bool:
+    async def refresh(self, now: float) -> bool:
         """List the log if that is due; return whether it was.
 
         Args:

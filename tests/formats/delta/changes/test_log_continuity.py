@@ -49,13 +49,13 @@ class Followed:
             str(self.table.folder), OpenRequest(wrap_store=wrap, clock=self.clock)
         )
         self.at = await self.source.initial_offset("latest")
-        await self.look(0)
+        await self.poll(0)
         # Its first commit also reads the list of the table's files.
         self.commit()
-        await self.look(A_MOMENT)
+        await self.poll(A_MOMENT)
         return self
 
-    async def look(self, after_seconds: float) -> dict[str, int]:
+    async def poll(self, after_seconds: float) -> dict[str, int]:
         """Look at the log as often as a pipeline does when it is woken; return the requests."""
         await self.clock.advance(after_seconds)
         self.meter.reset()
@@ -83,7 +83,7 @@ async def followed(tmp_path: Path) -> Followed:
 
 async def test_an_idle_look_is_one_get(followed: Followed) -> None:
     for _ in range(5):
-        assert await followed.look(A_MOMENT) == {"get": 1}
+        assert await followed.poll(A_MOMENT) == {"get": 1}
 
 
 async def test_a_commit_is_got_by_its_name_and_the_next_asked_for_once(
@@ -91,14 +91,14 @@ async def test_a_commit_is_got_by_its_name_and_the_next_asked_for_once(
 ) -> None:
     for _ in range(3):
         version = followed.commit()
-        assert await followed.look(A_MOMENT) == {"get": 2}
+        assert await followed.poll(A_MOMENT) == {"get": 2}
         assert followed.at.version == version + 1
 
 
 async def test_many_commits_are_one_get_each_and_one_more(followed: Followed) -> None:
     for _ in range(10):
         followed.commit()
-    assert await followed.look(A_MOMENT) == {"get": 11}
+    assert await followed.poll(A_MOMENT) == {"get": 11}
 
 
 async def test_after_a_while_one_listing_tells_whether_it_is_still_the_same_table(
@@ -106,20 +106,20 @@ async def test_after_a_while_one_listing_tells_whether_it_is_still_the_same_tabl
 ) -> None:
     followed.commit()
     assert A_WHILE > VERSIONS * COPY_SECONDS
-    assert await followed.look(A_WHILE) == {"get": 1, "list": 1}
+    assert await followed.poll(A_WHILE) == {"get": 1, "list": 1}
 
 
 async def test_the_safety_net_is_one_listing_in_place_of_the_get(followed: Followed) -> None:
-    assert await followed.look(REMOTE_LISTING_SECONDS) == {"list": 1}
+    assert await followed.poll(REMOTE_LISTING_SECONDS) == {"list": 1}
     followed.commit()
-    assert await followed.look(REMOTE_LISTING_SECONDS) == {"list": 1, "get": 1}
+    assert await followed.poll(REMOTE_LISTING_SECONDS) == {"list": 1, "get": 1}
 
 
 async def test_a_table_dropped_is_noticed_by_the_safety_net(followed: Followed) -> None:
     shutil.rmtree(followed.table.log)
-    assert await followed.look(A_MOMENT) == {"get": 1}
+    assert await followed.poll(A_MOMENT) == {"get": 1}
     with pytest.raises(NotATableError):
-        await followed.look(REMOTE_LISTING_SECONDS)
+        await followed.poll(REMOTE_LISTING_SECONDS)
 
 
 async def test_another_table_that_grew_past_the_offset_is_noticed_with_its_first_commit(
@@ -130,7 +130,7 @@ async def test_another_table_that_grew_past_the_offset_is_noticed_with_its_first
     for number in range(VERSIONS + 2):
         other.append([{"id": number, "name": "other"}])
     with pytest.raises(TableRecreatedError):
-        await followed.look(A_WHILE)
+        await followed.poll(A_WHILE)
 
 
 async def test_a_version_told_of_that_is_not_the_next_shows_the_gap_at_once(
@@ -138,16 +138,16 @@ async def test_a_version_told_of_that_is_not_the_next_shows_the_gap_at_once(
 ) -> None:
     followed.table.version += 1
     later = followed.commit()
-    assert await followed.look(A_MOMENT) == {"get": 1}
+    assert await followed.poll(A_MOMENT) == {"get": 1}
     followed.source.notify(later)
     with pytest.raises(MissingVersionError):
-        await followed.look(A_MOMENT)
+        await followed.poll(A_MOMENT)
 
 
 async def test_a_version_told_of_wrongly_costs_one_listing_once(followed: Followed) -> None:
     followed.source.notify(VERSIONS + 5)
-    assert await followed.look(A_MOMENT) == {"get": 1, "list": 1}
-    assert await followed.look(A_MOMENT) == {"get": 1}
+    assert await followed.poll(A_MOMENT) == {"get": 1, "list": 1}
+    assert await followed.poll(A_MOMENT) == {"get": 1}
 
 
 async def test_a_stale_listing_costs_time_but_no_commit(followed: Followed) -> None:
@@ -156,6 +156,6 @@ async def test_a_stale_listing_costs_time_but_no_commit(followed: Followed) -> N
     followed.faulty.hide_from_listings(
         f"{version:020}.json", f"{version - 1:020}.json", f"{version - 2:020}.json"
     )
-    await followed.look(A_WHILE)
-    await followed.look(A_MOMENT)
+    await followed.poll(A_WHILE)
+    await followed.poll(A_MOMENT)
     assert followed.at.version == version + 1

@@ -560,7 +560,7 @@ class TestAListingThatShowsFilesOutOfOrder:
         store = Alternating(LocalStore())
         with pytest.raises(MissingVersionError, match=r"Version \d is missing"):
             await asyncio.wait_for(LogReader(store, str(tmp_path)).open(), 5)
-        assert store.count("list") == 1 + log_reader.GAP_LOOKS
+        assert store.count("list") == 1 + log_reader.GAP_LISTINGS
 
     async def test_is_believed_the_second_time(self, tmp_path: Path) -> None:
         table = write_history(tmp_path)

@@ -333,5 +333,5 @@ def test_being_asked_whether_they_write_does_not_disturb_writers(tmp_path: Path)
     )
     with subprocess.Popen([sys.executable, "-c", program, path]) as writer:
         while time.monotonic() < ends:
-            assert posix_files.look_finished(str(path))[1] is not None
+            assert posix_files.stat_finished(str(path))[1] is not None
         assert writer.wait(10) == 0

@@ -190,7 +190,7 @@ async def test_the_log_is_counted_and_a_checkpoint_found(tmp_path: Path) -> None
     for _ in range(4):
         table.append(rows(1))
     tally = LogTally(reader_of(table))
-    assert await tally.look(0.0)
+    assert await tally.refresh(0.0)
     assert (tally.checkpoint_version, tally.commits, tally.files) == (None, 4, 4)
     assert tally.bytes == sum(path.stat().st_size for path in table.log.glob("*.json"))
     table.checkpoint()
@@ -198,11 +198,11 @@ async def test_the_log_is_counted_and_a_checkpoint_found(tmp_path: Path) -> None
     reader = reader_of(table)
     newest = await reader.commit_file(4)
     assert newest is not None
-    assert not await tally.look(RECENT_SECONDS / 2)
+    assert not await tally.refresh(RECENT_SECONDS / 2)
     tally.advance(newest)
     assert (tally.commits, tally.files) == (5, 5)
     assert tally.due_in(10.0) == RECENT_SECONDS - 10
-    assert await tally.look(RECENT_SECONDS)
+    assert await tally.refresh(RECENT_SECONDS)
     assert (tally.checkpoint_version, tally.commits, tally.files) == (3, 1, 6)
     assert tally.bytes == table.commit_path(4).stat().st_size
     assert tally.due_in(RECENT_SECONDS) is None
@@ -214,14 +214,14 @@ async def test_cleanup_of_old_log_files_is_seen_by_a_whole_listing(tmp_path: Pat
         table.append(rows(1))
     table.checkpoint()
     tally = LogTally(reader_of(table))
-    await tally.look(0.0)
+    await tally.refresh(0.0)
     assert tally.files == 5
     for version in range(3):
         table.commit_path(version).unlink()
     table.append(rows(1))
-    await tally.look(RECENT_SECONDS)
+    await tally.refresh(RECENT_SECONDS)
     assert tally.files == 6
-    await tally.look(WHOLE_SECONDS)
+    await tally.refresh(WHOLE_SECONDS)
     assert (tally.files, tally.commits) == (3, 1)
 
 
@@ -230,7 +230,7 @@ async def test_a_commit_the_listing_has_seen_is_not_counted_twice(tmp_path: Path
     table.append(rows(1))
     reader = reader_of(table)
     tally = LogTally(reader)
-    await tally.look(0.0)
+    await tally.refresh(0.0)
     file = await reader.commit_file(0)
     assert file is not None
     tally.advance(file)

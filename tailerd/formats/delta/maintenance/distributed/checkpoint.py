@@ -130,8 +130,8 @@ class DistributedCheckpoints:
             *(LogSplit(files=(file,)) for file in parts),
             *commit_splits(plan.basis.commits),
         ]
-        look = partial(assessment, self._log, with_keys=may_reuse)
-        found = await self._executor.map(splits, look)
+        assess = partial(assessment, self._log, with_keys=may_reuse)
+        found = await self._executor.map(splits, assess)
         for each in found:
             for kind, body in each.others:
                 plan.others.take(kind, body)
@@ -165,8 +165,8 @@ class DistributedCheckpoints:
         self, plan: _Plan, sidecars: Sequence[LogFile], changed: KeyArray
     ) -> list[LogFile]:
         """Decide which sidecars are reused; return the others."""
-        look = partial(_stored_part, self._log, plan.basis.removed_after_ms)
-        parts = await self._executor.map_with(changed, sidecars, look)
+        read = partial(_stored_part, self._log, plan.basis.removed_after_ms)
+        parts = await self._executor.map_with(changed, sidecars, read)
         chosen = SidecarPlan.decide(parts)
         plan.reused = chosen.reused
         return [part.file for part in chosen.rewritten]
