@@ -158,7 +158,7 @@ class OffsetStore(Protocol):
 
 
 @runtime_checkable
-class KeepsIdentities(Protocol):
+class SupportsIdentities(Protocol):
     """A store shared by several daemons, with offsets keyed by full identity. Optional."""
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:

@@ -18,8 +18,8 @@ from tailerd.daemon.pipelines import Assembly
 from tailerd.daemon.shutdown import CANCEL_SECONDS, SPARK_GRACE_SECONDS, Shutdown
 from tailerd.daemon.tables import (
     delivered_folders,
-    kept_tables,
     ledger_of,
+    list_maintenance_targets,
     open_statistics,
     watched_folders,
     watchers_of,
@@ -28,7 +28,7 @@ from tailerd.errors import BugError, StateInUseError, TailerdError
 from tailerd.formats.statistics import TableStatistics
 from tailerd.formats.table_search import TableSearch
 from tailerd.maintenance.scheduler import MaintenanceScheduler
-from tailerd.pipeline.growth_keeper import GrowthKeeper
+from tailerd.pipeline.growth_tracker import GrowthTracker
 from tailerd.pipeline.pipeline_manager import PipelineManager
 from tailerd.state.state import State
 from tailerd.storage.metered import RequestKind
@@ -156,8 +156,8 @@ class Daemon:
         self.shutdown = self._make_shutdown(on_stuck, is_own_process=is_own_process)
         self._search = TableSearch(self._stores, telemetry=self._telemetry, clock=self._clock)
         self._growth = self._make_growth(config) if config.table_metrics and not is_once else None
-        self._keeper: MaintenanceScheduler | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._scheduler: MaintenanceScheduler | None = None
+        self._maintaining: asyncio.Task[None] | None = None
         self.manager = self._make_manager(config)
 
     def _open_state(self, config: Config) -> State:
@@ -174,7 +174,7 @@ class Daemon:
             is_own_process=is_own_process,
         )
 
-    def _make_growth(self, config: Config) -> GrowthKeeper:
+    def _make_growth(self, config: Config) -> GrowthTracker:
         # A location does not show its table's configuration, which a pattern may define.
         templates = (group.template for group in config.discover.values())
         tables = [*config.tables.values(), *templates]
@@ -189,7 +189,7 @@ class Daemon:
                 ledger=ledger_of(self._file.config, table, is_read_only=True),
             )
 
-        return GrowthKeeper(open_table, telemetry=self._telemetry, clock=self._clock)
+        return GrowthTracker(open_table, telemetry=self._telemetry, clock=self._clock)
 
     def _make_manager(self, config: Config) -> PipelineManager:
         return PipelineManager(
@@ -202,7 +202,9 @@ class Daemon:
 
     def _is_lasting(self, config: Config) -> bool:
         """Return whether the daemon keeps running when no pipeline runs."""
-        is_open = bool(config.discover) or self._file.is_watched or bool(kept_tables(config))
+        is_open = (
+            bool(config.discover) or self._file.is_watched or bool(list_maintenance_targets(config))
+        )
         return is_open and not self._is_once
 
     def stop(self) -> None:
@@ -219,8 +221,8 @@ class Daemon:
     def _on_event(self, event: events.Event) -> None:
         if self._growth is not None:
             self._growth.handle(event)
-        if self._keeper is not None:
-            self._keeper.handle(event)
+        if self._scheduler is not None:
+            self._scheduler.handle(event)
 
     async def run(self) -> None:
         """Run until every pipeline has ended or `stop` was called.
@@ -275,7 +277,7 @@ class Daemon:
     async def _run_pipelines(self, config: Config) -> list[TailerdError]:
         executor = ThreadPoolExecutor(2 + (os.cpu_count() or 1), thread_name_prefix="tailerd-read")
         assembly = self._make_assembly(executor)
-        keeper = self._keeper = self._make_keeper(assembly)
+        scheduler = self._scheduler = self._make_scheduler(assembly)
         self._dashboard.rows = assembly.rows
         self._dashboard.explorer.explorer = assembly.explorer(lambda: self._configured)
         memory = assembly.memory
@@ -293,7 +295,7 @@ class Daemon:
                 if self._growth is not None:
                     background.append(group.create_task(self._growth.run()))
                 await asyncio.wait([own])
-                await self._end_maintenance(keeper, config)
+                await self._end_maintenance(scheduler, config)
                 for task in background:
                     task.cancel()
         except ExceptionGroup as error:
@@ -306,9 +308,9 @@ class Daemon:
             executor.shutdown(wait=False, cancel_futures=True)
             await assembly.close()
             await self._dashboard.close()
-        return [*self.manager.errors, *keeper.errors]
+        return [*self.manager.errors, *scheduler.errors]
 
-    def _make_keeper(self, assembly: Assembly) -> MaintenanceScheduler:
+    def _make_scheduler(self, assembly: Assembly) -> MaintenanceScheduler:
         return MaintenanceScheduler(
             wakeups=assembly.wakeups,
             stores=self._stores,
@@ -317,29 +319,29 @@ class Daemon:
             is_once=self._is_once,
         )
 
-    async def _end_maintenance(self, keeper: MaintenanceScheduler, config: Config) -> None:
+    async def _end_maintenance(self, scheduler: MaintenanceScheduler, config: Config) -> None:
         """Let the running job end; with `is_once` do now what is due."""
-        if self._is_once and kept_tables(config):
-            keeper.set_tables(kept_tables(config), delivered_folders(config))
-            await keeper.run()
-        elif self._keeping is not None:
-            keeper.stop()
-            await asyncio.wait([self._keeping])
+        if self._is_once and list_maintenance_targets(config):
+            scheduler.set_tables(list_maintenance_targets(config), delivered_folders(config))
+            await scheduler.run()
+        elif self._maintaining is not None:
+            scheduler.stop()
+            await asyncio.wait([self._maintaining])
 
     def _maintain(self, config: Config, group: asyncio.TaskGroup) -> None:
-        kept = kept_tables(config)
+        targets = list_maintenance_targets(config)
         self.manager.is_lasting = self._is_lasting(config)
-        if self._is_once or self._keeper is None or self.shutdown.is_begun:
+        if self._is_once or self._scheduler is None or self.shutdown.is_begun:
             return
-        self._keeper.set_tables(kept, delivered_folders(config))
-        if kept and self._keeping is None:
-            self._keeping = group.create_task(self._keeper.run())
+        self._scheduler.set_tables(targets, delivered_folders(config))
+        if targets and self._maintaining is None:
+            self._maintaining = group.create_task(self._scheduler.run())
 
     def _maintain_now(self, name: str) -> bool:
         """Request maintenance of a table now; return False if it is not maintained."""
-        if self._keeper is None or name not in self._keeper.names:
+        if self._scheduler is None or name not in self._scheduler.names:
             return False
-        self._keeper.ask(name)
+        self._scheduler.ask(name)
         return True
 
     async def _follow(self, config: Config, assembly: Assembly, group: asyncio.TaskGroup) -> None:
@@ -371,8 +373,8 @@ class Daemon:
                 ).config
                 self._publish_settings(config, assembly)
                 if not self.shutdown.is_begun:
-                    if self._keeper is not None:
-                        self._keeper.remove_all_but(kept_tables(config))
+                    if self._scheduler is not None:
+                        self._scheduler.remove_all_but(list_maintenance_targets(config))
                     reason = "The configuration no longer names it, or its folder no longer exists."
                     await self.manager.set_members(assembly.members(config), reason=reason)
         finally:
@@ -397,13 +399,13 @@ class Daemon:
     async def _shut_down(self) -> None:
         await self.shutdown.wait()
         self.manager.stop()
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._scheduler is not None:
+            self._scheduler.stop()
         patience = self._file.config.shutdown_timeout
         await self.shutdown.patience(max(patience - CANCEL_SECONDS, patience / 2))
         # Whatever still runs now is cancelled.
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._scheduler is not None:
+            self._scheduler.cancel()
         self.manager.cancel("arrow")
         if self.manager.has_engine("spark"):
             # Spark keeps the same deadline itself, then needs time to end its Java process.

@@ -18,7 +18,7 @@ from tailerd.config.values import check_start
 from tailerd.daemon.tables import ledger_of, open_source
 from tailerd.errors import OffsetError, UsageError
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
-from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
@@ -63,11 +63,11 @@ def derive_identity(config: Config, name: str) -> PipelineIdentity:
 
 
 @asynccontextmanager
-async def opened_keeper(config: Config, name: str, state: State) -> AsyncIterator[OffsetKeeper]:
-    """Yield the keeper of a table's offset on the Arrow engine, while its pipeline does not run."""
+async def open_offsets(config: Config, name: str, state: State) -> AsyncIterator[PipelineOffsets]:
+    """Yield the offsets of a table on the Arrow engine, while its pipeline does not run."""
     sink = open_sink(name, config.tables[name].sink, daemon=config.name)
     try:
-        yield OffsetKeeper(
+        yield PipelineOffsets(
             offset_store(state, sink),
             name,
             ChangeMode(config.tables[name].changes),
@@ -107,8 +107,8 @@ async def _read_held_offset(
         checkpoint = stream_checkpoint(config, name)
         offset = delivered_until(checkpoint)
         return None if offset is None else HeldOffset(offset=offset, location=str(checkpoint))
-    async with opened_keeper(config, name, state) as keeper:
-        saved = await keeper.load_former(identity)
+    async with open_offsets(config, name, state) as offsets:
+        saved = await offsets.load_former(identity)
     if saved is None:
         return None
     location = config.tables[name].sink.offsets_location() or f"{config.state}/offsets"
@@ -144,9 +144,9 @@ async def check_pipeline(config: Config, name: str) -> None:
         PipelineReboundError: It may not.
     """
     state = open_state(config, clock=SystemClock())
-    async with opened_keeper(config, name, state) as keeper:
+    async with open_offsets(config, name, state) as offsets:
         claim = build_claim(config, name, state)
-        await claim.check(await keeper.identity())
+        await claim.check(await offsets.identity())
 
 
 async def reset_offset(
@@ -180,10 +180,10 @@ async def reset_offset(
     )
     source = await opened()
     offset = await source.initial_offset(to)
-    async with opened_keeper(config, name, state) as keeper:
+    async with open_offsets(config, name, state) as offsets:
         if not table.is_stream:
-            await keeper.begin_at(offset, source)
-        identity = await keeper.identity()
+            await offsets.begin_at(offset, source)
+        identity = await offsets.identity()
     start = to if to == "snapshot" else str(offset.version)
     await state.pipelines.save(name, PipelineRecord(identity=identity, start=start))
     if offset.phase is Phase.SNAPSHOT:
@@ -229,12 +229,12 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
             remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
             " ...`.",
         )
-    async with opened_keeper(config, name, state) as keeper:
-        identity = await keeper.identity()
+    async with open_offsets(config, name, state) as offsets:
+        identity = await offsets.identity()
         if config.tables[name].is_stream:
             held = await _read_held_offset(config, name, known.identity, state)
         else:
-            saved = await keeper.rebind(known.identity, state.offsets)
+            saved = await offsets.rebind(known.identity, state.offsets)
             held = HeldOffset(offset=saved.offset, location="")
     record = PipelineRecord(identity=identity, start=known.start)
     await state.pipelines.save(name, record)

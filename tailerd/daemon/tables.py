@@ -22,7 +22,7 @@ from tailerd.formats.detect import commit_folder, find_format, open_table, presu
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.formats.statistics import TableStatistics
-from tailerd.maintenance.programs import KeptTable
+from tailerd.maintenance.programs import MaintenanceTarget
 from tailerd.maintenance.settings import policies_of
 from tailerd.pipeline.table_explorer import OpenedLog
 from tailerd.registry import is_remote
@@ -217,10 +217,10 @@ def _locate(table: TableConfig, stores: Stores | None = None) -> TableLocation:
     return locate_table(table.path, table.allowed_paths, stores=stores)
 
 
-def kept_tables(config: Config) -> dict[str, KeptTable]:
+def list_maintenance_targets(config: Config) -> dict[str, MaintenanceTarget]:
     """Return the tables whose logs are maintained."""
     return {
-        name: KeptTable(
+        name: MaintenanceTarget(
             location=table.path,
             folder=log_folder(table),
             policies=policies_of(table.maintenance, config.spark),

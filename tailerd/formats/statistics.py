@@ -1,7 +1,7 @@
 """The contract of table statistics: an optional part of a table format.
 
 A table is opened once; after that each commit updates its figures, at a cost proportional to the
-commit's size. `pipeline.growth_keeper` decides when to poll. Maintenance opens it for each
+commit's size. `pipeline.growth_tracker` decides when to poll. Maintenance opens it for each
 measurement.
 """
 

@@ -56,7 +56,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTable:
+class MaintenanceTarget:
     """A table whose log is maintained.
 
     Attributes:
@@ -88,7 +88,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: Literal["assess", "apply", "measure"]
-    table: KeptTable
+    table: MaintenanceTarget
     is_requested: bool = False
     decision: Decision | None = None
     storage: dict[str, msgspec.Raw] = {}
@@ -188,7 +188,7 @@ class TableJobs:
     """
 
     def __init__(
-        self, table: KeptTable, *, stores: Stores, needs: AskFloor, telemetry: Telemetry
+        self, table: MaintenanceTarget, *, stores: Stores, needs: AskFloor, telemetry: Telemetry
     ) -> None:
         self._table = table
         self._stores = stores

@@ -18,7 +18,7 @@ from tailerd.errors import BugError, TailerdError
 from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.needs import PipelinePositions
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
-from tailerd.maintenance.programs import KeptTable, Measurement, TableJobs
+from tailerd.maintenance.programs import MaintenanceTarget, Measurement, TableJobs
 from tailerd.maintenance.table_maintainer import SURVEY, TableMaintainer
 from tailerd.storage.metered import MeteredStore, RequestKind
 from tailerd.storage.stores import Stores
@@ -138,7 +138,7 @@ class MaintenanceScheduler:
         self._positions = PipelinePositions(self._on_first_position)
         self.handle = self._positions.handle
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wanted: dict[str, KeptTable] = {}
+        self._targets: dict[str, MaintenanceTarget] = {}
         self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._maintainers: dict[str, TableMaintainer] = {}
         self._jobs: dict[str, TableJobs] = {}
@@ -158,29 +158,31 @@ class MaintenanceScheduler:
 
     def _wake_cleanups(self) -> None:
         """Wake tables with cleanups, which may have waited for the reported position."""
-        for name, kept in self._wanted.items():
-            if kept.policies.cleanup.is_enabled:
+        for name, target in self._targets.items():
+            if target.policies.cleanup.is_enabled:
                 self.wake(name)
 
-    def remove_all_but(self, tables: Mapping[str, KeptTable]) -> None:
+    def remove_all_but(self, tables: Mapping[str, MaintenanceTarget]) -> None:
         """Drop tables that are not among these, before pipelines with their names begin."""
-        gone = {n: t for n, t in self._wanted.items() if _identity(t) != _named(tables, n)}
-        for name, kept in gone.items():
-            del self._wanted[name]
+        gone = {n: t for n, t in self._targets.items() if _identity(t) != _named(tables, n)}
+        for name, target in gone.items():
+            del self._targets[name]
             self._registry.unsubscribe(*self._wakeups.pop(name))
             for each in (self._maintainers, self._jobs, self._sizes, self._due_at):
                 each.pop(name, None)
-            if kept.is_alone:
+            if target.is_alone:
                 self._telemetry.emit(
                     events.TableRemoved(
                         table=name,
                         engine=ALONE,
-                        path=kept.location,
+                        path=target.location,
                         reason="It is no longer maintained.",
                     )
                 )
 
-    def set_tables(self, tables: Mapping[str, KeptTable], pipelines: Mapping[str, str]) -> None:
+    def set_tables(
+        self, tables: Mapping[str, MaintenanceTarget], pipelines: Mapping[str, str]
+    ) -> None:
         """Maintain exactly these from now on; a running job is finished with its old settings.
 
         Args:
@@ -188,16 +190,19 @@ class MaintenanceScheduler:
             pipelines: Log folder of every table that is delivered, by name.
         """
         self.remove_all_but(tables)
-        for name, kept in tables.items():
+        for name, target in tables.items():
             if name not in self._wakeups:
                 wakeup = _TableWakeup(partial(self.wake, name))
-                self._wakeups[name] = (kept.folder, self._registry.subscribe(kept.folder, wakeup))
-                if kept.is_alone:
+                self._wakeups[name] = (
+                    target.folder,
+                    self._registry.subscribe(target.folder, wakeup),
+                )
+                if target.is_alone:
                     self._telemetry.emit(
-                        events.TableAdded(table=name, engine=ALONE, path=kept.location)
+                        events.TableAdded(table=name, engine=ALONE, path=target.location)
                     )
-        altered = [name for name, kept in tables.items() if self._wanted.get(name) != kept]
-        self._wanted = dict(tables)
+        altered = [name for name, target in tables.items() if self._targets.get(name) != target]
+        self._targets = dict(tables)
         self._positions.set_pipelines(pipelines)
         for name in altered:
             self.wake(name)
@@ -205,7 +210,7 @@ class MaintenanceScheduler:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all tables that are maintained."""
-        return tuple(self._wanted)
+        return tuple(self._targets)
 
     def wake(self, name: str) -> None:
         """Assess a table soon: its folder may have changed."""
@@ -286,13 +291,13 @@ class MaintenanceScheduler:
         names = dict.fromkeys(self._dirty)
         self._dirty.clear()
         names.update({name: None for name, at in self._due_at.items() if at <= now})
-        return [name for name in names if name in self._wanted]
+        return [name for name in names if name in self._targets]
 
     async def _turn(self, name: str) -> None:
-        kept = self._wanted.get(name)
-        if kept is None or self._halt.is_set():
+        target = self._targets.get(name)
+        if target is None or self._halt.is_set():
             return
-        maintainer = self._maintainer(name, kept)
+        maintainer = self._maintainer(name, target)
         if name in self._asked:
             self._asked.discard(name)
             maintainer.ask()
@@ -307,7 +312,7 @@ class MaintenanceScheduler:
             await jobs.close()
         ended = self._clock.monotonic()
         again = min((wait for wait in waits if wait is not None), default=None)
-        if again is None or name not in self._wanted:
+        if again is None or name not in self._targets:
             self._due_at.pop(name, None)
         else:
             self._due_at[name] = ended + again
@@ -322,8 +327,8 @@ class MaintenanceScheduler:
         self, name: str, maintainer: TableMaintainer, jobs: TableJobs
     ) -> _MeasuredTable | None:
         """Return what measures a table; None if it is not to be measured, or its format cannot."""
-        kept, table = maintainer.kept, maintainer.table
-        if not kept.is_measured or self._is_once or table is None or table.statistics is None:
+        target, table = maintainer.target, maintainer.table
+        if not target.is_measured or self._is_once or table is None or table.statistics is None:
             return None
         if name not in self._sizes:
             self._sizes[name] = _MeasuredTable(
@@ -331,32 +336,32 @@ class MaintenanceScheduler:
             )
         return self._sizes[name]
 
-    def _maintainer(self, name: str, kept: KeptTable) -> TableMaintainer:
+    def _maintainer(self, name: str, target: MaintenanceTarget) -> TableMaintainer:
         known = self._maintainers.get(name)
-        if known is None or known.kept != kept:
+        if known is None or known.target != target:
             self._sizes.pop(name, None)
-            needs = partial(self._ask_needs, kept.folder)
+            needs = partial(self._ask_needs, target.folder)
             jobs = self._jobs[name] = TableJobs(
-                kept, stores=self._stores, needs=needs, telemetry=self._telemetry
+                target, stores=self._stores, needs=needs, telemetry=self._telemetry
             )
             known = self._maintainers[name] = TableMaintainer(
                 name,
-                kept,
-                partial(self._open_table, kept, jobs),
+                target,
+                partial(self._open_table, target, jobs),
                 telemetry=self._own,
                 clock=self._clock,
                 needs=needs,
-                is_wanted=lambda: not self._halt.is_set() and self._wanted.get(name) == kept,
+                may_continue=lambda: not self._halt.is_set() and self._targets.get(name) == target,
             )
         return known
 
-    async def _open_table(self, kept: KeptTable, jobs: TableJobs) -> MaintainedTable:
+    async def _open_table(self, target: MaintenanceTarget, jobs: TableJobs) -> MaintainedTable:
         table = await open_maintained(
-            kept.location,
+            target.location,
             stores=self._stores,
-            table_format=kept.format,
-            allowed=kept.allowed,
-            ledgers=kept.ledgers,
+            table_format=target.format,
+            allowed=target.allowed,
+            ledgers=target.ledgers,
             wrap_store=lambda store: MeteredStore(store, self._count),
         )
         return replace(table, jobs=jobs)
@@ -370,13 +375,13 @@ class MaintenanceScheduler:
 
     def _pass_on(self, event: events.Event) -> None:
         # A table that was removed during its turn must not be shown again.
-        if not isinstance(event, _FIGURES) or event.table in self._wanted:
+        if not isinstance(event, _FIGURES) or event.table in self._targets:
             self._telemetry.emit(event)
 
 
-def _identity(kept: KeptTable) -> tuple[str, bool]:
-    return kept.folder, kept.is_alone
+def _identity(target: MaintenanceTarget) -> tuple[str, bool]:
+    return target.folder, target.is_alone
 
 
-def _named(tables: Mapping[str, KeptTable], name: str) -> tuple[str, bool] | None:
+def _named(tables: Mapping[str, MaintenanceTarget], name: str) -> tuple[str, bool] | None:
     return _identity(tables[name]) if name in tables else None

@@ -27,7 +27,7 @@ from tailerd.formats.maintenance import (
     TableMaintenance,
 )
 from tailerd.maintenance.opening import MaintainedTable, OpenMaintained
-from tailerd.maintenance.programs import KeptTable
+from tailerd.maintenance.programs import MaintenanceTarget
 from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 
@@ -54,7 +54,7 @@ class TableMaintainer:
         name: For telemetry.
         open_table: Opens the table with the maintenance that its format has.
         needs: Called before each cleanup, with the table's id: which versions are still needed.
-        is_wanted: Called between two jobs: whether to continue.
+        may_continue: Called between two jobs: whether to continue.
 
     Attributes:
         error: Why the last turn failed; None if it did not.
@@ -65,15 +65,15 @@ class TableMaintainer:
     def __init__(
         self,
         name: str,
-        kept: KeptTable,
+        target: MaintenanceTarget,
         open_table: OpenMaintained,
         *,
         telemetry: Telemetry,
         clock: Clock,
         needs: AskFloor,
-        is_wanted: Callable[[], bool],
+        may_continue: Callable[[], bool],
     ) -> None:
-        self.kept = kept
+        self.target = target
         self.error: TailerdError | None = None
         self.found: tuple[str, int] | None = None
         self.table: MaintainedTable | None = None
@@ -81,7 +81,7 @@ class TableMaintainer:
         self._telemetry = telemetry
         self._clock = clock
         self._needs = needs
-        self._is_wanted = is_wanted
+        self._may_continue = may_continue
         self._open_table = open_table
         self._opened: tuple[TableMaintenance, Lease] | None = None
         self._attempt = 0
@@ -119,7 +119,7 @@ class TableMaintainer:
             assessment = await self._assessment(work, now)
             for decision in [each for each in assessment.decisions if each.is_due]:
                 job = decision.job
-                if not self._is_wanted():
+                if not self._may_continue():
                     break
                 await self._do(work, lease, assessment, decision)
         except MaintenanceBusyError as error:
@@ -140,7 +140,7 @@ class TableMaintainer:
         """Postpone cleanups if the wall clock deviates from the monotonic one."""
         now_ms = self._clock.now_ms()
         before, self._clocks = self._clocks, (now_ms, now)
-        if before is None or not self.kept.policies.cleanup.is_enabled:
+        if before is None or not self.target.policies.cleanup.is_enabled:
             return
         jump = (now_ms - before[0]) / 1000 - (now - before[1])
         if abs(jump) < JUMP_SECONDS:
@@ -159,7 +159,7 @@ class TableMaintainer:
     async def _work(self) -> tuple[TableMaintenance, Lease]:
         if self._opened is None:
             table = self.table = await self._open_table()
-            work = table.maintenance(self.kept.policies, clock=self._clock, pipelines=self._needs)
+            work = table.maintenance(self.target.policies, clock=self._clock, pipelines=self._needs)
             lease = Lease(table.location.store, table.location.root, clock=self._clock)
             self._opened = work, lease
         return self._opened
@@ -181,9 +181,9 @@ class TableMaintainer:
         self._telemetry.emit(
             events.LogAssessed(
                 table=self._name,
-                path=self.kept.location,
+                path=self.target.location,
                 version=assessment.version,
-                is_alone=self.kept.is_alone,
+                is_alone=self.target.is_alone,
                 due=tuple(each.job for each in due),
                 due_reasons=tuple(each.reason for each in due),
             )
@@ -205,7 +205,7 @@ class TableMaintainer:
 
     def _cleanup_wait(self) -> float | None:
         """Return in how many seconds a cleanup is due; 0 for now, None for never."""
-        policies = self.kept.policies
+        policies = self.target.policies
         if not policies.cleanup.is_enabled:
             return None
         at = max(self._cleaned_at + policies.cleanup.every_seconds, self._no_cleanup_before)
@@ -251,7 +251,7 @@ class TableMaintainer:
         self.error = error
         if isinstance(error, TableError) and not error.retryable:
             # Only an operator can fix that.
-            self._hold_cleanup(self.kept.policies.cleanup.every_seconds)
+            self._hold_cleanup(self.target.policies.cleanup.every_seconds)
         else:
             self._hold_cleanup(_BACKOFF.wait_seconds(self._cleanup_attempt, self._random))
             self._cleanup_attempt += 1

@@ -24,7 +24,7 @@ from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import CommitCheck, OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import RemoteRows, TaskRunner
@@ -115,7 +115,7 @@ class DeliveryLoop:
         parts: DeliveryParts,
         *,
         source: ChangeSource,
-        offsets: OffsetKeeper,
+        offsets: PipelineOffsets,
         on_progress: Callable[[], None],
     ) -> None:
         """Initialize; nothing is read or written before `run`.
@@ -340,7 +340,7 @@ class DeliveryLoop:
         self._emit_delivery(rows, start, end, self._parts.clock.monotonic() - began)
         safe = self._tracker.acknowledge(end)
         if safe is not None:
-            await self._save(safe, is_kept=self._parts.sink.offsets is not None)
+            await self._save(safe, is_stored=self._parts.sink.offsets is not None)
         await self._offsets.note_changes()
 
     async def _deliver_here(self, start: Offset, end: Offset, saved: SavedOffset) -> ChangeStream:
@@ -452,14 +452,14 @@ class DeliveryLoop:
                 f"The sink {self._plan.sink} cancelled a delivery of {self._plan.table}."
             ) from None
 
-    async def _save(self, offset: Offset, *, is_kept: bool = False) -> None:
-        """Save an offset, unless the sink has kept it with the rows, and report it."""
+    async def _save(self, offset: Offset, *, is_stored: bool = False) -> None:
+        """Save an offset, unless the sink has stored it with the rows, and report it."""
         began = self._parts.clock.monotonic()
         async with self._saving:
             # A later delivery may have saved its offset while this one waited for the lock.
             if self._saved is not None and not self._saved.is_before(offset):
                 return
-            if not is_kept:
+            if not is_stored:
                 await self._offsets.save(offset, self._source)
             self._saved = offset
         self._on_progress()

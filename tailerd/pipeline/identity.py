@@ -10,7 +10,7 @@ from itertools import islice
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
-from tailerd.changefeed.saved_offset import Beginning, KeepsIdentities, OffsetStore, SavedOffset
+from tailerd.changefeed.saved_offset import Beginning, OffsetStore, SavedOffset, SupportsIdentities
 from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
@@ -21,7 +21,7 @@ _MAX_SAVED_TOPICS = 500
 """Topics whose ids are saved with each offset, the newest; the pipeline's record has all."""
 
 
-class OffsetKeeper:
+class PipelineOffsets:
     """Loads and saves the offset of one pipeline, with the identities of its table and topics.
 
     Attributes:
@@ -79,7 +79,7 @@ class OffsetKeeper:
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
         """Return the last saved offset of a pipeline that the state has recorded."""
-        if isinstance(self._store, KeepsIdentities) and identity.cluster:
+        if isinstance(self._store, SupportsIdentities) and identity.cluster:
             return await self._store.load_former(identity)
         return await self.load()
 
@@ -209,7 +209,7 @@ class OffsetKeeper:
         self._key_types, self._checked_schema = {}, ""
         await self._store.save(self._table, replace(await self.saved(offset, source), topics={}))
 
-    async def rebind(self, former: PipelineIdentity, kept: OffsetStore) -> SavedOffset:
+    async def rebind(self, former: PipelineIdentity, store: OffsetStore) -> SavedOffset:
         """Save the offset of a former identity under the present one; return it.
 
         Args:
@@ -222,10 +222,10 @@ class OffsetKeeper:
         """
         identity = await self.identity()
         saved = None
-        if isinstance(self._store, KeepsIdentities):
+        if isinstance(self._store, SupportsIdentities):
             saved = await self._store.load_former(former)
         if saved is None:
-            saved = await kept.load(self._table)
+            saved = await store.load(self._table)
         if saved is None:
             raise OffsetError(
                 f"The offset of {former} is neither where the sink keeps offsets now nor in the"

@@ -37,7 +37,7 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource, NetSteps, SupportsFileLookup
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
-from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS, GAP_ERRORS, OnCorruptCommit, OnGap
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.telemetry import Telemetry, events
@@ -79,7 +79,7 @@ class Pipeline:
         self._source_location = source_location
         self._open_source = open_source
         self._source: ChangeSource | None = None
-        self._offsets = OffsetKeeper(
+        self._offsets = PipelineOffsets(
             offsets, plan.table, plan.changes, identity=plan.identity, sink=parts.sink, claim=claim
         )
         self._retries = retries or RetryPolicy()
@@ -373,7 +373,7 @@ async def _cross_gap(
     *,
     source: ChangeSource,
     sink: Sink,
-    offsets: OffsetKeeper,
+    offsets: PipelineOffsets,
     telemetry: Telemetry,
 ) -> None:
     """Save the offset that `plan.on_gap` names, after the sink has recorded the gap.
@@ -409,7 +409,7 @@ async def _net_over_gap(
     error: TailerdError,
     start: Offset,
     source: ChangeSource,
-    offsets: OffsetKeeper,
+    offsets: PipelineOffsets,
     telemetry: Telemetry,
 ) -> None:
     """Save an offset from which the versions up to the head come as one complete net change."""

@@ -101,7 +101,7 @@ class _AbandonedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _RetainedRows:
     """Rows of a file in all columns.
 
     Attributes:
@@ -131,7 +131,7 @@ class ComparedInputs(abc.ABC):
     def __init__(self, limit: BatchLimit) -> None:
         self.limit = limit
         self.working_bytes = max(MIN_MEMORY_BYTES, limit.working_bytes // 2)
-        self._kept: dict[tuple[Side, int], _Kept] = {}
+        self._retained: dict[tuple[Side, int], _RetainedRows] = {}
         self._free_bytes = self.working_bytes
 
     @property
@@ -171,11 +171,11 @@ class ComparedInputs(abc.ABC):
             wanted: Positions of the rows, ascending; None for all selected rows.
             is_again: Whether some of them will likely be read again, so that keeping them pays off.
         """
-        kept = self._kept.get((side, number))
+        retained = self._retained.get((side, number))
         names = None if columns is None else self.commit.schema(columns).names
-        if kept is not None and kept.has(wanted, names):
+        if retained is not None and retained.has(wanted, names):
             yield from _select_rows(
-                kept.parts, None if wanted is None else wanted.to_numpy(), names
+                retained.parts, None if wanted is None else wanted.to_numpy(), names
             )
         elif is_again and columns is None:
             yield from self._read_first(side, number, wanted)
@@ -186,17 +186,17 @@ class ComparedInputs(abc.ABC):
         self, side: Side, number: int, wanted: Positions | None
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file, and keep them if they fit."""
-        kept: list[PositionedRows] = []
+        retained: list[PositionedRows] = []
         for part in self._read_on(side, number, wanted, None):
             if self._free_bytes > 0:
                 self._free_bytes -= part[1].get_total_buffer_size()
-                kept.append(part)
+                retained.append(part)
             else:
                 # Keep nothing more: the following files are hardly smaller.
-                kept.clear()
+                retained.clear()
             yield part
-        if self._free_bytes > 0 and (side, number) not in self._kept:
-            self._kept[side, number] = _Kept(wanted, kept)
+        if self._free_bytes > 0 and (side, number) not in self._retained:
+            self._retained[side, number] = _RetainedRows(wanted, retained)
 
     def _read_on(
         self, side: Side, number: int, wanted: Positions | None, columns: Columns
@@ -292,10 +292,10 @@ class ComparedFiles(ComparedInputs):
 
 
 def _select_rows(
-    kept: Iterable[PositionedRows], wanted: Rows | None, names: list[str] | None
+    retained: Iterable[PositionedRows], wanted: Rows | None, names: list[str] | None
 ) -> Iterator[PositionedRows]:
-    """Yield the wanted rows of those kept."""
-    for positions, batch in kept:
+    """Yield the wanted rows of those retained."""
+    for positions, batch in retained:
         rows = batch if names is None else _select_columns(batch, names)
         if wanted is None:
             yield positions, rows
@@ -434,7 +434,7 @@ def _compare_groups(
     rows = BitMap64()
     for group in groups:
         rows.add_range(group.start, group.start + group.count)
-    selection = RowSelection(rows, is_kept=True)
+    selection = RowSelection(rows, is_included=True)
     for positions, one, other in _in_step(*(read(side, selection, names) for side in Side)):
         row_positions = np.flatnonzero(~comparer.equal(one, other))
         yield row_positions + positions if isinstance(positions, int) else positions[row_positions]

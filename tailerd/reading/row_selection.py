@@ -22,12 +22,12 @@ class RowSelection:
 
     Args:
         positions: Row positions.
-        is_kept: Whether these rows are selected, or all others.
+        is_included: Whether these rows are selected, or all others.
     """
 
-    def __init__(self, positions: BitMap64, *, is_kept: bool) -> None:
+    def __init__(self, positions: BitMap64, *, is_included: bool) -> None:
         self._positions = positions
-        self._is_kept = is_kept
+        self._is_included = is_included
 
     def is_empty(self, start: int, end: int) -> bool:
         """Return whether no row of [start, end) is selected, so that it need not be read."""
@@ -36,12 +36,12 @@ class RowSelection:
     def count(self, start: int, end: int) -> int:
         """Return how many rows of [start, end) are selected."""
         found: int = self._positions.range_cardinality(start, end)
-        return found if self._is_kept else end - start - found
+        return found if self._is_included else end - start - found
 
     @classmethod
     def from_positions(cls, positions: npt.NDArray[np.int64]) -> RowSelection:
         """Return the selection of the rows at these positions."""
-        return cls(BitMap64(positions.astype(np.uint64)), is_kept=True)
+        return cls(BitMap64(positions.astype(np.uint64)), is_included=True)
 
     @classmethod
     def from_set(cls, positions: Positions) -> RowSelection:
@@ -49,16 +49,16 @@ class RowSelection:
         found = BitMap64()
         for part in positions.parts():
             found |= BitMap64(part.astype(np.uint64))
-        return cls(found, is_kept=True)
+        return cls(found, is_included=True)
 
     def positions(self, start: int, count: int) -> npt.NDArray[np.int64] | None:
         """Return the positions of the selected rows of [start, start + count); None: all are."""
         end = start + count
-        if not self._is_kept and not self._positions.range_cardinality(start, end):
+        if not self._is_included and not self._positions.range_cardinality(start, end):
             return None
         here = self._positions & BitMap64(range(start, end))
         positions = np.asarray(here.to_array(), np.uint64).astype(np.int64)
-        if self._is_kept:
+        if self._is_included:
             return positions
         mask = np.ones(count, np.bool_)
         mask[positions - start] = False
@@ -66,11 +66,13 @@ class RowSelection:
 
     def apply(self, rows: Rows, start: int) -> Rows:
         """Return the selected ones of `rows`, the first of which is row `start` of the file."""
-        if not self._is_kept and not self._positions.range_cardinality(start, start + len(rows)):
+        if not self._is_included and not self._positions.range_cardinality(
+            start, start + len(rows)
+        ):
             return rows
         here = self._positions & BitMap64(range(start, start + len(rows)))
         positions = (np.asarray(here.to_array(), np.uint64) - np.uint64(start)).astype(np.int64)
-        if self._is_kept:
+        if self._is_included:
             return rows.take(pa.array(positions))
         mask = np.ones(len(rows), np.bool_)
         mask[positions] = False

@@ -35,7 +35,7 @@ FORMAT = 1
 
 _PURPOSE = Purpose(folder="lease", doing="works on this state", refusal=StateInUseError)
 _SUFFIX = ".json"
-_KEPT = 2
+_RETAINED_FILES = 2
 _ATTEMPTS = 10
 
 
@@ -220,7 +220,7 @@ class LeasedFiles:
             return False
         self._numbers[name] = number
         for file in files:
-            if _number(file) <= number - _KEPT:
+            if _number(file) <= number - _RETAINED_FILES:
                 await self._delete(file)
         return True
 

@@ -242,7 +242,7 @@ class SnapshotManifests(Generic[T]):
             if isinstance(error, OSError):
                 raise _unwritable(self._folder, error) from error
             raise
-        await self._delete(kept=stem, is_plan_kept=True)
+        await self._delete(retained=stem, is_plan_retained=True)
         return StoredList(self._folder, stem, manifest, self._codec)
 
     async def find_plan(self, name: str) -> bytes | None:
@@ -283,17 +283,17 @@ class SnapshotManifests(Generic[T]):
         await in_thread(shutil.rmtree, self._folder, ignore_errors=True)
         self._may_exist = False
 
-    async def _delete(self, kept: str = "", *, is_plan_kept: bool = False) -> None:
+    async def _delete(self, retained: str = "", *, is_plan_retained: bool = False) -> None:
         """Delete lists of this and former owners, manifests first, and perhaps the plans."""
         names = [file.name async for file in self._store.list_from(self._prefix)]
         names.sort(key=lambda name: not name.endswith(f".{_MANIFEST}"))
         for some in _split(names):
             # As late as possible: a process that stalls after this check deletes one chunk at most.
             token = await self._require_ownership()
-            old = [name for name in some if _is_old(name, token, kept, is_plan_kept)]
+            old = [name for name in some if _is_old(name, token, retained, is_plan_retained)]
             await _run_all(self._store.delete(f"{self._prefix}/{name}") for name in old)
         if not self._is_here:
-            await in_thread(self._drop, "", kept)
+            await in_thread(self._drop, "", retained)
 
     async def _upload(self, name: str) -> None:
         body = await in_thread((self._folder / name).read_bytes)
@@ -328,10 +328,10 @@ class SnapshotManifests(Generic[T]):
             ) from error
         return True
 
-    def _drop(self, stem: str, kept: str = "") -> None:
+    def _drop(self, stem: str, retained: str = "") -> None:
         """Delete the files of a list on this machine, or of all but one list."""
         for path in self._folder.glob(f"{stem}*"):
-            if _NAME.fullmatch(path.name) and not (kept and path.name.startswith(kept)):
+            if _NAME.fullmatch(path.name) and not (retained and path.name.startswith(retained)):
                 path.unlink(missing_ok=True)
 
 
@@ -435,12 +435,12 @@ def _chunks(content: bytes) -> Iterator[memoryview]:
         at += 8 + length
 
 
-def _is_old(name: str, token: int, kept: str, is_plan_kept: bool) -> bool:
+def _is_old(name: str, token: int, retained: str, is_plan_retained: bool) -> bool:
     """Return whether a file is of a list that the owner of `token` may delete, or of a plan."""
     match = _NAME.fullmatch(name)
     if match is None:
-        return not is_plan_kept
-    return int(match[2]) <= token and match[1] != kept
+        return not is_plan_retained
+    return int(match[2]) <= token and match[1] != retained
 
 
 def _split(names: Sequence[str]) -> list[Sequence[str]]:

@@ -203,7 +203,7 @@ DAEMON = "_daemon"
 """Name of the daemon's own history; no table has it."""
 
 
-class KeepsHistory(Protocol):
+class HistoryStore(Protocol):
     """Keeps one history for each table. Blocking, in threads without an event loop."""
 
     def load(self, name: str) -> object | None:
@@ -219,7 +219,7 @@ class KeepsHistory(Protocol):
         ...
 
 
-class HistoryKeeper:
+class HistorySaver:
     """Samples the lags of all tables and saves their histories in the background.
 
     Args:
@@ -230,7 +230,7 @@ class HistoryKeeper:
     def __init__(
         self,
         board: HistoryBoard,
-        store: KeepsHistory,
+        store: HistoryStore,
         *,
         status: StatusBoard,
         clock: Clock,

@@ -354,7 +354,7 @@ def _broken(
 
 
 @dataclass(slots=True)
-class _Kept:
+class _MaintenanceState:
     assessed_version: int | None = None
     assessed_ms: int | None = None
     due: dict[str, str] = field(default_factory=dict)
@@ -368,24 +368,24 @@ class MaintenanceBoard:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tables: dict[str, _Kept] = {}
+        self._tables: dict[str, _MaintenanceState] = {}
 
     def handle(self, event: events.Event) -> None:
         """Handle an event; all but those of maintenance are ignored."""
         now_ms = self._clock.now_ms()
         match event:
             case events.MaintenanceStarted():
-                self._kept(event.table).running = event.job
+                self._get_state(event.table).running = event.job
             case events.LogAssessed():
-                kept = self._ended(event.table)
-                kept.assessed_version, kept.assessed_ms = event.version, now_ms
+                state = self._ended(event.table)
+                state.assessed_version, state.assessed_ms = event.version, now_ms
                 reasons = event.due_reasons or ("",) * len(event.due)
-                kept.due = dict(zip(event.due, reasons, strict=True))
-                kept.refused = None
+                state.due = dict(zip(event.due, reasons, strict=True))
+                state.refused = None
             case events.LogMaintained():
-                kept = self._ended(event.table)
-                kept.due.pop(event.job, None)
-                kept.jobs[event.job] = _result(event, now_ms)
+                state = self._ended(event.table)
+                state.due.pop(event.job, None)
+                state.jobs[event.job] = _result(event, now_ms)
             case events.MaintenanceFailed():
                 self._ended(event.table).jobs[event.job] = {
                     "result": "failed",
@@ -410,32 +410,32 @@ class MaintenanceBoard:
 
     def describe(self, table: str) -> dict[str, object] | None:
         """Return what `/status` shows; None for a table that is not maintained."""
-        kept = self._tables.get(table)
-        if kept is None:
+        state = self._tables.get(table)
+        if state is None:
             return None
         return {
-            "assessed_version": kept.assessed_version,
-            "assessed_ms": kept.assessed_ms,
-            "due": list(kept.due),
-            "due_reasons": dict(kept.due),
-            "running": kept.running,
-            "refused": kept.refused,
-            "jobs": dict(kept.jobs),
+            "assessed_version": state.assessed_version,
+            "assessed_ms": state.assessed_ms,
+            "due": list(state.due),
+            "due_reasons": dict(state.due),
+            "running": state.running,
+            "refused": state.refused,
+            "jobs": dict(state.jobs),
         }
 
     def _measured(self, table: str) -> None:
         """Note that a table's size was measured, by maintenance or by its pipeline."""
-        kept = self._tables.get(table)
-        if kept is not None and kept.running == _MEASURE:
+        state = self._tables.get(table)
+        if state is not None and state.running == _MEASURE:
             self._ended(table).jobs.pop(_MEASURE, None)
 
-    def _ended(self, table: str) -> _Kept:
-        kept = self._kept(table)
-        kept.running = None
-        return kept
+    def _ended(self, table: str) -> _MaintenanceState:
+        state = self._get_state(table)
+        state.running = None
+        return state
 
-    def _kept(self, table: str) -> _Kept:
-        return self._tables.setdefault(table, _Kept())
+    def _get_state(self, table: str) -> _MaintenanceState:
+        return self._tables.setdefault(table, _MaintenanceState())
 
 
 def _result(event: events.LogMaintained, now_ms: int) -> dict[str, object]:

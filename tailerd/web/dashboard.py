@@ -21,7 +21,7 @@ from tailerd.clock import Clock
 from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.registry import known
 from tailerd.telemetry import Telemetry, events
-from tailerd.telemetry.history import HistoryBoard, HistoryKeeper, KeepsHistory
+from tailerd.telemetry.history import HistoryBoard, HistorySaver, HistoryStore
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web import docs_pages
 from tailerd.web.answers import SharedBody, refusal, send_body
@@ -64,7 +64,7 @@ class Dashboard:
     def __init__(
         self,
         status: StatusBoard,
-        store: KeepsHistory,
+        store: HistoryStore,
         *,
         clock: Clock,
         maintain: Callable[[str], bool],
@@ -82,7 +82,7 @@ class Dashboard:
         self._status = status
         self._maintain = maintain
         self._history = HistoryBoard(clock)
-        self._keeper = HistoryKeeper(
+        self._history_saver = HistorySaver(
             self._history, store, status=status, clock=clock, on_unsaved=self._emit_unsaved
         )
         self._live = LiveUpdates(status, self._history, clock)
@@ -112,9 +112,9 @@ class Dashboard:
     async def run(self) -> None:
         """Keep pages and history up to date until cancelled; then close the pages."""
         try:
-            await asyncio.to_thread(self._keeper.restore)
+            await asyncio.to_thread(self._history_saver.restore)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._keeper.run())
+                group.create_task(self._history_saver.run())
                 group.create_task(self._live.run())
                 group.create_task(self.daemon.run())
         finally:
@@ -124,7 +124,7 @@ class Dashboard:
         """Save the history a last time; a storage that hangs does not block the process."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_SAVE_SECONDS):
-                await asyncio.to_thread(self._keeper.save, is_all=True)
+                await asyncio.to_thread(self._history_saver.save, is_all=True)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the page."""

@@ -26,7 +26,7 @@ from tailerd.formats.delta.maintenance.policies import (
 )
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause
 from tailerd.maintenance import programs, scheduler
-from tailerd.maintenance.programs import KeptTable
+from tailerd.maintenance.programs import MaintenanceTarget
 from tailerd.maintenance.scheduler import MaintenanceScheduler
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
@@ -74,7 +74,7 @@ class Kept:
     def keep(self, policies: Policies = OFTEN, /, **tables: TableBuilder) -> None:
         self.scheduler.set_tables(
             {
-                name: KeptTable(
+                name: MaintenanceTarget(
                     location=str(table.folder),
                     folder=str(table.log),
                     policies=wanted(policies),
@@ -198,7 +198,7 @@ async def test_a_measurement_that_is_killed_is_tried_again(
 ) -> None:
     monkeypatch.setattr(scheduler, "_MEASURE_RETRY", Backoff(first_seconds=1.0, max_seconds=1.0))
     table, keeper = big_table(tmp_path / "big"), Kept()
-    big = KeptTable(
+    big = MaintenanceTarget(
         location=str(table.folder),
         folder=str(table.log),
         policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
@@ -233,7 +233,7 @@ async def test_a_cleanup_in_a_process_asks_what_pipelines_need(tmp_path: Path) -
     table.checkpoint(30)
     cleanup = CleanupPolicy(is_enabled=True, every_seconds=1)
     folder = str(table.log)
-    kept_table = KeptTable(
+    kept_table = MaintenanceTarget(
         location=str(table.folder),
         folder=folder,
         policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=None), cleanup=cleanup)),
@@ -357,7 +357,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
 ) -> None:
     monkeypatch.setattr(scheduler, "MEASURE_SHARE", 1)
     table, keeper = table_of(tmp_path, 4), Kept()
-    location = KeptTable(
+    location = MaintenanceTarget(
         location=str(tmp_path),
         folder=str(table.log),
         policies=wanted(OFTEN),
@@ -411,7 +411,7 @@ async def test_a_table_that_is_let_go_in_its_turn_ends_nothing_else(
 
     monkeypatch.setattr(keeper.scheduler, "_telemetry", Telemetry([let_go]))
     first = living_table(tmp_path / "first")
-    table = KeptTable(
+    table = MaintenanceTarget(
         location=str(first.folder),
         folder=str(first.log),
         policies=wanted(OFTEN),

@@ -14,7 +14,7 @@ from tailerd.formats.delta.maintenance.jobs import DeltaMaintenance
 from tailerd.formats.delta.maintenance.policies import CheckpointPolicy, ChecksumPolicy, Policies
 from tailerd.formats.maintenance import CleanupPolicy, DailyPause, RetentionFloor
 from tailerd.maintenance.opening import MaintainedTable
-from tailerd.maintenance.programs import KeptTable
+from tailerd.maintenance.programs import MaintenanceTarget
 from tailerd.maintenance.table_maintainer import REFUSED_SECONDS, TableMaintainer
 from tailerd.storage.lease import Holder, Lease
 from tailerd.storage.local import LocalStore
@@ -47,8 +47,8 @@ class Turns:
         self.told: list[Any] = []
         self.clock = clock or SimClock(is_automatic=True)
         self.store = FaultyStore(LocalStore())
-        self.is_wanted = True
-        kept = KeptTable(
+        self.may_continue = True
+        kept = MaintenanceTarget(
             location=str(table.folder),
             folder=str(table.log),
             policies=wanted(policies),
@@ -68,7 +68,7 @@ class Turns:
             telemetry=Telemetry([self.told.append]),
             clock=self.clock,
             needs=asked,
-            is_wanted=lambda: self.is_wanted,
+            may_continue=lambda: self.may_continue,
         )
 
     async def turn(self) -> float | None:
@@ -212,7 +212,7 @@ async def test_another_process_is_given_way_until_it_is_silent(tmp_path: Path) -
 
 async def test_who_is_asked_to_stop_begins_no_other_job(tmp_path: Path) -> None:
     turns = Turns(living_table(tmp_path))
-    turns.is_wanted = False
+    turns.may_continue = False
     await turns.turn()
     assert turns.jobs() == []
 

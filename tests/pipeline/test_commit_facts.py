@@ -21,7 +21,7 @@ from tests.integration.daemon.running import (
     page,
     write_config,
 )
-from tests.pipeline.test_growth_keeper import Kept
+from tests.pipeline.test_growth_tracker import Kept
 from tests.tables.builder import CDF, TableBuilder
 
 pytestmark = pytest.mark.attack

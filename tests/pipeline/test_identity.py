@@ -12,7 +12,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError, TableRecreatedError
 from tailerd.pipeline.claim import PipelineClaim
-from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.state.pipeline_records import PipelineRecord
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.doubles.memory_stores import MemoryOffsetStore
@@ -46,9 +46,9 @@ class ManyTopicsSink(CollectingSink):
 async def test_the_ids_of_all_topics_that_a_column_chose_are_kept(tmp_path: Path) -> None:
     state, source = owned_state(tmp_path), FakeSource(FakeTable(commits=[[[1]], [[2]]]))
 
-    def keeper(sink: ManyTopicsSink) -> OffsetKeeper:
+    def keeper(sink: ManyTopicsSink) -> PipelineOffsets:
         claim = PipelineClaim(state.pipelines, "orders", always)
-        return OffsetKeeper(state.offsets, "orders", ChangeMode.AUTO, sink=sink, claim=claim)
+        return PipelineOffsets(state.offsets, "orders", ChangeMode.AUTO, sink=sink, claim=claim)
 
     sink = ManyTopicsSink()
     offsets = keeper(sink)
@@ -88,13 +88,13 @@ async def test_a_key_column_of_another_type_stops_the_pipeline_until_a_reset(
 ) -> None:
     store = MemoryOffsetStore()
     table = FakeTable(commits=[[[1]], [[2]], [[3]]])
-    offsets = OffsetKeeper(store, "orders", ChangeMode.AUTO, sink=KeyedSink())
+    offsets = PipelineOffsets(store, "orders", ChangeMode.AUTO, sink=KeyedSink())
     await offsets.save(await TypedSource(table).offset_at(Version(1)), TypedSource(table))
     table.schema_id = "schema-2"
     changed = TypedSource(table)
     changed.kind = pa.float64()
     if is_restarted:
-        offsets = OffsetKeeper(store, "orders", ChangeMode.AUTO, sink=KeyedSink())
+        offsets = PipelineOffsets(store, "orders", ChangeMode.AUTO, sink=KeyedSink())
         await offsets.load()
     before = await store.load("orders")
     end = await changed.offset_at(Version(2))
@@ -110,7 +110,7 @@ async def test_a_key_column_of_another_type_stops_the_pipeline_until_a_reset(
 async def test_an_offset_of_another_table_is_never_saved_as_one_of_this_table() -> None:
     store = MemoryOffsetStore()
     table = FakeTable(commits=[[[1]], [[2]]])
-    offsets = OffsetKeeper(store, "orders", ChangeMode.AUTO)
+    offsets = PipelineOffsets(store, "orders", ChangeMode.AUTO)
     first = FakeSource(table)
     await offsets.save(await first.initial_offset("1"), first)
     kept = await store.load("orders")

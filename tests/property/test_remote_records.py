@@ -20,7 +20,7 @@ from tailerd.sinks.kafka.acknowledgements import SendWindow
 from tailerd.sinks.kafka.client_internals import SharedTransaction
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.remote_writer import KeptProducer, RecordsWriter
+from tailerd.sinks.kafka.remote_writer import IdleProducer, RecordsWriter
 from tailerd.sinks.kafka.routing import Router, TopicShape
 from tailerd.sinks.kafka.topics import TopicFacts
 from tailerd.sinks.record_formats import record_format
@@ -50,7 +50,7 @@ def sent_elsewhere(config: KafkaSinkConfig, topics: list[str], *given_batches: C
         window=SendWindow(1 << 20, seconds=1.0),
         transaction=TRANSACTION if config.is_exactly_once else None,
     )
-    opened = KeptProducer(connection=Connection(config), client=client.client)
+    opened = IdleProducer(connection=Connection(config), client=client.client)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(remote_writer, "_open_producer", lambda *_: opened)
         patches.setattr(remote_writer, "_idle", {})

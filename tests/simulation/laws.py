@@ -23,7 +23,7 @@ def check_laws(simulation: Simulation) -> None:
             continue
         _check_exactly_once(world)
         _check_fold(world)
-        allowed = 0 if world.keeps_offsets else world.max_in_flight
+        allowed = 0 if world.stores_offsets else world.max_in_flight
         if not world.sink.is_transactional and world.sink.most_repeated() > allowed:
             raise ViolationError(
                 f"{world.name}: more than {allowed} deliveries came again at once."

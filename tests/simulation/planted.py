@@ -16,7 +16,7 @@ from tailerd.formats.delta.changes.log import DeltaLog
 from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.versioned_source import ComparingSource
 from tailerd.pipeline.delivery_loop import DeliveryLoop
-from tailerd.pipeline.identity import OffsetKeeper
+from tailerd.pipeline.identity import PipelineOffsets
 
 
 class SavesBeforeDelivery(DeliveryLoop):
@@ -27,7 +27,7 @@ class SavesBeforeDelivery(DeliveryLoop):
         await super()._deliver(start, end)
 
 
-class NamesTheStart(OffsetKeeper):
+class NamesTheStart(PipelineOffsets):
     """Gives a sink that keeps the offset with the rows one that lies before them."""
 
     async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:

@@ -54,7 +54,7 @@ class World:
     Attributes:
         commits: How many versions will be written.
         clean_rate: Share of commits behind which the log is cleaned up.
-        keeps_offsets: Whether the sink keeps the offset together with the rows.
+        stores_offsets: Whether the sink keeps the offset together with the rows.
         doom: What is hopelessly wrong with it: nothing, `hung` sink, `refused` storage.
     """
 
@@ -68,7 +68,7 @@ class World:
     commits: int
     writer: random.Random
     clean_rate: float = 0.0
-    keeps_offsets: bool = False
+    stores_offsets: bool = False
     doom: str = ""
     offsets: OffsetDisk = field(default_factory=OffsetDisk)
     is_written: bool = False
@@ -182,7 +182,7 @@ class Process:
             max_in_flight=world.max_in_flight,
             is_piecemeal=world.is_piecemeal,
             hangs=world.doom == "hung",
-            ledger=offsets if world.keeps_offsets else None,
+            ledger=offsets if world.stores_offsets else None,
         )
         return Pipeline(
             world.plan,
@@ -283,8 +283,8 @@ class Simulation:
             start, max_files, chaos.stale_rate = source.choice(["snapshot", "latest"]), 1000, 0.0
         is_piecemeal = source.random() < 0.7
         # Of a source of its own: what old seeds do stays as it was.
-        keeps_offsets = random.Random(f"{self.seed}/{name}/ledger").random() < 0.25
-        if keeps_offsets:
+        stores_offsets = random.Random(f"{self.seed}/{name}/ledger").random() < 0.25
+        if stores_offsets:
             is_transactional, is_piecemeal, max_in_flight = False, False, 1
         return World(
             name=name,
@@ -302,7 +302,7 @@ class Simulation:
             ),
             max_in_flight=max_in_flight,
             clean_rate=clean_rate,
-            keeps_offsets=keeps_offsets,
+            stores_offsets=stores_offsets,
             is_piecemeal=is_piecemeal,
             commits=source.randint(3, 20),
             writer=writer,

@@ -81,7 +81,7 @@ def test_an_offset_saved_before_delivery_is_caught(monkeypatch: pytest.MonkeyPat
 def test_an_offset_kept_with_rows_that_lie_behind_it_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline, "OffsetKeeper", NamesTheStart)
+    monkeypatch.setattr(pipeline, "PipelineOffsets", NamesTheStart)
     assert first_caught() is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tailerd.state.history import LARGEST_FILE_BYTES
 from tailerd.telemetry import events
-from tailerd.telemetry.history import HistoryBoard, HistoryKeeper
+from tailerd.telemetry.history import HistoryBoard, HistorySaver
 from tailerd.telemetry.series import POINT_BYTES, Series
 from tailerd.telemetry.status import StatusBoard
 from tailerd.telemetry.table_history import Limits
@@ -129,7 +129,7 @@ def test_a_commit_has_how_it_was_read_and_when_it_was_delivered() -> None:
     assert told.commits("delivered_ms") == [now_ms] * 3
 
 
-def test_a_commit_may_be_delivered_before_the_growth_keeper_sees_it() -> None:
+def test_a_commit_may_be_delivered_before_the_growth_tracker_sees_it() -> None:
     told = Told()
     told.tell(
         events.CommitsDelivered(
@@ -346,8 +346,8 @@ def test_damaged_series_are_as_good_as_none(series: object) -> None:
     assert found.save() == Series().save()
 
 
-def keeper(told: Told, folder: Path, complaints: list[str]) -> HistoryKeeper:
-    return HistoryKeeper(
+def keeper(told: Told, folder: Path, complaints: list[str]) -> HistorySaver:
+    return HistorySaver(
         told.board,
         owned_state(folder).history,
         status=StatusBoard([("orders", "arrow")], told.clock),

@@ -19,7 +19,7 @@ class RowsTable(DataTable[Text]):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id, cursor_type="row", zebra_stripes=True)
-        self._kept: deque[ShownRow] = deque(maxlen=MAX_ROWS)
+        self._shown_rows: deque[ShownRow] = deque(maxlen=MAX_ROWS)
         self._names: list[str] = []
 
     def append(self, rows: Iterable[ShownRow]) -> None:
@@ -28,7 +28,7 @@ class RowsTable(DataTable[Text]):
         if not new:
             return
         is_at_end = self.row_count == 0 or self.cursor_row >= self.row_count - 1
-        self._kept.extend(new)
+        self._shown_rows.extend(new)
         names = list(self._names)
         known = set(names)
         for row in new:
@@ -45,9 +45,9 @@ class RowsTable(DataTable[Text]):
     def show(self, rows: Iterable[ShownRow]) -> None:
         """Show these rows and no others."""
         new = list(rows)
-        if new == list(self._kept):
+        if new == list(self._shown_rows):
             return
-        self._kept.clear()
+        self._shown_rows.clear()
         self._names = []
         self.clear(columns=True)
         self.append(new)
@@ -63,7 +63,7 @@ class RowsTable(DataTable[Text]):
         # The time comes last: a narrow screen shows the table's own columns.
         for heading in (*HEADINGS[:2], *map(printable, names), HEADINGS[2]):
             self.add_column(Text(heading))
-        self._add(self._kept)
+        self._add(self._shown_rows)
 
     def _add(self, rows: Iterable[ShownRow]) -> None:
         self.add_rows(self._cells(row) for row in rows)

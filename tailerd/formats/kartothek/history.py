@@ -61,7 +61,7 @@ class DatasetHistory:
         self._name = name
         self._file: MetadataFile | None = None
         self._reading: Reading | None = None
-        self._kept: ObservedState | None = None
+        self._stored: ObservedState | None = None
         self._newest: ObservedState | None = None
         self._states: OrderedDict[int, ObservedState] = OrderedDict()
         self._first: int | None = None
@@ -91,8 +91,8 @@ class DatasetHistory:
         numbers = await ledger.numbers()
         if numbers:
             history._first = numbers[0]
-            history._kept = history._newest = await history._load_state(numbers[-1])
-        before = history._kept
+            history._stored = history._newest = await history._load_state(numbers[-1])
+        before = history._stored
         if before is not None and not _belongs_to(before, address):
             raise ConfigError(
                 f"The ledger of {name} has states of the dataset {before.uuid}, table"
@@ -131,7 +131,7 @@ class DatasetHistory:
                 await in_thread(self.spool.remove, () if old is None else old.keys)
         await self._ledger.clear()
         self._states.clear()
-        self._kept = self._newest = self._first = None
+        self._stored = self._newest = self._first = None
 
     @property
     def newest(self) -> ObservedState:
@@ -173,7 +173,7 @@ class DatasetHistory:
 
     async def _take(self, reading: Reading) -> None:
         self._file = reading.file
-        before = self._kept
+        before = self._stored
         if before is not None and before.digest == reading.digest:
             self._reading, self._newest = None, before
             return
@@ -221,14 +221,14 @@ class DatasetHistory:
         while self._reading is not None:
             state = self.newest
             if await self._ledger.save(state.number, state.to_bytes()):
-                self._kept, self._reading = state, None
+                self._stored, self._reading = state, None
                 self._first = state.number if self._first is None else self._first
                 self._remember(state)
                 break
             # Another process saved a state of this number first. The current state follows its
             # newest one; the state read before need not.
             numbers = await self._ledger.numbers()
-            self._kept = await self._load_state(max(numbers, default=state.number))
+            self._stored = await self._load_state(max(numbers, default=state.number))
             self._first = min(numbers, default=None)
             self._file = None
             await self.refresh()
@@ -270,7 +270,7 @@ class DatasetHistory:
             StorageError: One cannot be deleted.
         """
         until = min(number, self.newest.number)
-        if self._kept is None or until <= self.first_number:
+        if self._stored is None or until <= self.first_number:
             return
         if self.spool is not None:
             await in_thread(self.spool.remove, await self._list_unneeded(until))

@@ -34,7 +34,7 @@ _OWN_FOLDER = "_tailerd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _Retained:
     """States kept in ledgers: the files they reference, and their numbers."""
 
     paths: frozenset[str]
@@ -67,19 +67,19 @@ class DatasetMaintenance(OneProcessMaintenance):
             TableError, StorageError, OffsetError: It, or a ledger, cannot be read.
         """
         address = await self._address()
-        kept = await self._read_kept(address)
+        retained = await self._read_retained(address)
         floor, garbage, obstacle = RetentionFloor(), None, "Garbage was not searched for."
         if with_cleanup:
-            floor = await self._floor(kept.table_id)
+            floor = await self._floor(retained.table_id)
             obstacle = floor.obstacle
             if self._is_paused():
                 obstacle = PAUSED
-            garbage = await self._garbage(address, kept)
+            garbage = await self._garbage(address, retained)
         is_enabled = self._policies.cleanup.is_enabled
         decision = self._decision(garbage, obstacle, is_enabled=is_enabled)
         return LogAssessment(
-            table_id=kept.table_id,
-            version=max(kept.numbers, default=0),
+            table_id=retained.table_id,
+            version=max(retained.numbers, default=0),
             decisions=(decision,),
             floor=floor,
             has_expired=bool(is_enabled and garbage and garbage.files),
@@ -114,9 +114,9 @@ class DatasetMaintenance(OneProcessMaintenance):
         if decision.job != CLEANUP or not isinstance(before, Garbage):
             raise BugError(f"The job {decision.job} of a dataset was never planned.")
         address = await self._address()
-        kept = await self._read_kept(address)
-        floor = await self._floor(kept.table_id)
-        now = await self._garbage(address, kept)
+        retained = await self._read_retained(address)
+        floor = await self._floor(retained.table_id)
+        now = await self._garbage(address, retained)
         agreed = {file.path for file in before.files} if not floor.obstacle else set()
         files = [file for file in now.files if file.path in agreed]
         await delete_all(self._location.store, [file.path for file in files])
@@ -150,7 +150,7 @@ class DatasetMaintenance(OneProcessMaintenance):
             raise NotATableError(f"There is no dataset at {self._location.url}.")
         return address
 
-    async def _read_kept(self, address: DatasetAddress) -> _Kept:
+    async def _read_retained(self, address: DatasetAddress) -> _Retained:
         """Return the files referenced by states of this dataset that pipelines keep."""
         paths: set[str] = set()
         numbers: set[int] = set()
@@ -167,9 +167,9 @@ class DatasetMaintenance(OneProcessMaintenance):
                 paths.update(address.path(key) for key in state.indices.values())
                 numbers.add(number)
                 table_id = state.table_id
-        return _Kept(paths=frozenset(paths), numbers=frozenset(numbers), table_id=table_id)
+        return _Retained(paths=frozenset(paths), numbers=frozenset(numbers), table_id=table_id)
 
-    async def _garbage(self, address: DatasetAddress, kept: _Kept) -> Garbage:
+    async def _garbage(self, address: DatasetAddress, retained: _Retained) -> Garbage:
         # Listed before the metadata is read: files added in between are new, or referenced by it.
         listed = [file async for file in self._list_below(address.path(address.uuid))]
         metadata = (await read_dataset(self._location.store, address)).metadata
@@ -178,7 +178,7 @@ class DatasetMaintenance(OneProcessMaintenance):
         return find_garbage(
             listed,
             named,
-            kept.paths,
+            retained.paths,
             now_ms=self._clock.now_ms(),
             grace_seconds=self._grace_seconds,
         )
@@ -214,8 +214,10 @@ def _sentence(garbage: Garbage, grace_seconds: float) -> str:
     found = [f"{len(garbage.files)} files of {garbage.size_bytes} bytes are garbage"]
     if garbage.waiting:
         found.append(f"{garbage.waiting} are named by nothing and not yet {hours} old")
-    if garbage.kept_by_ledger:
-        found.append(f"{garbage.kept_by_ledger} are kept for pipelines that have yet to read them")
+    if garbage.retained_by_ledger:
+        found.append(
+            f"{garbage.retained_by_ledger} are kept for pipelines that have yet to read them"
+        )
     first = ", ".join(file.name for file in garbage.files[:3])
     names = f" The first: {first}." if first else ""
     return f"{'; '.join(found)}.{names}"
@@ -233,13 +235,13 @@ class Garbage:
         files: Files to delete: unreferenced and older than the grace period; by path.
         waiting: Number of unreferenced files that are younger.
         next_ms: When the first of these is old enough; None if there is none.
-        kept_by_ledger: Number of files that only a ledger references.
+        retained_by_ledger: Number of files that only a ledger references.
     """
 
     files: tuple[FileMeta, ...]
     waiting: int
     next_ms: int | None
-    kept_by_ledger: int
+    retained_by_ledger: int
 
     @property
     def size_bytes(self) -> int:
@@ -263,17 +265,19 @@ def find_garbage(
         in_ledger: Paths that a state in a ledger references.
         grace_seconds: Younger files stay.
     """
-    files, waiting, kept = [], [], 0
+    files, waiting, retained = [], [], 0
     until_ms = now_ms - int(grace_seconds * 1000)
     for file in listed:
         if not file.name.endswith(PARQUET) or file.path in named:
             continue
         if file.path in in_ledger:
-            kept += 1
+            retained += 1
         elif file.mtime_ms < until_ms:
             files.append(file)
         else:
             waiting.append(file.mtime_ms)
     next_ms = min(waiting) + int(grace_seconds * 1000) + 1 if waiting else None
     files.sort(key=lambda file: file.path)
-    return Garbage(files=tuple(files), waiting=len(waiting), next_ms=next_ms, kept_by_ledger=kept)
+    return Garbage(
+        files=tuple(files), waiting=len(waiting), next_ms=next_ms, retained_by_ledger=retained
+    )

@@ -178,9 +178,9 @@ def _changes(found: Difference, operation: Operation) -> str:
     """Return how rows of a commit are found by default."""
     if is_only_rearranged(found, operation):
         return ChangeSourceKind.NONE.value
-    if any(each.changed for each in found.kept):
+    if any(each.changed for each in found.retained):
         return ChangeSourceKind.ROWS.value
-    if found.kept:
+    if found.retained:
         return ChangeSourceKind.VECTORS.value
     return (ChangeSourceKind.FILES if found.removed or found.added else ChangeSourceKind.NONE).value
 

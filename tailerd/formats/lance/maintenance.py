@@ -214,13 +214,13 @@ class LanceMaintenance(OneProcessMaintenance):
             return _Expired(reason=floor.obstacle)
         needed = [each for each in (floor.from_version, cleanup.keep_from) if each is not None]
         # The changes of a version require the version before it.
-        first_kept = min([*(each - 1 for each in needed), self._log.head])
+        first_retained = min([*(each - 1 for each in needed), self._log.head])
         older = cleanup.older_than_seconds
         age = DEFAULT_OLDER_THAN_SECONDS if older is None else older
         until_us = int((self._clock.now_ms() - age * 1000) * 1000)
         found = []
         for version in self._log.versions:
-            if version >= first_kept:
+            if version >= first_retained:
                 break
             manifest = await self._log.find(version)
             if manifest is None:
@@ -229,9 +229,9 @@ class LanceMaintenance(OneProcessMaintenance):
                 break
             found.append(int(version))
         days = f"{age / 86_400:g} days"
-        reason = f"{len(found)} versions before {first_kept} are older than {days}."
-        if needed and first_kept < self._log.head:
-            reason += f" Version {first_kept} and later are kept for {floor.by}."
+        reason = f"{len(found)} versions before {first_retained} are older than {days}."
+        if needed and first_retained < self._log.head:
+            reason += f" Version {first_retained} and later are kept for {floor.by}."
         return _Expired(tuple(found), reason)
 
     async def _cleanup(self, expired: _Expired) -> Decision:

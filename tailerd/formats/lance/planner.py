@@ -157,9 +157,9 @@ class LancePlanner:
 
     def _difference(self, before: Manifest | None, after: Manifest) -> Difference:
         found = difference(before, after, self._log.columns(before), self._log.columns(after))
-        self._files.check(after, [*found.added, *(each.after for each in found.kept)])
+        self._files.check(after, [*found.added, *(each.after for each in found.retained)])
         if before is not None:
-            self._files.check(before, [*found.removed, *(each.before for each in found.kept)])
+            self._files.check(before, [*found.removed, *(each.before for each in found.retained)])
         return found
 
     def _pairing(
@@ -208,47 +208,47 @@ class LancePlanner:
                 _whole(ChangeType.DELETE, ChangeSourceKind.FILES, self._rows(old, fragment))
                 for fragment in found.removed
             ]
-            await self._plan_kept(found, old, new, parts)
+            await self._plan_retained(found, old, new, parts)
         parts.inserts += [
             _whole(ChangeType.INSERT, ChangeSourceKind.FILES, self._rows(new, fragment))
             for fragment in found.added
         ]
         return parts
 
-    async def _plan_kept(
+    async def _plan_retained(
         self, found: Difference, old: _Version, new: _Version, parts: _Parts
     ) -> None:
         """Plan the differences of fragments that are in both versions."""
-        for kept in found.kept:
+        for retained in found.retained:
             names = {each.id: each.name for each in new.given}
-            changed = tuple(names[each] for each in kept.changed if each in names)
+            changed = tuple(names[each] for each in retained.changed if each in names)
             if changed:
                 before = _Version(old.manifest, old.columns, new.given, new.columns)
                 payload = ChangedColumns(
-                    before=self._rows(before, kept.before),
-                    after=self._rows(new, kept.after),
+                    before=self._rows(before, retained.before),
+                    after=self._rows(new, retained.after),
                     changed=changed,
                 )
-                size = kept.before.size_bytes + kept.after.size_bytes
+                size = retained.before.size_bytes + retained.after.size_bytes
                 parts.updates.append(
                     PlannedTask(
                         change=None, kind=ChangeSourceKind.ROWS, payload=payload, size_bytes=size
                     )
                 )
-        differing = [each for each in found.kept if each.deletions_differ]
+        differing = [each for each in found.retained if each.deletions_differ]
         were = await self._files.deleted_rows(
             [(old.manifest, each.before.deletions) for each in differing]
         )
         are = await self._files.deleted_rows(
             [(new.manifest, each.after.deletions) for each in differing]
         )
-        for kept, was, now in zip(differing, were, are, strict=True):
+        for retained, was, now in zip(differing, were, are, strict=True):
             gone, back = np.setdiff1d(now, was, True), np.setdiff1d(was, now, True)
             if len(gone):
-                rows = self._rows(old, kept.before, gone)
+                rows = self._rows(old, retained.before, gone)
                 parts.deletes.append(_whole(ChangeType.DELETE, ChangeSourceKind.VECTORS, rows))
             if len(back):
-                rows = self._rows(new, kept.after, back)
+                rows = self._rows(new, retained.after, back)
                 parts.inserts.append(_whole(ChangeType.INSERT, ChangeSourceKind.VECTORS, rows))
 
     def _rows(

@@ -105,7 +105,7 @@ class ArrayLog:
             self.schemas = await self._schemas()
             self._commits, self._listed = await self._settle(listing)
         replacing = self._commits.replacing
-        timed = {each.text for each in replacing if await self._keeps_times(each)}
+        timed = {each.text for each in replacing if await self._has_cell_times(each)}
         return Timeline.from_commits(self._commits, timed, now_ms)
 
     async def _list(self) -> _Listing:
@@ -248,7 +248,7 @@ class ArrayLog:
             return f"{self._root}/{name}"
         return f"{self._root}/{FRAGMENTS}/{name}"
 
-    async def _keeps_times(self, fragment: TimedName) -> bool:
+    async def _has_cell_times(self, fragment: TimedName) -> bool:
         """Return whether a merged fragment kept the times of its cells."""
         found = self._has_times.get(fragment.text)
         if found is None:

@@ -393,7 +393,7 @@ class KafkaSinkConfig(SinkConfig):
 
     def offsets_location(self) -> str:
         """Return the offsets topic, if offsets are stored in Kafka."""
-        return f"the topic {self.offsets_topic}" if self.keeps_offsets else ""
+        return f"the topic {self.offsets_topic}" if self.stores_offsets else ""
 
     @property
     def has_event_ids(self) -> bool:
@@ -434,7 +434,7 @@ class KafkaSinkConfig(SinkConfig):
         return self.delivery == "exactly-once"
 
     @property
-    def keeps_offsets(self) -> bool:
+    def stores_offsets(self) -> bool:
         """Return whether the offset is stored in Kafka."""
         return self.is_exactly_once or self.offsets == "kafka"
 

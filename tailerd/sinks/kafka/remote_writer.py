@@ -82,7 +82,7 @@ class RecordsWriter:
         return written
 
     def _write_batches(
-        self, opened: KeptProducer, batches: Iterator[ChangeBatch]
+        self, opened: IdleProducer, batches: Iterator[ChangeBatch]
     ) -> WrittenRecords:
         began = time.monotonic()
         if self.transaction is not None:
@@ -126,11 +126,11 @@ _MAX_OPEN = 4
 """Maximum number of idle producers, one per kind."""
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 15.0
-_idle: dict[tuple[object, ...], KeptProducer] = {}
+_idle: dict[tuple[object, ...], IdleProducer] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptProducer:
+class IdleProducer:
     """An open producer.
 
     Attributes:
@@ -146,7 +146,7 @@ class KeptProducer:
         close_producer(self.client, seconds=_CLOSE_SECONDS, is_clean=False)
 
 
-def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
+def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> IdleProducer:
     """Return an idle producer of this process, or open one; the caller has exclusive use.
 
     Args:
@@ -155,18 +155,18 @@ def take_producer(config: KafkaSinkConfig, transactional_id: str | None) -> Kept
     Raises:
         TailerdError: The brokers cannot be reached, or refuse.
     """
-    kept = _idle.pop(_likeness(config, transactional_id), None)
-    return _open_producer(config, transactional_id) if kept is None else kept
+    idle = _idle.pop(_likeness(config, transactional_id), None)
+    return _open_producer(config, transactional_id) if idle is None else idle
 
 
-def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: KeptProducer) -> None:
+def give_back(config: KafkaSinkConfig, transactional_id: str | None, opened: IdleProducer) -> None:
     """Keep a producer for the next delivery; all its records must be acknowledged."""
     _idle[_likeness(config, transactional_id)] = opened
     while len(_idle) > _MAX_OPEN:
         _idle.pop(next(iter(_idle))).close()
 
 
-def _open_producer(config: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
+def _open_producer(config: KafkaSinkConfig, transactional_id: str | None) -> IdleProducer:
     connection = Connection(config)
     client = connection.producer(transactional_id)
     if transactional_id is not None:
@@ -175,7 +175,7 @@ def _open_producer(config: KafkaSinkConfig, transactional_id: str | None) -> Kep
     else:
         with connection.calls("assigns no producer id"):
             wait_for_identity(client, seconds=_OPEN_SECONDS)
-    return KeptProducer(connection=connection, client=client)
+    return IdleProducer(connection=connection, client=client)
 
 
 def _likeness(config: KafkaSinkConfig, transactional_id: str | None) -> tuple[object, ...]:

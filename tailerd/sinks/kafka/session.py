@@ -195,7 +195,7 @@ class Session:
                 # Fetch metadata now, not in the first delivery.
                 self._client.partitions_for(topic)
                 self._used.add(topic)
-        if self._config.keeps_offsets:
+        if self._config.stores_offsets:
             check_offset_topic(found[self._config.offsets_topic])
         self.describe(table_id)
 
@@ -355,7 +355,7 @@ class Session:
             # The offset must not be visible before the rows are.
             self._await_acknowledgements()
         self._check_topics()
-        if self._config.keeps_offsets:
+        if self._config.stores_offsets:
             self.keep(self._pipeline, replace(saved, topics=self._topics.ids))
         self._await_acknowledgements()
         if self._transactions is not None and self._transactions.is_open:
@@ -574,7 +574,7 @@ def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | N
         wanted[config.name_topic(config.transaction_topic, table)] = single
     if config.heartbeat_interval is not None:
         wanted[config.name_topic(config.heartbeat_topic, table)] = single
-    if config.keeps_offsets:
+    if config.stores_offsets:
         create = config.create_topic
         wanted[config.offsets_topic] = new_offset_topic(
             None if create is None else create.replication_factor

@@ -67,7 +67,7 @@ class KafkaSink:
         self._worker = Worker(table)
         self._busy = asyncio.Lock()
         self._session: Session | None = None
-        self._offsets = KafkaOffsets(self) if config.keeps_offsets else None
+        self._offsets = KafkaOffsets(self) if config.stores_offsets else None
         self._heart: asyncio.Task[None] | None = None
         self._window = new_window(config, self._connection)
         self._claim: Claim | None = None
@@ -458,7 +458,7 @@ class KafkaSink:
                 missing[name] = new
             elif facts is not None:
                 check_writable(facts, address)
-                if name == self._config.offsets_topic and self._config.keeps_offsets:
+                if name == self._config.offsets_topic and self._config.stores_offsets:
                     check_offset_topic(facts)
             else:
                 raise topic_missing(name, address)

@@ -471,15 +471,15 @@ def _with_settings(facts: TopicFacts, settings: Mapping[str, str]) -> TopicFacts
 def _retention_ms(settings: Mapping[str, str]) -> int | None:
     is_deleting = "delete" in settings.get("cleanup.policy", "").split(",")
     limit_ms = int(settings.get("retention.ms", -1))
-    return limit_ms if _keeps_our_times(settings) and is_deleting and limit_ms >= 0 else None
+    return limit_ms if _has_our_times(settings) and is_deleting and limit_ms >= 0 else None
 
 
 def _ahead_ms(settings: Mapping[str, str]) -> int | None:
     # Brokers before 4.0 also have the second one.
     names = ("message.timestamp.after.max.ms", "message.timestamp.difference.max.ms")
     limits = [int(settings[name]) for name in names if name in settings]
-    return min(limits, default=None) if _keeps_our_times(settings) else None
+    return min(limits, default=None) if _has_our_times(settings) else None
 
 
-def _keeps_our_times(settings: Mapping[str, str]) -> bool:
+def _has_our_times(settings: Mapping[str, str]) -> bool:
     return settings.get("message.timestamp.type", "CreateTime") == "CreateTime"

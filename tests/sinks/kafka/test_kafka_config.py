@@ -32,12 +32,12 @@ def refusal(**fields: Any) -> str:
 
 def test_three_fields_are_enough_and_the_defaults_keep_every_row() -> None:
     plain = config()
-    assert (plain.delivery, plain.keeps_offsets, plain.on_oversize) == (
+    assert (plain.delivery, plain.stores_offsets, plain.on_oversize) == (
         "at-least-once",
         False,
         "fail",
     )
-    assert config(delivery="exactly-once").keeps_offsets
+    assert config(delivery="exactly-once").stores_offsets
     assert config(bootstrap_servers="a:1, b:2").bootstrap_servers == ["a:1", "b:2"]
 
 

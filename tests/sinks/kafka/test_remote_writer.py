@@ -19,7 +19,7 @@ from tailerd.sinks.kafka.acknowledgements import SendWindow
 from tailerd.sinks.kafka.client_internals import SharedTransaction
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.connection import Connection
-from tailerd.sinks.kafka.remote_writer import KeptProducer, RecordsWriter
+from tailerd.sinks.kafka.remote_writer import IdleProducer, RecordsWriter
 from tailerd.sinks.kafka.session import WrittenRecords
 from tailerd.sinks.kafka.topics import TopicFacts, Topics
 from tests.contracts.test_sink import batch, offset
@@ -76,11 +76,11 @@ class Process:
     opened: list[ClientDouble] = field(default_factory=list)
     fails_with: Exception | None = None
 
-    def open(self, made: KafkaSinkConfig, transactional_id: str | None) -> KeptProducer:
+    def open(self, made: KafkaSinkConfig, transactional_id: str | None) -> IdleProducer:
         client = ClientDouble(transactional_id)
         client.fails_with = self.fails_with
         self.opened.append(client)
-        return KeptProducer(connection=Connection(made), client=client.client)
+        return IdleProducer(connection=Connection(made), client=client.client)
 
     @property
     def values(self) -> list[list[bytes | None]]:

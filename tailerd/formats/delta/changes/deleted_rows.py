@@ -52,9 +52,9 @@ def select_rows(
         return None
     excluded = _load(rows.exclude, num_rows, open_file, memory_bytes)
     if rows.include is None:
-        return RowSelection(excluded, is_kept=False)
+        return RowSelection(excluded, is_included=False)
     return RowSelection(
-        _load(rows.include, num_rows, open_file, memory_bytes) - excluded, is_kept=True
+        _load(rows.include, num_rows, open_file, memory_bytes) - excluded, is_included=True
     )
 
 

@@ -69,7 +69,7 @@ class NetChanges:
         self._reader = reader
         self._paths = paths
         self._key = tuple(key)
-        self._kept = kept
+        self._stored_plans = kept
         self._opened: tuple[Version, Snapshot | None, Snapshot] | None = None
 
     async def schema(self, start: Offset, end: Offset) -> TableSchema:
@@ -78,9 +78,9 @@ class NetChanges:
         Raises:
             MissingVersionError: The log no longer has the version.
         """
-        kept = await self._kept.find(start, end)
-        if kept is not None:
-            return kept.schema
+        stored = await self._stored_plans.find(start, end)
+        if stored is not None:
+            return stored.schema
         version = VERSIONS.version_before(end.version)
         return (await self._reader.open(version, with_files=False)).state.schema
 
@@ -121,10 +121,10 @@ class NetChanges:
             TooLargeError: More files differ than can be compared.
             StorageError: The plan cannot be saved.
         """
-        plan = await self._kept.find(start, end)
+        plan = await self._stored_plans.find(start, end)
         if plan is None:
             plan = await self._planned(start, end, time_ms)
-            await self._kept.keep(plan)
+            await self._stored_plans.keep(plan)
         return self._keyed(plan.group)
 
     async def _planned(

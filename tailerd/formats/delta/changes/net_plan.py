@@ -41,7 +41,7 @@ class NetPlan:
     schema: TableSchema
 
 
-class _Kept(msgspec.Struct, kw_only=True):
+class _StoredPlan(msgspec.Struct, kw_only=True):
     """The serialised form, with the schema of many files only once.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Kept(msgspec.Struct, kw_only=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Kept)
+_decoder = msgspec.msgpack.Decoder(_StoredPlan)
 
 
 class NetPlanFile:
@@ -84,15 +84,15 @@ class NetPlanFile:
             return None
         body = await self._spool.find_plan(_name(start, end))
         try:
-            kept = None if body is None else _decoder.decode(body)
+            stored = None if body is None else _decoder.decode(body)
         except (msgspec.MsgspecError, ValueError):
             # The step is planned again, if the log still has both versions.
             return None
-        if kept is None or kept.format != FORMAT:
+        if stored is None or stored.format != FORMAT:
             return None
-        if (kept.group.start, kept.group.end) != (start, end):
+        if (stored.group.start, stored.group.end) != (start, end):
             return None
-        return NetPlan(group=self._group(kept), schema=kept.schema)
+        return NetPlan(group=self._group(stored), schema=stored.schema)
 
     async def keep(self, plan: NetPlan) -> None:
         """Save a plan; earlier ones are removed when their step is delivered.
@@ -104,7 +104,7 @@ class NetPlanFile:
             return
         removed = [file for task in plan.group.tasks for file in rewritten_files(task).removed]
         bare = [with_files(task, _without_schema) for task in plan.group.tasks]
-        kept = _Kept(
+        stored = _StoredPlan(
             format=FORMAT,
             group=replace(plan.group, tasks=tuple(replace(task, payload=None) for task in bare)),
             schema=plan.schema,
@@ -112,24 +112,24 @@ class NetPlanFile:
             removed_schema=removed[0].schema if removed else _NO_SCHEMA,
         )
         name = _name(plan.group.start, plan.group.end)
-        await self._spool.write_plan(name, _encoder.encode(kept))
+        await self._spool.write_plan(name, _encoder.encode(stored))
 
-    def _group(self, kept: _Kept) -> TaskGroup:
-        payload = kept.payload
+    def _group(self, stored: _StoredPlan) -> TaskGroup:
+        payload = stored.payload
         if payload is None:
-            return kept.group
+            return stored.group
         for location in _locations(payload):
             self._paths.resolve(location.replace("%", "%25"))
         removed, added = (
             tuple(replace(file, schema=schema) for file in files)
             for files, schema in (
-                (payload.removed, kept.removed_schema),
-                (payload.added, kept.schema),
+                (payload.removed, stored.removed_schema),
+                (payload.added, stored.schema),
             )
         )
         found = replace(payload, removed=removed, added=added)
-        tasks = tuple(replace(task, payload=found) for task in kept.group.tasks)
-        return replace(kept.group, tasks=tasks)
+        tasks = tuple(replace(task, payload=found) for task in stored.group.tasks)
+        return replace(stored.group, tasks=tasks)
 
 
 def _name(start: Offset, end: Offset) -> str:

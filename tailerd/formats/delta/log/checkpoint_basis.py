@@ -16,7 +16,7 @@ from tailerd.formats.delta.protocol.writer_features import (
     supports_v2_checkpoints,
 )
 
-KEEPS_ALL = -(2**63)
+KEEP_ALL = -(2**63)
 """Before the time of every remove, including one without a time."""
 
 
@@ -30,7 +30,7 @@ class CheckpointBasis:
             None if a checkpoint exists already.
         commits: Files of the commits since the previous checkpoint, ascending; a compaction may
             replace its range.
-        removed_after_ms: Removes of files deleted at or before this time expired; `KEEPS_ALL`
+        removed_after_ms: Removes of files deleted at or before this time expired; `KEEP_ALL`
             if the table's retention is not a valid interval.
         transactions_after_ms: Transactions last updated at or before this time expired; None keeps
             all.
@@ -112,7 +112,7 @@ def _find_published(listing: LogListing, version: int, url: str) -> LogFile:
 def _removed_after_ms(state: TableState, now_ms: int) -> int:
     configuration, name = state.metadata.configuration, properties.DELETED_FILE_RETENTION
     seconds = properties.duration_seconds(configuration, name)
-    return KEEPS_ALL if seconds is None else now_ms - round(seconds * 1000)
+    return KEEP_ALL if seconds is None else now_ms - round(seconds * 1000)
 
 
 def _transactions_after_ms(state: TableState, now_ms: int) -> int | None:

@@ -317,17 +317,17 @@ class LogReader(LogFolder):
         return [self._scan(*each) for each in zip(files, bodies, strict=True)]
 
     def _scan(self, file: LogFile, body: bytes) -> CommitBody:
-        scan = self._begin_scan(file, keeps_lines=len(body) <= DECODED_ONCE_BYTES)
+        scan = self._begin_scan(file, with_lines=len(body) <= DECODED_ONCE_BYTES)
         commit = scan.whole(body)
         return CommitBody(file=file, commit=commit, body=body, lines=scan.lines)
 
-    def _begin_scan(self, file: LogFile, *, keeps_lines: bool = False) -> CommitScan:
+    def _begin_scan(self, file: LogFile, *, with_lines: bool = False) -> CommitScan:
         return CommitScan(
             file.version,
             file.name,
             self.url,
             with_rows=self._with_rows,
-            keeps_lines=keeps_lines,
+            with_lines=with_lines,
             memory_bytes=self.memory_bytes,
         )
 

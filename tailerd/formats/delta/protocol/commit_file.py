@@ -264,7 +264,7 @@ class CommitScan:
         root_url: The table's location, to recognise absolute paths below it.
         with_rows: Whether to read the number of rows from statistics.
         memory_bytes: Memory for reading.
-        keeps_lines: Whether to keep the decoded lines.
+        with_lines: Whether to keep the decoded lines.
 
     Attributes:
         lines: All lines decoded so far, in order, if they are kept; else None.
@@ -277,10 +277,10 @@ class CommitScan:
         root_url: str = "",
         *,
         with_rows: bool = False,
-        keeps_lines: bool = False,
+        with_lines: bool = False,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
-        self.lines: list[Line] | None = [] if keeps_lines else None
+        self.lines: list[Line] | None = [] if with_lines else None
         self._commit = Commit(version)
         self._rows = RowTally() if with_rows else None
         self._decoder = LineDecoder(name, memory_bytes)

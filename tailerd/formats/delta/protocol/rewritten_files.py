@@ -239,7 +239,7 @@ def can_compare(before: TableSchema, after: TableSchema) -> bool:
     old, new = (parse_schema(comparable_text(each.text)) for each in (before, after))
     if not old.fields or not new.fields:
         return False
-    if not _keeps(old, new, before.column_mapping, after.column_mapping):
+    if not _is_unchanged(old, new, before.column_mapping, after.column_mapping):
         return False
     return schema_cast(arrow_schema(old), arrow_schema(new), MatchColumns.BY_NAME) is not None
 
@@ -259,20 +259,20 @@ def can_compare_net(before: TableSchema, after: TableSchema) -> bool:
     return len(new) > 0 and schema_cast(old, new, match) is not None
 
 
-def _keeps(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> bool:
+def _is_unchanged(old: DataType, new: DataType, old_mapping: str, new_mapping: str) -> bool:
     """Return whether every field of the old type, at any depth, is unchanged in the new one."""
     match old, new:
         case StructType(fields), StructType():
             return all(
                 (found := new.find_field(field.name)) is not None
                 and _is_same_column(field, found, old_mapping, new_mapping)
-                and _keeps(field.type, found.type, old_mapping, new_mapping)
+                and _is_unchanged(field.type, found.type, old_mapping, new_mapping)
                 for field in fields
             )
         case ArrayType(one, _), ArrayType(other, _):
-            return _keeps(one, other, old_mapping, new_mapping)
+            return _is_unchanged(one, other, old_mapping, new_mapping)
         case MapType(key, value, _), MapType(new_key, new_value, _):
-            return _keeps(key, new_key, old_mapping, new_mapping) and _keeps(
+            return _is_unchanged(key, new_key, old_mapping, new_mapping) and _is_unchanged(
                 value, new_value, old_mapping, new_mapping
             )
         case PrimitiveType(), PrimitiveType():

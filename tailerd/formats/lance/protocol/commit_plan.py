@@ -16,7 +16,7 @@ from tailerd.formats.lance.protocol.transactions import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFragment:
+class RetainedFragment:
     """A fragment that is in both versions and differs.
 
     Attributes:
@@ -39,12 +39,12 @@ class Difference:
 
     Attributes:
         removed, added: Fragments that only the old or only the new version has, in its order.
-        kept: Fragments of both in which rows or values differ.
+        retained: Fragments of both in which rows or values differ.
     """
 
     removed: tuple[Fragment, ...] = ()
     added: tuple[Fragment, ...] = ()
-    kept: tuple[KeptFragment, ...] = ()
+    retained: tuple[RetainedFragment, ...] = ()
 
     @property
     def may_be_rearranged(self) -> bool:
@@ -73,8 +73,8 @@ def difference(
     Raises:
         CorruptLogError, UnsupportedFeatureError: A fragment that differs cannot be read.
     """
-    kept_as_is = frozenset[bytes]() if before is None else before.fragment_set
-    new = [after.parse(each) for each in after.fragments if each not in kept_as_is]
+    unchanged = frozenset[bytes]() if before is None else before.fragment_set
+    new = [after.parse(each) for each in after.fragments if each not in unchanged]
     before_fragments = () if before is None else before.fragments
     old = {
         each.id: each
@@ -85,7 +85,7 @@ def difference(
         )
     }
     added: list[Fragment] = []
-    kept: list[KeptFragment] = []
+    retained: list[RetainedFragment] = []
     for each in new:
         former = old.get(each.id)
         if former is None or not each.shares_files_with(former):
@@ -93,10 +93,10 @@ def difference(
             continue
         del old[each.id]
         changed = _changed_columns(former, each, old_columns, new_columns)
-        found = KeptFragment(before=former, after=each, changed=changed)
+        found = RetainedFragment(before=former, after=each, changed=changed)
         if changed or found.deletions_differ:
-            kept.append(found)
-    return Difference(removed=tuple(old.values()), added=tuple(added), kept=tuple(kept))
+            retained.append(found)
+    return Difference(removed=tuple(old.values()), added=tuple(added), retained=tuple(retained))
 
 
 def is_only_rearranged(found: Difference, operation: Operation) -> bool:

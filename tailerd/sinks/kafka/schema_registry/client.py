@@ -16,7 +16,7 @@ from tailerd.sinks.kafka.schema_registry.subjects import INCOMPATIBLE_HINT
 
 _FIRST_WAIT_MS = 200
 _LONGEST_WAIT_MS = 2000
-_KEPT_SCHEMAS = 100
+_CACHED_SCHEMAS = 100
 _NO_SCHEMA = (40401, 40402, 40403)
 """Error codes of registries for a subject, a version or a schema that does not exist."""
 _REGISTRY_CODES = range(40400, 40500)
@@ -182,7 +182,7 @@ def _options(config: SchemaRegistryConfig) -> dict[str, object]:
         "max.retries": config.retries,
         "retries.wait.ms": _FIRST_WAIT_MS,
         "retries.max.wait.ms": _LONGEST_WAIT_MS,
-        "cache.capacity": _KEPT_SCHEMAS,
+        "cache.capacity": _CACHED_SCHEMAS,
         # The latest version is not cached: other clients register schemas too.
         "cache.latest.ttl.sec": 0,
     }

@@ -35,7 +35,7 @@ class _Reported:
     times_moved_back: int = 0
 
 
-class GrowthKeeper:
+class GrowthTracker:
     """Measures the tables of all pipelines that were started.
 
     Args:

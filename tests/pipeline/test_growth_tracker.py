@@ -10,7 +10,7 @@ from pathlib import Path
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.stats.table_growth import TableGrowth
-from tailerd.pipeline.growth_keeper import RETRY_SECONDS, GrowthKeeper
+from tailerd.pipeline.growth_tracker import RETRY_SECONDS, GrowthTracker
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.sim_clock import SimClock
@@ -28,7 +28,7 @@ class Kept:
         self.clock = SimClock()
         self.opened = 0
         self.while_opening: Callable[[], None] = lambda: None
-        self.keeper = GrowthKeeper(
+        self.keeper = GrowthTracker(
             self.open,
             telemetry=Telemetry([self.notify]),
             clock=self.clock,
