@@ -158,9 +158,9 @@ class Changes:
         reading = Reading(source=source, last=last, batch_limit=_BATCH)
         async with aclosing(reading.batches(at)) as batches:
             async for batch in batches:
-                yield self._shaped(batch)
+                yield self._shape_batch(batch)
 
-    def _shaped(self, batch: ReadBatch) -> pa.RecordBatch:
+    def _shape_batch(self, batch: ReadBatch) -> pa.RecordBatch:
         return batch.rows.to_arrow() if self._has_change_columns else batch.rows.rows
 
     def schema(self) -> pa.Schema:
@@ -186,7 +186,7 @@ class Changes:
         tables = [pa.Table.from_batches([batch]) for batch in self]
         if not tables:
             return self.schema().empty_table()
-        return _joined(tables, self._request.location)
+        return _join_tables(tables, self._request.location)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """Return all rows as a pandas DataFrame; options go to `pyarrow.Table.to_pandas`.
@@ -546,7 +546,7 @@ async def _range(
     return at, last
 
 
-def _joined(tables: Sequence[pa.Table], location: str) -> pa.Table:
+def _join_tables(tables: Sequence[pa.Table], location: str) -> pa.Table:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -93,7 +93,7 @@ class TailerdError(Exception):
         # Errors are pickled between processes (Spark workers); keyword arguments need this.
         return (_rebuild, (type(self), self.message, self.remedy, self._fields_given()))
 
-    def restated(self, message: str, *, remedy: str | None = None) -> Self:
+    def restate(self, message: str, *, remedy: str | None = None) -> Self:
         """Return an error of the same class and fields with another message, perhaps remedy."""
         said = self.remedy if remedy is None else remedy
         return _rebuild(type(self), message, said, self._fields_given())
@@ -111,8 +111,8 @@ class TailerdError(Exception):
             "code": self.code,
             "class": type(self).__name__,
             "ancestors": [kind.code for kind in bases],
-            "message": _bounded(self.message, MAX_CHARACTERS),
-            "remedy": _bounded(self.remedy, MAX_CHARACTERS),
+            "message": _bound_text(self.message, MAX_CHARACTERS),
+            "remedy": _bound_text(self.remedy, MAX_CHARACTERS),
             **{name: _as_json(value) for name, value in self._fields_given().items()},
         }
 
@@ -177,15 +177,15 @@ def _as_text(text: str) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _bounded(text: str, most: int = MAX_FIELD_CHARACTERS) -> str:
+def _bound_text(text: str, most: int = MAX_FIELD_CHARACTERS) -> str:
     text = _as_text(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _as_json(value: object) -> object:
     if isinstance(value, tuple):
-        return [_bounded(each) for each in value[:MAX_LEFTOVERS]]
-    return _bounded(value) if isinstance(value, str) else value
+        return [_bound_text(each) for each in value[:MAX_LEFTOVERS]]
+    return _bound_text(value) if isinstance(value, str) else value
 
 
 def _from_json(value: object, expected: type) -> object:

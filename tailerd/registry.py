@@ -180,7 +180,7 @@ def load_class(reference: str) -> type[object]:
     return found
 
 
-def known(word: str, words: Iterable[str]) -> str:
+def suggest_name(word: str, words: Iterable[str]) -> str:
     """Return a sentence that names the nearest of `words`, or all of them."""
     candidates = sorted(words)
     if meant := nearest(word, candidates):
@@ -235,5 +235,5 @@ def _part(what: str, name: str, parts: Mapping[str, str], group: str) -> type[ob
         if point.name == name:
             return load_class(point.value)
     raise ConfigError(
-        f"the {what} {name!r} is not known.", remedy=known(name, _names(parts, group))
+        f"the {what} {name!r} is not known.", remedy=suggest_name(name, _names(parts, group))
     )

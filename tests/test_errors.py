@@ -94,11 +94,11 @@ def test_texts_are_bounded_and_can_be_encoded() -> None:
 
 def test_an_error_in_other_words_keeps_its_class_and_fields() -> None:
     error = with_all_fields(SchemaChangedError)
-    other = error.restated("In other words.", remedy="Do that.")
+    other = error.restate("In other words.", remedy="Do that.")
     assert type(other) is SchemaChangedError
     assert str(other) == "In other words. Do that."
     assert _described(other)[4:] == _described(error)[4:]
-    assert error.restated("So.").remedy == error.remedy
+    assert error.restate("So.").remedy == error.remedy
 
 
 def test_fields_are_named_where_an_error_is_raised() -> None:

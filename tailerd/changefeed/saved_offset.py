@@ -115,7 +115,7 @@ class SavedOffset:
                 f"{location} is damaged: {error!r}. It may have been cut off or edited.", remedy=fix
             ) from error
         except OffsetError as error:
-            raise error.restated(f"{location}: {error.message}", remedy=fix) from error
+            raise error.restate(f"{location}: {error.message}", remedy=fix) from error
         raise OffsetError(
             f"{location} has format {found!r}, this release reads {FORMAT}, because another tailerd"
             " wrote it.",

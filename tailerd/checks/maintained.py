@@ -10,7 +10,7 @@ from functools import partial
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.offsets import saved_offset
-from tailerd.daemon.tables import delivered_folders, ledgers_of, log_folder
+from tailerd.daemon.tables import delivered_folders, list_ledgers, log_folder
 from tailerd.formats.maintenance import (
     AskFloor,
     MaintenancePolicies,
@@ -19,7 +19,7 @@ from tailerd.formats.maintenance import (
 )
 from tailerd.maintenance.needs import Reader, find_floor
 from tailerd.maintenance.opening import MaintainedTable, open_maintained
-from tailerd.maintenance.settings import policies_of
+from tailerd.maintenance.settings import make_policies
 from tailerd.storage.folder_identity import FolderIdentity
 from tailerd.storage.stores import Stores
 
@@ -74,10 +74,10 @@ def configure_maintenance(config: Config, name: str, stores: Stores) -> WantedMa
         location=table.path,
         format=table.format,
         allowed_paths=table.allowed_paths,
-        policies=MaintenancePolicies() if section is None else policies_of(section, config.spark),
+        policies=MaintenancePolicies() if section is None else make_policies(section, config.spark),
         pipelines=partial(find_retention_floor, config, name),
         stores=stores,
-        ledgers=ledgers_of(config),
+        ledgers=list_ledgers(config),
     )
 
 

@@ -9,11 +9,11 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.checks.maintained import configure_maintenance
 from tailerd.config import Config
 from tailerd.daemon.offsets import check_pipeline, saved_offset
-from tailerd.daemon.tables import lacks_demo_table, ledger_of, log_folder, open_source
+from tailerd.daemon.tables import lacks_demo_table, locate_ledger, log_folder, open_source
 from tailerd.errors import ConfigError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource
 from tailerd.formats.detect import presumed_format
-from tailerd.registry import is_remote, known
+from tailerd.registry import is_remote, suggest_name
 from tailerd.sinks.opening import open_sink
 from tailerd.storage.rights import missing_for_sweep, missing_rights
 from tailerd.storage.stores import Stores
@@ -134,7 +134,7 @@ async def _check_rights(
     missing = await missing_rights(store, root, f"{root}/{folder}", is_written=is_written)
     report["missing_rights"] = list(missing)
     for first in missing.values():
-        raise first.restated(f"Missing for {location}: {', '.join(missing)}. {first.message}")
+        raise first.restate(f"Missing for {location}: {', '.join(missing)}. {first.message}")
 
 
 async def _check_sweep(
@@ -172,7 +172,7 @@ async def _examine_pipeline(config: Config, name: str, stores: Stores) -> dict[s
         Telemetry(),
         stores=stores,
         memory_bytes=config.memory,
-        ledger=ledger_of(config, name, is_read_only=True),
+        ledger=locate_ledger(config, name, is_read_only=True),
     )
     latest = await source.initial_offset("latest")
     found: dict[str, object] = {"head_version": source.version_before(latest.version)}
@@ -200,7 +200,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
                 where = f"tables.{name}.sink.{field}"
                 raise ConfigError(
                     f"{where} names the column {column}, which the table does not have.",
-                    remedy=known(column, names),
+                    remedy=suggest_name(column, names),
                     where=where,
                 )
 

@@ -94,9 +94,11 @@ class LazyGroup(click.Group):
             UsageError: There is none of that name.
         """
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from tailerd.registry import known
+            from tailerd.registry import suggest_name
 
-            raise UsageError(f"There is no command {args[0]!r}.", remedy=known(args[0], COMMANDS))
+            raise UsageError(
+                f"There is no command {args[0]!r}.", remedy=suggest_name(args[0], COMMANDS)
+            )
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailerd.errors import UsageError
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -50,7 +50,7 @@ def command(topic: str | None) -> None:
         return
     if topic in COMMANDS:
         raise UsageError(f"{topic} is a command.", remedy=f"See `tailerd {topic} --help`.")
-    raise UsageError(f"There is no topic {topic!r}.", remedy=known(topic, TOPICS))
+    raise UsageError(f"There is no topic {topic!r}.", remedy=suggest_name(topic, TOPICS))
 
 
 def _show(text: str, *, is_markdown: bool) -> None:

@@ -223,10 +223,10 @@ def _reset_running(
 def check_name(config: Config, name: str) -> None:
     """Reject a name that is not a configured table, and suggest a similar one."""
     from tailerd.errors import UsageError
-    from tailerd.registry import known
+    from tailerd.registry import suggest_name
 
     if name not in config.tables:
-        raise UsageError(f"There is no table {name!r}.", remedy=known(name, config.tables))
+        raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, config.tables))
 
 
 def _check_delivered(config: Config, name: str) -> None:

@@ -19,7 +19,7 @@ from tailerd.cli.paragraphs import say
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, line_width
 from tailerd.errors import DaemonRefusedError, DaemonUnreachableError, UsageError
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 
 _EXAMPLES = """\b
 Examples:
@@ -139,7 +139,7 @@ def select_tables(
         return tables
     found = [table for table in tables if table.get("table") == name]
     if not found:
-        remedy = known(name, [str(table.get("table")) for table in tables])
+        remedy = suggest_name(name, [str(table.get("table")) for table in tables])
         raise UsageError(f"There is no table {name!r}.", remedy=remedy)
     return found
 

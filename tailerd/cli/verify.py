@@ -67,7 +67,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     from tailerd.changefeed.saved_offset import Beginning
     from tailerd.daemon.offsets import held_offset
-    from tailerd.daemon.tables import ledger_of, open_source
+    from tailerd.daemon.tables import locate_ledger, open_source
     from tailerd.errors import OffsetError, UsageError
     from tailerd.formats.base import SupportsWidenedFloats
     from tailerd.pipeline.verification import Verification
@@ -86,7 +86,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
         held = await held_offset(config, name)
         if held is None:
             raise OffsetError(f"{name} has not delivered anything yet.", remedy="Run it first.")
-        ledger = ledger_of(config, name, is_read_only=True)
+        ledger = locate_ledger(config, name, is_read_only=True)
         source = await open_source(
             table, Telemetry(), stores=stores, memory_bytes=config.memory, ledger=ledger
         )

@@ -11,13 +11,13 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from tailerd.errors import ConfigError
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"(://)[^@\s]+@")
 
 
-def prefixed(where: str) -> Callable[[str], str]:
+def prefix_with(where: str) -> Callable[[str], str]:
     """Return a function that puts `where` before a field's path."""
     return lambda path: f"{where}.{path}" if path else where
 
@@ -58,7 +58,7 @@ def explain(
     return " ".join(mistake.text for mistake in list_mistakes(error, model, location))
 
 
-def explained(
+def describe_error(
     error: ValidationError, model: type[BaseModel], location: Callable[[str], str], where: str
 ) -> ConfigError:
     """Return the error for an invalid section, with all its mistakes.
@@ -86,7 +86,7 @@ def _problem(
     match problem["type"]:
         case "extra_forbidden":
             names = [] if section is None else [_spelling(n, f) for n, f in _fields(section)]
-            return f"{path} is not a known field. {known(str(loc[-1]), names)}".strip()
+            return f"{path} is not a known field. {suggest_name(str(loc[-1]), names)}".strip()
         case "missing":
             about = _description(section, loc[-1])
             return f"{path} is missing. {about}".strip()

@@ -23,7 +23,7 @@ from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.config.positions import QUOTE_VALUES, positions, yaml_mistake
 from tailerd.config.substitution import Substitution
 from tailerd.errors import ConfigError, MissingExtraError
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 
 _LARGEST_FILE_BYTES = 16 * 1024**2
 _FIXED = ("state", "http", "web", "spark", "memory", "table_metrics")
@@ -92,7 +92,7 @@ def parse_config(
     unknown: list[Mistake] = []
     if references is not None:
         try:
-            content = references.filled(content)
+            content = references.fill(content)
         except ConfigError as error:
             unknown = [Mistake(path=path, text=text) for path, text in error.mistakes]
     merged = _merge(content, own)
@@ -110,7 +110,7 @@ def parse_config(
     found = [*unknown, *(mistake for mistake in found if mistake.path not in known_paths)]
     text = mistakes_message(found, origin, merged)
     # Pydantic's messages quote values, also in the traceback of `--debug`.
-    raise ConfigError(text if references is None else references.hidden(text)) from None
+    raise ConfigError(text if references is None else references.hide_values(text)) from None
 
 
 def _with_engine(content: dict[str, Any], engine: str) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
                 # A misspelt variable must not be ignored silently.
                 raise ConfigError(
                     f"The environment variable {name} sets `{first}`, which is not a known field.",
-                    remedy=known(first, fields),
+                    remedy=suggest_name(first, fields),
                 )
     try:
         source = EnvSettingsSource(

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from tailerd.config.explain import explained, prefixed
+from tailerd.config.explain import describe_error, prefix_with
 from tailerd.config.values import Seconds
 from tailerd.registry import AUTO, format_class, format_names, unknown_field
 
@@ -153,7 +153,7 @@ def read_maintenance(where: str, section: dict[str, Any], table_format: str) -> 
     try:
         return model.model_validate(section)
     except ValidationError as error:
-        raise explained(error, model, prefixed(where), where) from None
+        raise describe_error(error, model, prefix_with(where), where) from None
 
 
 def _format_with(section: dict[str, Any]) -> str:

@@ -17,11 +17,18 @@ from pydantic import (
     model_validator,
 )
 
-from tailerd.config.explain import explained, prefixed
+from tailerd.config.explain import describe_error, prefix_with
 from tailerd.config.maintenance import MaintenanceConfig, read_maintenance
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
-from tailerd.registry import AUTO, format_names, is_remote, known, sink_config_class, sink_kinds
+from tailerd.registry import (
+    AUTO,
+    format_names,
+    is_remote,
+    sink_config_class,
+    sink_kinds,
+    suggest_name,
+)
 
 Engine = Literal["spark", "arrow"]
 
@@ -267,7 +274,7 @@ class TableConfig(BaseModel):
         description="Maintenance of the table's log; without this section, no maintenance is done.",
     )
 
-    def options_of_format(self) -> dict[str, object]:
+    def format_settings(self) -> dict[str, object]:
         """Return the options with which the table's format is opened, by name."""
         return {**self.format_options, "partition_timezone": self.partition_timezone}
 
@@ -276,7 +283,7 @@ class TableConfig(BaseModel):
     def _is_known(cls, name: str) -> str:
         names = (AUTO, *format_names())
         if name not in names:
-            raise ValueError(f"there is no table format {name!r}. {known(name, names)}")
+            raise ValueError(f"there is no table format {name!r}. {suggest_name(name, names)}")
         return name
 
     @field_validator("path")
@@ -349,10 +356,10 @@ class TemplateConfig(TableConfig):
         Raises:
             ConfigError: With this name, a field is invalid.
         """
-        section = _filled(self.model_dump(by_alias=True, exclude_unset=True), name)
+        section = _fill_field(self.model_dump(by_alias=True, exclude_unset=True), name)
         filled = {**section, "path": path}
         if self.has_sink:
-            sink = _filled(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
+            sink = _fill_field(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
             filled["sink"] = read_sink(f"{where}.sink".removeprefix("."), sink)
         if isinstance(wanted := filled.get("maintenance"), dict):
             at = f"{where}.maintenance".removeprefix(".")
@@ -360,8 +367,8 @@ class TemplateConfig(TableConfig):
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:
-            location = prefixed(where) if where else str
-            raise explained(error, TableConfig, location, where) from None
+            location = prefix_with(where) if where else str
+            raise describe_error(error, TableConfig, location, where) from None
 
 
 class DiscoverConfig(BaseModel):
@@ -412,12 +419,12 @@ def is_table_name(name: str) -> bool:
     return _TABLE_NAME.fullmatch(name) is not None
 
 
-def _filled(value: Any, name: str) -> Any:
+def _fill_field(value: Any, name: str) -> Any:
     if isinstance(value, str):
         return value.replace("{name}", name)
     if isinstance(value, dict):
-        return {key: _filled(item, name) for key, item in value.items()}
-    return [_filled(item, name) for item in value] if isinstance(value, list) else value
+        return {key: _fill_field(item, name) for key, item in value.items()}
+    return [_fill_field(item, name) for item in value] if isinstance(value, list) else value
 
 
 def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
@@ -446,7 +453,7 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
     try:
         return model.model_validate(section)
     except ValidationError as error:
-        raise explained(error, model, prefixed(where), where) from None
+        raise describe_error(error, model, prefix_with(where), where) from None
 
 
 def parse_bucket(path: str, wanted: str) -> str:

@@ -31,14 +31,14 @@ def shown_settings(section: BaseModel, *, without: frozenset[str] = frozenset())
         without: Names of fields to leave out.
     """
     dumped = section.model_dump(mode="json", by_alias=True, exclude=set(without))
-    return {name: _shown(name, value) for name, value in dumped.items()}
+    return {name: _show_value(name, value) for name, value in dumped.items()}
 
 
-def _shown(name: str, value: Any) -> Any:
+def _show_value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _shown(str(key), each) for key, each in value.items()}
+        return {str(key): _show_value(str(key), each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_shown(name, each) for each in value]
+        return [_show_value(name, each) for each in value]
     if not isinstance(value, str):
         return HIDDEN if value not in (None, True, False) and _SECRET_NAME.search(name) else value
     if not value:

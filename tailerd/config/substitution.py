@@ -26,7 +26,7 @@ class Substitution:
         self._environment = environment
         self._known: dict[str, str] = {}
 
-    def filled(self, value: Any, where: str = "") -> Any:
+    def fill(self, value: Any, where: str = "") -> Any:
         """Return a value with its references replaced, recursively; keys are not changed.
 
         Args:
@@ -36,36 +36,36 @@ class Substitution:
             ConfigError: Some references cannot be resolved; `mistakes` has one entry for each.
         """
         mistakes: list[tuple[str, str]] = []
-        made = self._filled(value, where, mistakes)
+        made = self._fill(value, where, mistakes)
         if mistakes:
             error = ConfigError(" ".join(text for _, text in mistakes))
             error.mistakes = tuple(mistakes)
             raise error
         return made
 
-    def hidden(self, text: str) -> str:
+    def hide_values(self, text: str) -> str:
         """Return a message with the values of references replaced by the references."""
         for value, reference in self._known.items():
             text = text.replace(value, reference)
         return text
 
-    def _filled(self, value: Any, where: str, mistakes: list[tuple[str, str]]) -> Any:
+    def _fill(self, value: Any, where: str, mistakes: list[tuple[str, str]]) -> Any:
         if isinstance(value, str):
             return self._text(value, where, mistakes)
         if isinstance(value, dict):
             return {
-                key: self._filled(below, f"{where}.{key}".removeprefix("."), mistakes)
+                key: self._fill(below, f"{where}.{key}".removeprefix("."), mistakes)
                 for key, below in value.items()
             }
         if isinstance(value, list):
             return [
-                self._filled(below, f"{where}.{number}", mistakes)
+                self._fill(below, f"{where}.{number}", mistakes)
                 for number, below in enumerate(value)
             ]
         return value
 
     def _text(self, text: str, where: str, mistakes: list[tuple[str, str]]) -> str:
-        def replaced(match: re.Match[str]) -> str:
+        def replace(match: re.Match[str]) -> str:
             if match[1]:
                 return match[0][1:]
             try:
@@ -77,7 +77,7 @@ class Substitution:
                 self._known[value] = match[0]
             return value
 
-        return _REFERENCE.sub(replaced, text)
+        return _REFERENCE.sub(replace, text)
 
     def _value(self, reference: str) -> str:
         if reference.startswith(_FILE):

@@ -18,11 +18,11 @@ from tailerd.daemon.pipelines import Assembly
 from tailerd.daemon.shutdown import CANCEL_SECONDS, SPARK_GRACE_SECONDS, Shutdown
 from tailerd.daemon.tables import (
     delivered_folders,
-    ledger_of,
     list_maintenance_targets,
+    locate_ledger,
+    make_watchers,
     open_statistics,
     watched_folders,
-    watchers_of,
 )
 from tailerd.errors import BugError, StateInUseError, TailerdError
 from tailerd.formats.statistics import TableStatistics
@@ -186,7 +186,7 @@ class Daemon:
                 stores=self._stores,
                 telemetry=self._telemetry,
                 allowed=allowed,
-                ledger=ledger_of(self._file.config, table, is_read_only=True),
+                ledger=locate_ledger(self._file.config, table, is_read_only=True),
             )
 
         return GrowthTracker(open_table, telemetry=self._telemetry, clock=self._clock)
@@ -356,7 +356,7 @@ class Daemon:
                         watching.cancel()
                         await asyncio.wait([watching])
                     watched = wanted
-                    watchers = watchers_of(
+                    watchers = make_watchers(
                         config,
                         finished=self._stores.local.finished,
                         telemetry=self._telemetry,

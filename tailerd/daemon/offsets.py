@@ -15,7 +15,7 @@ from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config
 from tailerd.config.values import check_start
-from tailerd.daemon.tables import ledger_of, open_source
+from tailerd.daemon.tables import locate_ledger, open_source
 from tailerd.errors import OffsetError, UsageError
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.identity import PipelineOffsets
@@ -174,7 +174,7 @@ async def reset_offset(
         raise UsageError(f"--to is {to!r}, but {error}.") from error
     table = config.tables[name]
     stores = stores or Stores.from_config(config.storage)
-    emitter, ledger = telemetry or Telemetry(), ledger_of(config, name)
+    emitter, ledger = telemetry or Telemetry(), locate_ledger(config, name)
     opened = partial(
         open_source, table, emitter, stores=stores, memory_bytes=config.memory, ledger=ledger
     )
@@ -195,11 +195,11 @@ async def reset_offset(
     if telemetry is not None:
         # A paused pipeline does not report it, and the versions it will read must not be cleaned
         # up.
-        telemetry.emit(_chosen(name, config.select_engine(name), offset))
+        telemetry.emit(_make_event(name, config.select_engine(name), offset))
     return offset
 
 
-def _chosen(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
+def _make_event(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
     return events.OffsetChosen(
         table=name,
         engine=engine,

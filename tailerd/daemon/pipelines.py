@@ -14,7 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.daemon.offsets import build_claim, derive_identity, offset_store, reset_offset
-from tailerd.daemon.tables import ledger_of, log_folder, open_log, open_source
+from tailerd.daemon.tables import locate_ledger, log_folder, open_log, open_source
 from tailerd.errors import BugError, ConfigError, UsageError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
@@ -110,12 +110,12 @@ class Assembly:
                 quiet,
                 stores=self._stores,
                 memory_bytes=self.memory.total_bytes,
-                ledger=ledger_of(now, name, is_read_only=True),
+                ledger=locate_ledger(now, name, is_read_only=True),
             )
 
         async def log(name: str) -> OpenedLog:
             now = config()
-            ledger = ledger_of(now, name, is_read_only=True)
+            ledger = locate_ledger(now, name, is_read_only=True)
             table = _require_table(now, name)
             return await open_log(table, stores=self._stores, telemetry=quiet, ledger=ledger)
 
@@ -183,7 +183,7 @@ class Assembly:
                 stores=self._stores,
                 warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
-                ledger=ledger_of(config, name),
+                ledger=locate_ledger(config, name),
                 pipeline=name,
             ),
             offsets=offset_store(self._state, sink),
@@ -251,7 +251,7 @@ def _require_table(config: Config, name: str) -> TableConfig:
 
 def _with_ledger(config: Config, name: str) -> TableConfig:
     """Return a table's section with its ledger set, for Spark's processes."""
-    return config.tables[name].model_copy(update={"ledger": ledger_of(config, name).location})
+    return config.tables[name].model_copy(update={"ledger": locate_ledger(config, name).location})
 
 
 def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> DeliverySpec:

@@ -23,7 +23,7 @@ from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.programs import MaintenanceTarget
-from tailerd.maintenance.settings import policies_of
+from tailerd.maintenance.settings import make_policies
 from tailerd.pipeline.table_explorer import OpenedLog
 from tailerd.registry import is_remote
 from tailerd.state.base import ScratchLocation
@@ -56,7 +56,7 @@ async def open_source(
     Args:
         pipeline: Name of the pipeline for which `TableOpened` is emitted; empty for none.
         stores: Access to its files.
-        ledger: Where a format without history stores the states it observed; see `ledger_of`.
+        ledger: Where a format without history stores the states it observed; see `locate_ledger`.
         memory_bytes: The configured `memory`, the limit for readers of its log.
         scratch: For what an unfinished snapshot needs after a restart.
         warned: Locations that have already had the warning about an assumed time zone, because
@@ -70,10 +70,10 @@ async def open_source(
     request = OpenRequest(
         changes=ChangeMode(config.changes),
         identity=config.pairing_columns,
-        wrap_store=lambda store: filling_cache(_metered(store, telemetry), stores.shared_reads),
-        on_warning=_warnings_of(config.path, telemetry, set() if warned is None else warned),
+        wrap_store=lambda store: filling_cache(_meter_store(store, telemetry), stores.shared_reads),
+        on_warning=_make_warner(config.path, telemetry, set() if warned is None else warned),
         scratch=scratch,
-        options=config.options_of_format(),
+        options=config.format_settings(),
         ledger=ledger,
         memory_bytes=memory_bytes,
         on_format=_format_reporter(pipeline, telemetry) if pipeline else None,
@@ -101,7 +101,7 @@ def _format_reporter(pipeline: str, telemetry: Telemetry) -> Callable[[TableForm
     return report
 
 
-def _warnings_of(
+def _make_warner(
     path: str, telemetry: Telemetry, known_guesses: set[str]
 ) -> Callable[[TailerdError], None]:
     """Return a function that emits a table's warnings; an assumed zone only once per location."""
@@ -134,11 +134,11 @@ async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
         )
 
 
-def _metered(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
+def _meter_store(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
     return MeteredStore(store, lambda verb: telemetry.emit(events.StorageRequested(operation=verb)))
 
 
-def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> LedgerLocation:
+def locate_ledger(config: Config, name: str, *, is_read_only: bool = False) -> LedgerLocation:
     """Return where a pipeline stores what it observed of a table without history.
 
     A table found by a pattern has its own folder below the state.
@@ -151,9 +151,9 @@ def ledger_of(config: Config, name: str, *, is_read_only: bool = False) -> Ledge
     return LedgerLocation(location, is_read_only)
 
 
-def ledgers_of(config: Config) -> tuple[str, ...]:
+def list_ledgers(config: Config) -> tuple[str, ...]:
     """Return the ledger locations of all pipelines."""
-    return tuple(ledger_of(config, name).location for name in config.tables)
+    return tuple(locate_ledger(config, name).location for name in config.tables)
 
 
 async def open_statistics(
@@ -183,8 +183,8 @@ async def open_statistics(
     if found.statistics is None:
         return None
     folder = found.folder(at)
-    shared = at.with_commits(folder).wrapped(
-        lambda store: using_cache(_metered(store, telemetry), folder, stores.shared_reads)
+    shared = at.with_commits(folder).wrap(
+        lambda store: using_cache(_meter_store(store, telemetry), folder, stores.shared_reads)
     )
     return found.statistics(PartRequest(location=shared, ledger=ledger))
 
@@ -203,8 +203,8 @@ async def open_log(
     found = await find_format(location, table.format)
     notes: list[str] = []
     request = PartRequest(
-        location=location.with_commits(found.folder(location)).wrapped(
-            lambda store: _metered(store, telemetry)
+        location=location.with_commits(found.folder(location)).wrap(
+            lambda store: _meter_store(store, telemetry)
         ),
         ledger=ledger,
         warn=lambda error: notes.append(str(error)),
@@ -223,10 +223,10 @@ def list_maintenance_targets(config: Config) -> dict[str, MaintenanceTarget]:
         name: MaintenanceTarget(
             location=table.path,
             folder=log_folder(table),
-            policies=policies_of(table.maintenance, config.spark),
+            policies=make_policies(table.maintenance, config.spark),
             allowed=tuple(table.allowed_paths),
             format=table.format,
-            ledgers=ledgers_of(config),
+            ledgers=list_ledgers(config),
             is_alone=not table.has_sink,
             # Tables with a sink are measured alongside their pipelines; those that Spark maintains
             # are too large for one process.
@@ -268,7 +268,7 @@ def watched_folders(config: Config) -> list[WatchedFolder]:
     ]
 
 
-def watchers_of(
+def make_watchers(
     config: Config, *, finished: FinishedFiles, telemetry: Telemetry, clock: Clock
 ) -> list[Watcher]:
     """Return the watchers of those folders; they note complete files in `finished`."""

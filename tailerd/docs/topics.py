@@ -91,6 +91,6 @@ _GENERATED: Mapping[str, Callable[[], str]] = {
 }
 
 
-def generated() -> Iterator[str]:
+def list_generated() -> Iterator[str]:
     """Yield the names of topics that are made from the code."""
     yield from _GENERATED

@@ -364,7 +364,7 @@ class NetSteps(Protocol):
     rows of it may have been delivered already. So it is saved in the start offset, as the mark.
     """
 
-    def pinned(self, start: Offset, end: Offset) -> Offset:
+    def pin_end(self, start: Offset, end: Offset) -> Offset:
         """Return `start` with the mark of the step to `end`, if that is one difference."""
         ...
 

@@ -16,7 +16,7 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import ConfigError, NotATableError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.parts import Demo, require_part
-from tailerd.registry import AUTO, format_class, format_names, known
+from tailerd.registry import AUTO, format_class, format_names, suggest_name
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation
 
@@ -45,7 +45,7 @@ def formats_named(name: str = AUTO) -> list[TableFormat]:
     return table_formats() if name == AUTO else [table_format(name)]
 
 
-def reader_of(task: ChangeTask) -> TaskReader:
+def find_reader(task: ChangeTask) -> TaskReader:
     """Return the reader of a task."""
     return table_format(task.format).reader
 
@@ -64,7 +64,7 @@ def read_tasks(
     """
     for _, found in groupby(tasks, lambda task: task.format):
         run = list(found)
-        yield from reader_of(run[0]).read_run(run, limit, columns, stores=stores)
+        yield from find_reader(run[0]).read_run(run, limit, columns, stores=stores)
 
 
 async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
@@ -197,9 +197,10 @@ async def open_table(
             raise ConfigError(
                 f"{location.name} is a table of the format {found.name}, which has no option"
                 f" {option!r}.",
-                remedy=f"Remove it, or correct its name. {known(option, found.options)}".strip(),
+                remedy="Remove it, or correct its name."
+                f" {suggest_name(option, found.options)}".rstrip(),
             )
-    at = location.with_commits(found.folder(location)).wrapped(request.wrap_store)
+    at = location.with_commits(found.folder(location)).wrap(request.wrap_store)
     source = await found.open(at, request)
     if request.on_format is not None:
         request.on_format(found)

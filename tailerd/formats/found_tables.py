@@ -71,7 +71,7 @@ async def find_tables(location: str, stores: Stores, *, depth: int = DEPTH) -> F
         )
     search = _Search(store, stores)
     found = await search.below(root, depth)
-    locations = {path: store.url_of(path) for path, _ in found}
+    locations = {path: store.format_url(path) for path, _ in found}
     if store.is_local_folder:
         locations = {path: path for path, _ in found}
     names = _names([path for path, _ in found])
@@ -117,7 +117,7 @@ class _Search:
         return level[:left]
 
     async def _detect_format(self, path: str) -> str:
-        location = locate_table(self._store.url_of(path), stores=self._stores)
+        location = locate_table(self._store.format_url(path), stores=self._stores)
         async with self._running:
             for each in self._formats:
                 if await each.detect(location):

@@ -189,7 +189,7 @@ class TableSearch:
                 " server is slow or there are too many files.",
                 remedy="Name more of the path in the pattern, or name the tables.",
             ) from error
-        return [store.url_of(folder) for folder in found]
+        return [store.format_url(folder) for folder in found]
 
     def _count(self) -> None:
         self._telemetry.emit(events.StorageRequested(operation="list"))

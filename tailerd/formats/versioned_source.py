@@ -386,7 +386,7 @@ class ComparingSource(VersionedSource):
             return await self._versions.difference(at, end)
         return await super()._step(at, end)
 
-    def pinned(self, start: Offset, end: Offset) -> Offset:
+    def pin_end(self, start: Offset, end: Offset) -> Offset:
         """Return `start` with the mark of the step to `end`, if that is one difference."""
         if start != self._chosen and not self.is_net(start):
             return start

@@ -104,7 +104,7 @@ async def open_maintained(
     found = await find_format(at, table_format)
     return MaintainedTable(
         request=PartRequest(
-            location=at.with_commits(found.folder(at)).wrapped(wrap_store),
+            location=at.with_commits(found.folder(at)).wrap(wrap_store),
             ledgers=tuple(LedgerLocation(each, is_read_only=True) for each in ledgers),
         ),
         format=found.name,

@@ -193,7 +193,7 @@ class TableJobs:
         self._table = table
         self._stores = stores
         self._telemetry = telemetry
-        self._program = Program(_PROGRAM, fail=_died, needs=needs)
+        self._program = Program(_PROGRAM, fail=_explain_death, needs=needs)
         self.close = self._program.close
 
     def wrap(self, work: TableMaintenance) -> TableMaintenance:
@@ -277,7 +277,7 @@ class _ProcessMaintenance:
         await self._work.check_readable_from(version, reader)
 
 
-def _died(why: str) -> TailerdError:
+def _explain_death(why: str) -> TailerdError:
     return MaintenanceProcessError(
         f"The process of a maintenance job failed: {why}. Its partial work is invisible to readers;"
         " deliveries continue."

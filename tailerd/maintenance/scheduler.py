@@ -164,7 +164,7 @@ class MaintenanceScheduler:
 
     def remove_all_but(self, tables: Mapping[str, MaintenanceTarget]) -> None:
         """Drop tables that are not among these, before pipelines with their names begin."""
-        gone = {n: t for n, t in self._targets.items() if _identity(t) != _named(tables, n)}
+        gone = {n: t for n, t in self._targets.items() if _identity(t) != _find_identity(tables, n)}
         for name, target in gone.items():
             del self._targets[name]
             self._registry.unsubscribe(*self._wakeups.pop(name))
@@ -383,5 +383,5 @@ def _identity(target: MaintenanceTarget) -> tuple[str, bool]:
     return target.folder, target.is_alone
 
 
-def _named(tables: Mapping[str, MaintenanceTarget], name: str) -> tuple[str, bool] | None:
+def _find_identity(tables: Mapping[str, MaintenanceTarget], name: str) -> tuple[str, bool] | None:
     return _identity(tables[name]) if name in tables else None

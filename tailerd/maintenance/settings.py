@@ -16,7 +16,9 @@ from tailerd.formats.maintenance import (
 )
 
 
-def policies_of(config: MaintenanceConfig, spark: SparkConfig | None = None) -> MaintenancePolicies:
+def make_policies(
+    config: MaintenanceConfig, spark: SparkConfig | None = None
+) -> MaintenancePolicies:
     """Return the policies of a section.
 
     Args:

@@ -77,31 +77,31 @@ class RunPlanner:
             # A commit with change files stays whole: groups before its last end where they start.
             is_last = group.end != group.start
             if not is_large and not self._is_ordered(group, is_last=is_last):
-                runs = self._added(group.tasks)
+                runs = self._add_tasks(group.tasks)
             elif is_last and not is_large and self._is_small(group.tasks):
                 runs = self._added_whole(group.tasks)
             else:
                 if not is_large:
                     is_large = True
-                    for run in self._begun(KeyPass.DELETES):
+                    for run in self._begin_run(KeyPass.DELETES):
                         yield run
-                runs = self._added(group.tasks)
+                runs = self._add_tasks(group.tasks)
             for run in runs:
                 yield run
             if is_large and is_last:
                 is_large = False
                 async for run in self._second_pass(group):
                     yield run
-        for run in self._begun(KeyPass.WHOLE):
+        for run in self._begin_run(KeyPass.WHOLE):
             yield run
 
     async def _second_pass(self, last: TaskGroup) -> AsyncIterator[Run]:
-        for run in self._begun(KeyPass.UPSERTS):
+        for run in self._begin_run(KeyPass.UPSERTS):
             yield run
         async for group in self._source.plan(last.start, last.end):
-            for run in self._added(group.tasks):
+            for run in self._add_tasks(group.tasks):
                 yield run
-        for run in self._begun(KeyPass.WHOLE):
+        for run in self._begin_run(KeyPass.WHOLE):
             yield run
 
     def _is_ordered(self, group: TaskGroup, *, is_last: bool) -> bool:
@@ -116,13 +116,13 @@ class RunPlanner:
 
     def _added_whole(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
         if not self._has_room(tasks):
-            yield from self._begun(KeyPass.WHOLE)
+            yield from self._begin_run(KeyPass.WHOLE)
         self._take(tasks)
 
-    def _added(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
+    def _add_tasks(self, tasks: Sequence[ChangeTask]) -> Iterator[Run]:
         for task in tasks:
             if not self._has_room((task,)):
-                yield from self._begun(self._run.key_pass)
+                yield from self._begin_run(self._run.key_pass)
             self._take((task,))
 
     def _has_room(self, tasks: Sequence[ChangeTask]) -> bool:
@@ -135,7 +135,7 @@ class RunPlanner:
             self._run.tasks.append(task)
             self._size += task.size_bytes
 
-    def _begun(self, key_pass: KeyPass) -> Iterator[Run]:
+    def _begin_run(self, key_pass: KeyPass) -> Iterator[Run]:
         """Begin another run; yield the previous one unless it is empty."""
         before = self._run
         is_same_commit = key_pass is not KeyPass.WHOLE and before.key_pass is not KeyPass.WHOLE

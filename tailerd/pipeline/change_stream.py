@@ -114,7 +114,7 @@ class ChangeStream:
 
     def _begin(self, run: Run, ahead: int) -> _Reading | None:
         """Begin to read a run after `ahead` others; None if it must wait for the first of them."""
-        wanted = _wanted(run, self._limit)
+        wanted = _estimate_bytes(run, self._limit)
         if ahead:
             memory = self._memory.admit_ahead(wanted) if ahead <= RUNS_AHEAD else None
             if memory is None:
@@ -156,7 +156,7 @@ class ChangeStream:
                 reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
 
 
-def _wanted(run: Run, limit: BatchLimit) -> int:
+def _estimate_bytes(run: Run, limit: BatchLimit) -> int:
     """Return the estimated memory of a run, from the sizes of its files."""
     sizes = [task.size_bytes for task in run.tasks]
     is_compared = any(task.change_source in COMPARED for task in run.tasks)

@@ -77,7 +77,7 @@ class ColumnMask:
     def without(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row, as `JsonEncoder` writes it, without the fields that are masked."""
         return {
-            name: _hidden(value, *self._within[name]) if name in self._within else value
+            name: _hide_value(value, *self._within[name]) if name in self._within else value
             for name, value in row.items()
         }
 
@@ -125,7 +125,7 @@ def _reaches_entries(kind: pa.MapType, path: str) -> bool:
     return any(_reaches(kind.item_field, rest) for rest in rests)
 
 
-def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
+def _hide_value(value: Any, field: pa.Field, paths: Paths) -> Any:
     kind = field.type
     if value is None or not paths:
         return value
@@ -134,10 +134,10 @@ def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
     if is_any_list(kind):
         inside = [*paths, *_below(_ELEMENT, paths)]
         is_whole = _is_hit(_ELEMENT, paths)
-        return [] if is_whole else [_hidden(each, kind.value_field, inside) for each in value]
+        return [] if is_whole else [_hide_value(each, kind.value_field, inside) for each in value]
     if pa.types.is_struct(kind):
         return {
-            child.name: _hidden(value[child.name], child, _below(child.name, paths))
+            child.name: _hide_value(value[child.name], child, _below(child.name, paths))
             for child in kind
             if not _is_hit(child.name, paths)
         }
@@ -147,7 +147,7 @@ def _hidden(value: Any, field: pa.Field, paths: Paths) -> Any:
             return {}
         inside = [*paths, *(rest for word in _VALUES for rest in _below(word, paths))]
         return {
-            key: _hidden(each, kind.item_field, [*inside, *_below(key, paths)])
+            key: _hide_value(each, kind.item_field, [*inside, *_below(key, paths)])
             for key, each in value.items()
             if not _is_hit(key, paths)
         }

@@ -198,7 +198,7 @@ class DeliveryLoop:
         is_known = await self._offsets.claim()
         if isinstance(self._parts.sink, Fencer):
             await self._parts.sink.fence()
-        saved = await self._offsets.resumed(is_known=is_known, source=self._source)
+        saved = await self._offsets.resume(is_known=is_known, source=self._source)
         if saved is None:
             if isinstance(self._parts.sink, RecordsDeliveries):
                 # Before an offset is saved: it would look like the offset of a delivery.
@@ -231,7 +231,7 @@ class DeliveryLoop:
     ) -> tuple[Offset, Offset] | None:
         """Return start and end of the next delivery, after commits that are left out."""
         while (end := await self._next_end(offset, target)) is not None:
-            offset = await self._pinned(offset, end)
+            offset = await self._pin_end(offset, end)
             if self._check is None:
                 return offset, end
             until, error = await self._check.reach(offset, end)
@@ -240,11 +240,11 @@ class DeliveryLoop:
             offset = await self._leave_out(offset, error)
         return None
 
-    async def _pinned(self, start: Offset, end: Offset) -> Offset:
+    async def _pin_end(self, start: Offset, end: Offset) -> Offset:
         """Return the start of a step; the end of a net step is saved before its first row."""
         if not isinstance(self._source, NetSteps):
             return start
-        pinned = self._source.pinned(start, end)
+        pinned = self._source.pin_end(start, end)
         if pinned != start:
             await self._wait_for_deliveries()
             await self._offsets.save(pinned, self._source)
@@ -330,7 +330,7 @@ class DeliveryLoop:
 
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._parts.clock.monotonic()
-        saved = await self._offsets.saved(end, self._source)
+        saved = await self._offsets.make_saved(end, self._source)
         sink, runner = self._parts.sink, self._parts.runner
         rows: ChangeStream | RemoteRows | None = None
         if runner is not None and isinstance(sink, WritesRemotely):

@@ -176,7 +176,7 @@ class GrowthTracker:
         if failed_at is not None and now < failed_at + RETRY_SECONDS:
             return
         try:
-            statistics = await self._advanced(table, reported, reported.next_up)
+            statistics = await self._advance(table, reported, reported.next_up)
         except TailerdError as error:
             self._tables.pop(table, None)
             self._failed_at[table] = now
@@ -189,10 +189,10 @@ class GrowthTracker:
         if statistics is not None:
             self._emit_size(table, statistics, reported.next_up)
 
-    async def _advanced(
+    async def _advance(
         self, table: str, reported: _Reported, next_up: Offset
     ) -> TableStatistics | None:
-        statistics = await self._opened(table, reported, next_up)
+        statistics = await self._open(table, reported, next_up)
         if statistics is None:
             return None
         with self._lock:
@@ -208,7 +208,7 @@ class GrowthTracker:
             self._wakeup.set()
         return statistics
 
-    async def _opened(
+    async def _open(
         self, table: str, reported: _Reported, next_up: Offset
     ) -> TableStatistics | None:
         """Return the table's statistics, opened again where they cannot continue.

@@ -98,7 +98,7 @@ class PipelineOffsets:
             self._sink.learn_schemas(known.schemas)
         return known is not None
 
-    async def resumed(self, *, is_known: bool, source: ChangeSource) -> SavedOffset | None:
+    async def resume(self, *, is_known: bool, source: ChangeSource) -> SavedOffset | None:
         """Return the saved offset, checked, under the epoch of this start; None for a new pipeline.
 
         Args:
@@ -139,7 +139,7 @@ class PipelineOffsets:
         if (self._known_topics, self._known_schemas) != self._noted:
             await self.note()
 
-    async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
+    async def make_saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
         """Return an offset with the identities to save with it.
 
         Raises:
@@ -180,7 +180,7 @@ class PipelineOffsets:
             TableRecreatedError: It is an offset of another table than the source reads.
             TailerdError: It could not be saved.
         """
-        await self._store.save(self._table, await self.saved(offset, source))
+        await self._store.save(self._table, await self.make_saved(offset, source))
 
     async def save_after_gap(self, offset: Offset, source: ChangeSource) -> None:
         """Save the offset after a gap, where the rows begin that can be compared with the table.
@@ -207,7 +207,9 @@ class PipelineOffsets:
             self._beginning = self._beginning.after_reset(self._last, offset)
         # An operator chose to deliver again, where a key column may have another type.
         self._key_types, self._checked_schema = {}, ""
-        await self._store.save(self._table, replace(await self.saved(offset, source), topics={}))
+        await self._store.save(
+            self._table, replace(await self.make_saved(offset, source), topics={})
+        )
 
     async def rebind(self, former: PipelineIdentity, store: OffsetStore) -> SavedOffset:
         """Save the offset of a former identity under the present one; return it.

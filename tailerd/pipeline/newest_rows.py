@@ -61,7 +61,7 @@ class NewestRows:
             texts = list(self._rows.get(table, ()))
         return [json.loads(text) for text in reversed(texts)]
 
-    def masked(self, table: str) -> list[str]:
+    def list_masked(self, table: str) -> list[str]:
         """Return the columns of a table that are left out."""
         with self._lock:
             _, mask = self._masks.get(table, (None, None))

@@ -237,13 +237,13 @@ class Pipeline:
             if task is not None and task.cancelling():
                 # A task group raises its tasks' errors instead of a concurrent cancellation.
                 raise asyncio.CancelledError from group
-            return self._noted(_first(group)), False
+            return self._note_error(_first(group)), False
         except TailerdError as error:
-            return self._noted(error), False
+            return self._note_error(error), False
         except Exception as error:  # noqa: BLE001 - Case D: one table's bug must not stop the others
             return _bug(error), False
 
-    def _noted(self, error: TailerdError) -> TailerdError:
+    def _note_error(self, error: TailerdError) -> TailerdError:
         if isinstance(error, SinkTooSlowError):
             # The same delivery would fail every time. Deliveries stay small until the next start: a
             # size that was too slow once is not retried at every commit.

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError, UsageError
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
 
@@ -170,7 +170,7 @@ class PipelineManager:
         Raises:
             StorageError: The pause cannot be saved; the pipeline keeps running.
         """
-        async with self._locked(name) as slot:
+        async with self._lock(name) as slot:
             if not slot.is_paused:
                 if self._pauses is not None:
                     await self._pauses.pause(name)
@@ -180,7 +180,7 @@ class PipelineManager:
 
     async def resume(self, name: str) -> None:
         """Resume a paused pipeline, or restart a failed or ended one."""
-        async with self._locked(name) as slot:
+        async with self._lock(name) as slot:
             if self._pauses is not None:
                 await self._pauses.release(name)
             slot.is_paused = False
@@ -199,7 +199,7 @@ class PipelineManager:
             TailerdError: Of the table or the offset store; the pipeline resumes where it was.
         """
         with _Busy(self):
-            async with self._locked(name) as slot:
+            async with self._lock(name) as slot:
                 reset = slot.member.reset
                 if reset is None:
                     raise UsageError(
@@ -229,11 +229,11 @@ class PipelineManager:
 
     def _slot(self, name: str) -> _Slot:
         if name not in self._slots:
-            raise UsageError(f"There is no table {name!r}.", remedy=known(name, self._slots))
+            raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, self._slots))
         return self._slots[name]
 
     @asynccontextmanager
-    async def _locked(self, name: str) -> AsyncGenerator[_Slot, None]:
+    async def _lock(self, name: str) -> AsyncGenerator[_Slot, None]:
         """Lock a member's slot, after earlier commands for it have ended.
 
         Raises:
@@ -286,9 +286,9 @@ class PipelineManager:
             raise BugError("Cannot start a pipeline before the manager runs.")
         slot.runner = slot.member.build()
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
-        slot.task.add_done_callback(partial(self._ended, slot, slot.member))
+        slot.task.add_done_callback(partial(self._handle_end, slot, slot.member))
 
-    def _ended(self, slot: _Slot, member: Member, task: asyncio.Task[None]) -> None:
+    def _handle_end(self, slot: _Slot, member: Member, task: asyncio.Task[None]) -> None:
         # A resume may come between the end of a task and this callback.
         if member.ended is not None and slot.task is task:
             member.ended()

@@ -94,7 +94,7 @@ def do_remote_work(work: RemoteWork, stores: Stores) -> RemoteAnswer:
     size = 0
     is_complete = False
 
-    def counted() -> Generator[ChangeBatch, None, None]:
+    def count_rows() -> Generator[ChangeBatch, None, None]:
         nonlocal size, is_complete
         for batch in read_ahead(_batches(work, stores), lambda batch: batch.size_bytes):
             rows.update(batch.count_changes())
@@ -102,7 +102,7 @@ def do_remote_work(work: RemoteWork, stores: Stores) -> RemoteAnswer:
             yield batch
         is_complete = True
 
-    with closing(counted()) as batches:
+    with closing(count_rows()) as batches:
         written = work.writer(batches)
     if not is_complete:
         raise BugError(

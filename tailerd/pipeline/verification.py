@@ -115,7 +115,7 @@ class Verification:
         reader = await self._reader(self._sink.value_format)
         replayed, table = RowMultiset(), RowMultiset()
         records = 0
-        async for rows, signs in self._delivered(reader):
+        async for rows, signs in self._read_delivered(reader):
             records += len(rows)
             replayed.add(rows, signs)
         async for rows, signs in self._base():
@@ -144,7 +144,7 @@ class Verification:
         if not len(buckets):
             return (), ()
         counts = RowCounts(buckets)
-        async for rows, signs in self._delivered(reader):
+        async for rows, signs in self._read_delivered(reader):
             counts.add(rows, signs)
         async for rows, signs in self._base():
             counts.add(rows, signs)
@@ -152,9 +152,9 @@ class Verification:
             counts.add(rows, [-sign for sign in signs])
         missing = sorted(row for row, count in counts.counts.items() if count < 0)
         invented = sorted(row for row, count in counts.counts.items() if count > 0)
-        return _shown(missing), _shown(invented)
+        return _show_rows(missing), _show_rows(invented)
 
-    async def _delivered(self, reader: RowReader) -> AsyncIterator[Rows]:
+    async def _read_delivered(self, reader: RowReader) -> AsyncIterator[Rows]:
         async with aclosing(self._sink.read_back()) as records:
             async for values in records:
                 rows, signs, versions = await asyncio.to_thread(reader.read, values)
@@ -217,7 +217,7 @@ def _first_commit(begin: Offset, source: ChangeSource) -> Version | None:
     return None if is_whole else begin.version
 
 
-def _shown(rows: Sequence[bytes]) -> tuple[str, ...]:
+def _show_rows(rows: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(row.decode() for row in rows[:EXAMPLES])
 
 

@@ -57,7 +57,7 @@ from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, Comparison, 
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
 from tailerd.errors import UsageError
 from tailerd.formats.base import ChangeSource
-from tailerd.formats.detect import reader_of
+from tailerd.formats.detect import find_reader
 from tailerd.spark.arrow_schema import declared_schema
 from tailerd.spark.change_range import batch_range, tasks_between
 from tailerd.spark.options import ReadOptions
@@ -237,7 +237,7 @@ def may_match(task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
             others.append(each)
         elif not may_pass(_change_value(task, each.column), each):
             return False
-    return not (others and reader_of(task).excludes(task, others))
+    return not (others and find_reader(task).excludes(task, others))
 
 
 def first_version(filters: Iterable[Filter]) -> int:

@@ -22,7 +22,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import parse_point
 from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, UsageError
-from tailerd.registry import AUTO, format_names, known
+from tailerd.registry import AUTO, format_names, suggest_name
 from tailerd.storage.stores import StoreSettings
 
 READ_OPTIONS = (
@@ -174,7 +174,7 @@ def naming(option: str, text: object) -> Iterator[None]:
     try:
         yield
     except (MissingVersionError, UsageError) as error:
-        named = error.restated(
+        named = error.restate(
             f"The option {option}={text} cannot be applied. {error.message}",
             remedy="Give what the table's log still has, or leave the option out.",
         )
@@ -262,7 +262,7 @@ def _table_format(given: Mapping[str, str]) -> str:
     if name not in names:
         raise UsageError(
             f"The option tableFormat={_quote_text(name)} is not a table format.",
-            remedy=known(name, names),
+            remedy=suggest_name(name, names),
         )
     return name
 

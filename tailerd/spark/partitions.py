@@ -15,7 +15,7 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import Version
 from tailerd.errors import SchemaChangedError
-from tailerd.formats.detect import read_tasks, reader_of
+from tailerd.formats.detect import find_reader, read_tasks
 from tailerd.pipeline.change_runs import Run, RunReader
 from tailerd.records.key_order import KeyPass
 from tailerd.spark.arrow_schema import conform
@@ -52,7 +52,7 @@ def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[
     units: list[list[ChangeTask]] = []
     for (_, kind), found in groupby(tasks, lambda task: (task.version, task.change_source)):
         commit = list(found)
-        shares = [each for task in commit for each in reader_of(task).split(task, SPLIT_BYTES)]
+        shares = [each for task in commit for each in find_reader(task).split(task, SPLIT_BYTES)]
         if kind is not ChangeSourceKind.CDC or len(commit) < 2:
             units += [[each] for each in shares]
         elif _cost(commit) <= target_bytes:

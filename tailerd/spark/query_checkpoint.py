@@ -85,7 +85,7 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
     if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error
     kept = f"{error.remedy} Spark keeps the offset in {folder}: `rm -r {folder}` {_AGAIN}"
-    placed = error.restated(error.message, remedy=kept.strip())
+    placed = error.restate(error.message, remedy=kept.strip())
     placed.path = str(folder)
     return placed
 

@@ -292,7 +292,7 @@ class _Follower:
                 raise
             is_gone = isinstance(error, MissingVersionError)
             kind = MissingVersionError if is_gone else TableRecreatedError
-            raise error.restated(error.message, remedy=_HINTS[kind]) from error
+            raise error.restate(error.message, remedy=_HINTS[kind]) from error
 
     def _is_finished(self, start: Offset) -> bool:
         return self._end is not None and not start.is_before(self._end)

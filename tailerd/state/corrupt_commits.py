@@ -79,4 +79,4 @@ class CorruptCommits:
         body = json.dumps(fields, ensure_ascii=False).encode() + b"\n"
         with suppress(FileExistsAlreadyError):
             await self._files.store.put(path, body, if_absent=True)
-        return self._files.store.url_of(path)
+        return self._files.store.format_url(path)

@@ -72,7 +72,7 @@ class History:
             body = json.dumps(history, separators=(",", ":")).encode()
             asyncio.run(self._put(name, token, body))
         except StorageError as error:
-            location = self._files.store.url_of(self._path(name, token))
+            location = self._files.store.format_url(self._path(name, token))
             raise OSError(errno.EIO, str(error), location) from error
 
     async def _put(self, name: str, token: int, body: bytes) -> None:

@@ -151,10 +151,10 @@ class LeasedFiles:
             body = None if entry is None else entry.body
             if await self._create(name, number + 1, self._make_entry(token, body)):
                 return found
-        raise self._contended(name)
+        raise self._explain_contention(name)
 
     def _read(self, file: FileMeta, text: bytes, parse: Parse[T]) -> tuple[_Entry, T | None]:
-        location = self.store.url_of(file.path)
+        location = self.store.format_url(file.path)
         try:
             entry = _Entry.from_json(text)
         except _DAMAGE as error:
@@ -186,7 +186,7 @@ class LeasedFiles:
                 return
             # In use by another daemon, or by a cancelled save of this one.
             self._numbers.pop(name, None)
-        raise self._contended(name)
+        raise self._explain_contention(name)
 
     def restore_remedy(self, name: str) -> str:
         """Return how to use the previous file."""
@@ -261,8 +261,8 @@ class LeasedFiles:
                 return newest, await self.store.get(newest.path)
         # Not fatal: only the lease and the tokens say that another daemon has the state.
         raise StorageError(
-            f"The listing of {self.store.url_of(f'{self.root}/{name}')} names files that no longer"
-            " exist: it is behind, or another daemon writes this state.",
+            f"The listing of {self.store.format_url(f'{self.root}/{name}')} names files that"
+            " no longer exist: it is behind, or another daemon writes this state.",
             remedy="A daemon retries automatically. If the error stays, run one daemon for one"
             " `state`.",
         )
@@ -287,10 +287,10 @@ class LeasedFiles:
                 raise _lost_to(entry.holder)
         return lease.token
 
-    def _contended(self, name: str) -> StateInUseError:
+    def _explain_contention(self, name: str) -> StateInUseError:
         return StateInUseError(
-            f"{self.store.url_of(f'{self.root}/{name}')} changes with every read, so another daemon"
-            " writes it.",
+            f"{self.store.format_url(f'{self.root}/{name}')} changes with every read, so another"
+            " daemon writes it.",
             remedy="Run one daemon for one `state`.",
         )
 

@@ -139,7 +139,7 @@ class StoredList(Generic[T]):
             if [key(file) for file in files] != expected.tolist():
                 raise ValueError("it lacks files")
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise _damaged(self._path, error) from error
+            raise _explain_damage(self._path, error) from error
         self._cached = (number, files)
         return files
 
@@ -201,7 +201,7 @@ class SnapshotManifests(Generic[T]):
                 if (manifest.table_id, manifest.version) == (table_id, version):
                     return StoredList(self._folder, stem, manifest, self._codec)
             except (OSError, ValueError, EOFError, msgspec.MsgspecError, RecursionError) as error:
-                raise _damaged(path.with_name(stem), error) from error
+                raise _explain_damage(path.with_name(stem), error) from error
         return None
 
     async def write(
@@ -465,7 +465,7 @@ def _unwritable(folder: Path, error: OSError) -> StorageError:
     )
 
 
-def _damaged(path: Path, error: Exception) -> OffsetError:
+def _explain_damage(path: Path, error: Exception) -> OffsetError:
     return OffsetError(
         f"The file list of a snapshot in {path}* is damaged: {error}.",
         remedy="Remove these files: the list is rebuilt as long as the log has that version.",

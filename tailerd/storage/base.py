@@ -140,7 +140,7 @@ class ObjectStore(Protocol):
     """Whether paths are those of this machine's file system: there may be symbolic links, and the
     system reports changes."""
 
-    def url_of(self, path: str) -> str:
+    def format_url(self, path: str) -> str:
         """Return the location that `Stores.locate` resolves to this store and `path`."""
         ...
 
@@ -269,7 +269,7 @@ class NeedsNoSettings:
     settings_type: ClassVar[type[NoSettings]] = NoSettings
 
     @classmethod
-    def settings_of(cls, config: StorageConfig | None) -> NoSettings:
+    def read_settings(cls, config: StorageConfig | None) -> NoSettings:
         """Return the only value."""
         return NoSettings()
 
@@ -295,7 +295,7 @@ class StoreProvider(Protocol):
     Secrets are fields that `repr` leaves out."""
 
     @classmethod
-    def settings_of(cls, config: StorageConfig | None) -> Any:
+    def read_settings(cls, config: StorageConfig | None) -> Any:
         """Return the settings of the section `storage`; for None, those of the environment.
 
         Raises:

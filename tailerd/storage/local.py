@@ -65,7 +65,7 @@ class LocalStore:
         store.locations, store._root = locations, locations.root
         return store
 
-    def url_of(self, path: str) -> str:
+    def format_url(self, path: str) -> str:
         """Return the path itself."""
         return path
 

@@ -34,7 +34,7 @@ class MemoryStore:
         self._files: dict[str, tuple[bytes, int, int]] = {}
         self._puts = itertools.count(1)
 
-    def url_of(self, path: str) -> str:
+    def format_url(self, path: str) -> str:
         """Return a `memory:` URL."""
         return f"memory://{self.name}{quote(path)}"
 

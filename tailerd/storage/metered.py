@@ -62,9 +62,9 @@ class MeteredStore:
             for _ in range(times):
                 self._on_request(kind)
 
-    def url_of(self, path: str) -> str:
+    def format_url(self, path: str) -> str:
         """Return the wrapped store's URL of a path."""
-        return self.inner.url_of(path)
+        return self.inner.format_url(path)
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         """Count a list."""

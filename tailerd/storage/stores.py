@@ -44,20 +44,20 @@ class StoreSettings:
             ConfigError: A store's own section is invalid, or its distribution does not load.
         """
         providers = _providers((*registry.STORES, *(config.stores or ())))
-        return cls(tuple((name, each.settings_of(config)) for name, each in providers.items()))
+        return cls(tuple((name, each.read_settings(config)) for name, each in providers.items()))
 
     @classmethod
     def from_environment(cls) -> StoreSettings:
         """Return the settings of this process's environment, to pass to other processes."""
         providers = _providers(registry.STORES)
-        return cls(tuple((name, each.settings_of(None)) for name, each in providers.items()))
+        return cls(tuple((name, each.read_settings(None)) for name, each in providers.items()))
 
-    def of(self, provider: type[StoreProvider]) -> object:
+    def select(self, provider: type[StoreProvider]) -> object:
         """Return a store's settings: those given, else those of the environment."""
         for name, settings in self.by_name:
             if name == provider.name:
                 return settings
-        return provider.settings_of(None)
+        return provider.read_settings(None)
 
     def to_json(self) -> dict[str, msgspec.Raw]:
         """Return the settings for a message to another process of this machine, with secrets."""
@@ -128,15 +128,15 @@ class Stores:
         """Use other settings for requests from now on, also in open stores."""
         self._settings = settings
         for provider in list(self._by_name.values()):
-            provider.reconfigure(settings.of(type(provider)))
+            provider.reconfigure(settings.select(type(provider)))
 
     def memory(self, name: str) -> MemoryStore:
         """Return the store of `memory://NAME`, created on first use."""
-        return cast(MemoryStore, self._of("memory").locate("", name, "/")[0])
+        return cast(MemoryStore, self._find_provider("memory").locate("", name, "/")[0])
 
     def add(self, store: MemoryStore) -> None:
         """Register an in-memory store by its name; replaces one of the same name."""
-        cast(MemoryStoreProvider, self._of("memory")).add(store)
+        cast(MemoryStoreProvider, self._find_provider("memory")).add(store)
 
     def locate(self, url: str) -> tuple[ObjectStore, str]:
         """Return the store of a location and the absolute path in it, without a trailing slash.
@@ -155,7 +155,7 @@ class Stores:
         if match is None:
             return self.local, absolute(url)
         host, path = _split_host(url[match.end() - 1 :])
-        return self._of(match.group(1).lower(), url).locate(url, host, path)
+        return self._find_provider(match.group(1).lower(), url).locate(url, host, path)
 
     def open_data_file(self, url: str) -> BinaryIO:
         """Open a data file for random reading, blocking; for worker threads and executors.
@@ -176,12 +176,12 @@ class Stores:
         store, path = self.locate(url)
         return store.begin_input(path) if isinstance(store, OpensAhead) else None
 
-    def _of(self, scheme: str, url: str = "") -> StoreProvider:
+    def _find_provider(self, scheme: str, url: str = "") -> StoreProvider:
         kind = _provider(scheme, url)
         known = self._by_name.get(kind.name)
         if known is None:
             # Atomic: concurrent first calls get the same object.
-            known = self._by_name.setdefault(kind.name, kind(self._settings.of(kind)))
+            known = self._by_name.setdefault(kind.name, kind(self._settings.select(kind)))
         return known
 
 
@@ -192,7 +192,7 @@ def normal_url(url: str) -> str:
         ConfigError: As `Stores.locate`.
     """
     store, path = Stores().locate(url)
-    return store.url_of(path)
+    return store.format_url(path)
 
 
 def _providers(schemes: Iterable[str]) -> dict[str, type[StoreProvider]]:

@@ -52,7 +52,7 @@ class TableLocation:
         links = AllowedPaths(folder, self.allowed)
         return replace(self, store=_confine(self.store, links), links=links)
 
-    def wrapped(self, wrap: Callable[[ObjectStore], ObjectStore] | None) -> Self:
+    def wrap(self, wrap: Callable[[ObjectStore], ObjectStore] | None) -> Self:
         """Return the location with a wrapper around its store, such as one that counts requests."""
         return self if wrap is None else replace(self, store=wrap(self.store))
 
@@ -78,7 +78,7 @@ def locate_table(
         name=name,
         store=store if links is None else _confine(store, links),
         root=root.rstrip("/"),
-        url=store.url_of(root),
+        url=store.format_url(root),
         stores=stores,
         allowed=folders,
         links=links,

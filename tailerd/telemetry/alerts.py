@@ -80,7 +80,7 @@ def _is_recent(at_ms: int | None, now_ms: int, hours: int = 1) -> bool:
     return at_ms is not None and now_ms - at_ms <= hours * _HOUR_MS
 
 
-def _failed(table: Table, _: _Memory, __: int) -> str | None:
+def _check_failed(table: Table, _: _Memory, __: int) -> str | None:
     return "The pipeline has stopped with an error." if table["state"] == "failed" else None
 
 
@@ -118,7 +118,7 @@ def _gap(_: Table, memory: _Memory, now_ms: int) -> str | None:
     return "Changes are missing; delivery continued after them." if is_new else None
 
 
-def _skipped(_: Table, memory: _Memory, now_ms: int) -> str | None:
+def _check_skipped(_: Table, memory: _Memory, now_ms: int) -> str | None:
     return "A damaged commit was skipped." if _is_recent(memory.skipped_ms, now_ms) else None
 
 
@@ -127,7 +127,7 @@ def _dead_letters(_: Table, memory: _Memory, now_ms: int) -> str | None:
     return "Records went to the dead-letter topic." if is_new else None
 
 
-def _paused(table: Table, _: _Memory, __: int) -> str | None:
+def _check_paused(table: Table, _: _Memory, __: int) -> str | None:
     return "The pipeline is paused." if table["state"] == "paused" else None
 
 
@@ -146,7 +146,7 @@ def _maintenance_failing(_: Table, memory: _Memory, now_ms: int) -> str | None:
     return "No checkpoint could be written for an hour."
 
 
-def _refused(table: Table, _: _Memory, __: int) -> str | None:
+def _check_refused(table: Table, _: _Memory, __: int) -> str | None:
     refused = (table["maintenance"] or {}).get("refused")
     return None if refused is None else str(refused["message"])
 
@@ -157,20 +157,20 @@ def _cleanup_held(_: Table, memory: _Memory, now_ms: int) -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(name="TailerdPipelineFailed", severity="critical", minutes=1, holds=_failed),
+    Rule(name="TailerdPipelineFailed", severity="critical", minutes=1, holds=_check_failed),
     Rule(name="TailerdPipelineRetrying", severity="warning", minutes=15, holds=_retrying),
     Rule(name="TailerdLagGrowing", severity="warning", minutes=15, holds=_lag_growing),
     Rule(name="TailerdNoProgress", severity="critical", minutes=15, holds=_no_progress),
     Rule(name="TailerdRetentionHeadroomLow", severity="critical", minutes=5, holds=_headroom),
     Rule(name="TailerdGap", severity="critical", holds=_gap),
-    Rule(name="TailerdCommitsSkipped", severity="critical", holds=_skipped),
+    Rule(name="TailerdCommitsSkipped", severity="critical", holds=_check_skipped),
     Rule(name="TailerdDeadLetters", severity="warning", holds=_dead_letters),
-    Rule(name="TailerdPausedForLong", severity="warning", minutes=720, holds=_paused),
+    Rule(name="TailerdPausedForLong", severity="warning", minutes=720, holds=_check_paused),
     Rule(name="TailerdCheckpointOverdue", severity="warning", minutes=30, holds=_overdue),
     Rule(
         name="TailerdMaintenanceFailing", severity="warning", minutes=15, holds=_maintenance_failing
     ),
-    Rule(name="TailerdMaintenanceRefused", severity="warning", minutes=15, holds=_refused),
+    Rule(name="TailerdMaintenanceRefused", severity="warning", minutes=15, holds=_check_refused),
     Rule(name="TailerdCleanupHeld", severity="warning", minutes=360, holds=_cleanup_held),
     Rule(name="TailerdMaintenanceJobsKilled", severity="warning"),
     Rule(name="TailerdNotificationsFailing", severity="warning", minutes=15),

@@ -155,7 +155,7 @@ class HistoryBoard:
         with self._lock:
             return self._tables.get(name, TableHistory()).to_json()
 
-    def saved(self, name: str) -> dict[str, object]:
+    def dump(self, name: str) -> dict[str, object]:
         """Return the input of `restore`: a table's history, and its series."""
         with self._lock:
             history = self._tables.get(name, TableHistory()).to_json()
@@ -268,7 +268,7 @@ class HistorySaver:
             names = [table.table for table in self._status.tables]
         try:
             for name in names:
-                self._store.save(name, self._board.saved(name))
+                self._store.save(name, self._board.dump(name))
             if names:
                 self._store.save(DAEMON, self._board.saved_daemon())
         except OSError as error:

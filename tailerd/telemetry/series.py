@@ -128,12 +128,12 @@ class _Points:
         """Return points as [time, ...values], the open interval included."""
         width = _WIDTH
         found = [
-            [at, *map(_known, self.values[index * width : (index + 1) * width])]
+            [at, *map(_check_value, self.values[index * width : (index + 1) * width])]
             for index, at in enumerate(self.times)
             if at >= since
         ]
         if self.open is not None and self.open.seconds and self.open.start >= since:
-            found.append([self.open.start, *map(_known, self.open.values())])
+            found.append([self.open.start, *map(_check_value, self.open.values())])
         return found
 
 
@@ -222,7 +222,7 @@ def _quantile(bins: Counter[int], share: float) -> float:
     return math.nan
 
 
-def _known(value: float) -> float | None:
+def _check_value(value: float) -> float | None:
     # Four digits are more than a chart shows.
     return float(f"{value:.4g}") if math.isfinite(value) else None
 

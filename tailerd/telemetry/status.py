@@ -260,7 +260,7 @@ class StatusBoard:
 def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus:
     match event:
         case events.PipelineStarted():
-            return _started(status, event)
+            return _apply_start(status, event)
         case events.TableOpened() | events.OffsetChosen() | events.OffsetSaved():
             return _read_on(status, event)
         case events.BacklogMeasured():
@@ -281,9 +281,11 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
             return replace(status, rows=rows, attempt=0)
         case events.RetryScheduled():
             retry_ms = now_ms + round(event.wait_seconds * 1000)
-            return replace(_broken(status, event, now_ms), state="retrying", next_retry_ms=retry_ms)
+            return replace(
+                _apply_error(status, event, now_ms), state="retrying", next_retry_ms=retry_ms
+            )
         case events.PipelineFailed():
-            return replace(_broken(status, event, now_ms), state="failed", next_retry_ms=None)
+            return replace(_apply_error(status, event, now_ms), state="failed", next_retry_ms=None)
         case events.GapMet() | events.CommitSkipped() | events.DeadLettersStored():
             return _with_loss(status, event)
         case events.TableAltered():
@@ -318,7 +320,7 @@ def _with_loss(
             return replace(status, dead_letters={**status.dead_letters, event.topic: count})
 
 
-def _started(status: TableStatus, event: events.PipelineStarted) -> TableStatus:
+def _apply_start(status: TableStatus, event: events.PipelineStarted) -> TableStatus:
     return replace(
         status,
         source=event.source,
@@ -341,7 +343,7 @@ def _at_rest(
     return replace(held, is_ready=False, head_version=None, lag_versions=None)
 
 
-def _broken(
+def _apply_error(
     status: TableStatus, event: events.RetryScheduled | events.PipelineFailed, now_ms: int
 ) -> TableStatus:
     return replace(
@@ -377,17 +379,17 @@ class MaintenanceBoard:
             case events.MaintenanceStarted():
                 self._get_state(event.table).running = event.job
             case events.LogAssessed():
-                state = self._ended(event.table)
+                state = self._end_job(event.table)
                 state.assessed_version, state.assessed_ms = event.version, now_ms
                 reasons = event.due_reasons or ("",) * len(event.due)
                 state.due = dict(zip(event.due, reasons, strict=True))
                 state.refused = None
             case events.LogMaintained():
-                state = self._ended(event.table)
+                state = self._end_job(event.table)
                 state.due.pop(event.job, None)
                 state.jobs[event.job] = _result(event, now_ms)
             case events.MaintenanceFailed():
-                self._ended(event.table).jobs[event.job] = {
+                self._end_job(event.table).jobs[event.job] = {
                     "result": "failed",
                     "ended_ms": now_ms,
                     "duration_seconds": round(event.duration_seconds, 6),
@@ -395,14 +397,14 @@ class MaintenanceBoard:
                     "error_code": event.error_code,
                 }
             case events.MaintenanceRefused():
-                self._ended(event.table).refused = {
+                self._end_job(event.table).refused = {
                     "code": event.error_code,
                     "message": event.error,
                 }
             case events.TableMeasured() | events.GrowthUnavailable():
-                self._measured(event.table)
+                self._end_measuring(event.table)
             case events.MaintenanceYielded():
-                self._ended(event.table)
+                self._end_job(event.table)
             case events.TableRemoved():
                 self._tables.pop(event.table, None)
             case _:
@@ -423,13 +425,13 @@ class MaintenanceBoard:
             "jobs": dict(state.jobs),
         }
 
-    def _measured(self, table: str) -> None:
+    def _end_measuring(self, table: str) -> None:
         """Note that a table's size was measured, by maintenance or by its pipeline."""
         state = self._tables.get(table)
         if state is not None and state.running == _MEASURE:
-            self._ended(table).jobs.pop(_MEASURE, None)
+            self._end_job(table).jobs.pop(_MEASURE, None)
 
-    def _ended(self, table: str) -> _MaintenanceState:
+    def _end_job(self, table: str) -> _MaintenanceState:
         state = self._get_state(table)
         state.running = None
         return state

@@ -122,11 +122,11 @@ def _schema(event: events.SchemaAdopted) -> tuple[str, Level, str]:
     return "schema", "info", event.reason
 
 
-def _removed(event: events.TableRemoved) -> tuple[str, Level, str]:
+def _describe_removal(event: events.TableRemoved) -> tuple[str, Level, str]:
     return "table removed", "warning", event.reason
 
 
-def _explained(kind: str, level: Level) -> _Describe:
+def _describe_error(kind: str, level: Level) -> _Describe:
     """Return a function that describes an event by its error, or its reason."""
     return lambda event: (
         kind,
@@ -139,7 +139,7 @@ def _constant(kind: str, level: Level, text: str) -> _Describe:
     return lambda event: (kind, level, text)
 
 
-def _named(kind: str, level: Level, text: str, field: str) -> _Describe:
+def _describe_field(kind: str, level: Level, text: str, field: str) -> _Describe:
     return lambda event: (kind, level, text.format(getattr(event, field)))
 
 
@@ -147,37 +147,37 @@ _DESCRIBE: Mapping[type[events.Event], _Describe] = {
     events.OffsetChosen: _start,
     events.PipelinePaused: _constant("paused", "info", "Paused by an operator."),
     events.PipelineStopped: _constant("stopped", "info", "Stopped; its offset is saved."),
-    events.PipelineFailed: _explained("failed", "error"),
-    events.RetryScheduled: _explained("retry", "warning"),
+    events.PipelineFailed: _describe_error("failed", "error"),
+    events.RetryScheduled: _describe_error("retry", "warning"),
     events.GapMet: _gap,
-    events.CommitSkipped: _explained("commit skipped", "error"),
+    events.CommitSkipped: _describe_error("commit skipped", "error"),
     events.DeadLettersStored: _dead_letters,
     events.SchemaAdopted: _schema,
     events.TableAltered: _constant("configuration", "info", "Settings changed."),
-    events.GrowthUnavailable: _explained("size not known", "warning"),
-    events.MaskUnmatched: _explained("mask", "warning"),
-    events.MaintenanceFailed: _explained("maintenance failed", "warning"),
-    events.MaintenanceRefused: _explained("maintenance skipped", "warning"),
+    events.GrowthUnavailable: _describe_error("size not known", "warning"),
+    events.MaskUnmatched: _describe_error("mask", "warning"),
+    events.MaintenanceFailed: _describe_error("maintenance failed", "warning"),
+    events.MaintenanceRefused: _describe_error("maintenance skipped", "warning"),
     events.LogMaintained: lambda event: ("maintenance", "info", f"{event.summary} {event.reason}"),
     # Events of the daemon as a whole.
-    events.DaemonStarted: _named("start", "info", "Started; listens at {}.", "path"),
-    events.ShutdownRequested: _named("shutdown", "info", "Asked to stop by {}.", "reason"),
-    events.ConfigReloaded: _named("configuration", "info", "Reloaded {}.", "path"),
-    events.ConfigRejected: _explained("configuration rejected", "error"),
-    events.TableRemoved: _removed,
-    events.TableRejected: _explained("table rejected", "warning"),
+    events.DaemonStarted: _describe_field("start", "info", "Started; listens at {}.", "path"),
+    events.ShutdownRequested: _describe_field("shutdown", "info", "Asked to stop by {}.", "reason"),
+    events.ConfigReloaded: _describe_field("configuration", "info", "Reloaded {}.", "path"),
+    events.ConfigRejected: _describe_error("configuration rejected", "error"),
+    events.TableRemoved: _describe_removal,
+    events.TableRejected: _describe_error("table rejected", "warning"),
     events.EngineStarted: lambda event: (
         "engine",
         "info",
         f"{event.engine.capitalize()} started in {event.duration_seconds:.1f} s.",
     ),
-    events.WatcherUnavailable: _explained("watcher", "warning"),
-    events.DiscoveryFailed: _explained("discovery", "warning"),
-    events.NotificationsFailed: _explained("notifications", "warning"),
-    events.NotificationsResumed: _named("notifications", "info", "Resumed: {}.", "path"),
-    events.NotificationsMissed: _explained("notifications", "warning"),
-    events.StateAwaited: _explained("state", "warning"),
-    events.StateTaken: _named("state", "info", "Acquired {}.", "path"),
-    events.StateLeaseLost: _explained("state", "error"),
-    events.HistoryUnsaved: _explained("history not saved", "warning"),
+    events.WatcherUnavailable: _describe_error("watcher", "warning"),
+    events.DiscoveryFailed: _describe_error("discovery", "warning"),
+    events.NotificationsFailed: _describe_error("notifications", "warning"),
+    events.NotificationsResumed: _describe_field("notifications", "info", "Resumed: {}.", "path"),
+    events.NotificationsMissed: _describe_error("notifications", "warning"),
+    events.StateAwaited: _describe_error("state", "warning"),
+    events.StateTaken: _describe_field("state", "info", "Acquired {}.", "path"),
+    events.StateLeaseLost: _describe_error("state", "error"),
+    events.HistoryUnsaved: _describe_error("history not saved", "warning"),
 }

@@ -87,21 +87,21 @@ class Guard:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse a request, or pass it on."""
-        return self._misdirected(request) or self._refused(request) or await handler(request)
+        return self._check_host(request) or self._check_request(request) or await handler(request)
 
-    def _refused(self, request: web.Request) -> web.Response | None:
+    def _check_request(self, request: web.Request) -> web.Response | None:
         if (request.content_length or 0) > _LARGEST_BODY_BYTES:
             return refusal(413, "too_large", "A request has 16 KiB at most.")
         request[KNOWN_CALLER] = self._is_known(request)
         if request.match_info.http_exception is not None:
             return None  # No such path or method: that is the answer.
         if request.method in _READING:
-            return self._unread(request)
-        return self._unchanged(request)
+            return self._check_read(request)
+        return self._check_change(request)
 
-    def _unread(self, request: web.Request) -> web.Response | None:
+    def _check_read(self, request: web.Request) -> web.Response | None:
         if self._is_closed and request.path not in {*PROBES, _METRICS}:
-            return self._closed("read_closed", "only probes and metrics can be read from it")
+            return self._refuse_open("read_closed", "only probes and metrics can be read from it")
         if self._access.read == "open":
             request[KNOWN_CALLER] = True
         # The page itself holds no data: it prompts for the token, then requests the data with it.
@@ -109,12 +109,12 @@ class Guard:
         is_public = path in PROBES or path == _PAGE or path.startswith(_PUBLIC)
         return None if is_public or request[KNOWN_CALLER] else self._unknown_caller()
 
-    def _unchanged(self, request: web.Request) -> web.Response | None:
+    def _check_change(self, request: web.Request) -> web.Response | None:
         if self._access.token is not None or self._access.takes_certificates:
             if not request[KNOWN_CALLER]:
                 return self._unknown_caller()
         elif not self._address.is_loopback:
-            return self._closed("control_closed", "nothing can be changed through it")
+            return self._refuse_open("control_closed", "nothing can be changed through it")
         if CONTROL_HEADER not in request.headers and request.content_type != "application/json":
             return refusal(
                 403,
@@ -130,7 +130,7 @@ class Guard:
         has_secret = access.token is not None or access.takes_certificates
         return not (has_secret or self._address.is_loopback or access.is_open_by_choice)
 
-    def _closed(self, code: str, consequence: str) -> web.Response:
+    def _refuse_open(self, code: str, consequence: str) -> web.Response:
         return refusal(
             403,
             code,
@@ -153,7 +153,7 @@ class Guard:
         # Only certificates signed by the authority get here: others fail in the handshake.
         return self._access.takes_certificates and bool(request.get_extra_info("peercert"))
 
-    def _misdirected(self, request: web.Request) -> web.Response | None:
+    def _check_host(self, request: web.Request) -> web.Response | None:
         """Refuse foreign `Host` names: protection against DNS rebinding.
 
         A page of another site can make a browser call this address under that site's name, which

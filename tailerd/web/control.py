@@ -15,7 +15,7 @@ from aiohttp import web
 from tailerd.changefeed.offset import Offset
 from tailerd.config.values import check_start, parse_start
 from tailerd.errors import TailerdError, UsageError
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 from tailerd.web.answers import refusal
 
 
@@ -47,7 +47,7 @@ class Control(Protocol):
 _Handler = Callable[["ControlRoutes", web.Request], Awaitable[web.Response]]
 
 
-def _guarded(handler: _Handler) -> _Handler:
+def _guard(handler: _Handler) -> _Handler:
     """Check that the pipeline exists before `handler` runs, and return errors as JSON."""
 
     @wraps(handler)
@@ -94,25 +94,25 @@ class ControlRoutes:
         """Return a refusal for an unknown pipeline; None for a known one."""
         name = request.match_info["name"]
         if name not in self._control.names:
-            remedy = known(name, self._control.names)
+            remedy = suggest_name(name, self._control.names)
             return refusal(404, "unknown_pipeline", f"There is no table {name!r}. {remedy}".strip())
         return None
 
-    @_guarded
+    @_guard
     async def pause(self, request: web.Request) -> web.Response:
         """Pause a pipeline; answered when it has stopped."""
         name = request.match_info["name"]
         await self._control.pause(name)
         return web.json_response({"table": name, "state": "paused"})
 
-    @_guarded
+    @_guard
     async def resume(self, request: web.Request) -> web.Response:
         """Resume a pipeline."""
         name = request.match_info["name"]
         await self._control.resume(name)
         return web.json_response({"table": name, "state": "starting"})
 
-    @_guarded
+    @_guard
     async def reset(self, request: web.Request) -> web.Response:
         """Move a pipeline's offset; answered when the new one is saved."""
         name = request.match_info["name"]

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from tailerd.clock import Clock
 from tailerd.pipeline.newest_rows import NewestRows
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.history import HistoryBoard, HistorySaver, HistoryStore
 from tailerd.telemetry.status import StatusBoard
@@ -86,13 +86,13 @@ class Dashboard:
             self._history, store, status=status, clock=clock, on_unsaved=self._emit_unsaved
         )
         self._live = LiveUpdates(status, self._history, clock)
-        self.explorer = ExplorerRoutes(self._refused)
+        self.explorer = ExplorerRoutes(self._refuse_unknown)
         self.daemon = DaemonRoutes(
             status,
             self._history,
             clock=clock,
             pages=lambda: self._live.pages,
-            unknown=self._refused,
+            unknown=self._refuse_unknown,
         )
         self._tables: OrderedDict[str, SharedBody] = OrderedDict()
         self._files = page_files()
@@ -163,12 +163,12 @@ class Dashboard:
     async def table(self, request: web.Request) -> web.StreamResponse:
         """Show all of one table, at most a second old: its status and its history."""
         name = request.match_info["name"]
-        if (refused := self._refused(name)) is not None:
+        if (refused := self._refuse_unknown(name)) is not None:
             return refused
-        found = await self._shared(name).get()
+        found = await self._share_table(name).get()
         return await send_body(request, found.body, _JSON)
 
-    def _shared(self, name: str) -> SharedBody:
+    def _share_table(self, name: str) -> SharedBody:
         """Return the serialized table that all of its viewers share."""
         known = self._tables.pop(name, None) or SharedBody(partial(self._table_text, name))
         self._tables[name] = known
@@ -192,13 +192,16 @@ class Dashboard:
             "key_columns": self.daemon.key_columns(name),
         }
         if self.rows is not None and shown.get("engine") == "arrow":
-            shown["rows"] = {"newest": self.rows.list_rows(name), "masked": self.rows.masked(name)}
+            shown["rows"] = {
+                "newest": self.rows.list_rows(name),
+                "masked": self.rows.list_masked(name),
+            }
         return json.dumps(shown).encode()
 
     async def series(self, request: web.Request) -> web.StreamResponse:
         """Show figures over the last `seconds`, of a table or of all together."""
         name = request.match_info.get("name")
-        if name is not None and (refused := self._refused(name)) is not None:
+        if name is not None and (refused := self._refuse_unknown(name)) is not None:
             return refused
         text = request.query.get("seconds", "900")
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MAX_SECONDS:
@@ -212,7 +215,7 @@ class Dashboard:
     async def maintain(self, request: web.Request) -> web.Response:
         """Request maintenance of a table's log now; answered before it is done."""
         name = request.match_info["name"]
-        if (refused := self._refused(name)) is not None:
+        if (refused := self._refuse_unknown(name)) is not None:
             return refused
         if not self._maintain(name):
             return refusal(
@@ -223,9 +226,9 @@ class Dashboard:
             )
         return web.json_response({"table": name, "asked": True}, status=202)
 
-    def _refused(self, name: str) -> web.Response | None:
+    def _refuse_unknown(self, name: str) -> web.Response | None:
         """Return a refusal for an unknown table; None for a known one."""
         if self._status.table_json(name) is not None:
             return None
-        remedy = known(name, [table.table for table in self._status.tables])
+        remedy = suggest_name(name, [table.table for table in self._status.tables])
         return refusal(404, "unknown_table", f"There is no table {name[:300]!r}. {remedy}".strip())

@@ -11,7 +11,7 @@ from aiohttp import web
 from markdown_it import MarkdownIt
 
 from tailerd.docs.topics import TOPICS, topic_text
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 from tailerd.web.answers import refusal
 
 _FIRST = "operating"
@@ -56,7 +56,7 @@ async def topic(request: web.Request) -> web.Response:
     """Show a topic, by default the one most useful to operators."""
     name = request.match_info.get("topic", _FIRST)
     if name not in TOPICS:
-        remedy = known(name, TOPICS)
+        remedy = suggest_name(name, TOPICS)
         return refusal(404, "unknown_topic", f"There is no topic {name[:100]!r}. {remedy}".strip())
     text = await asyncio.to_thread(page, name)
     return web.Response(text=text, content_type="text/html")

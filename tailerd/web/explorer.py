@@ -22,7 +22,7 @@ _JSON = {"Content-Type": "application/json; charset=utf-8"}
 _Handler = Callable[["ExplorerRoutes", web.Request], Awaitable["DataclassInstance"]]
 
 
-def _answered(
+def _answer(
     handler: _Handler,
 ) -> Callable[[ExplorerRoutes, web.Request], Awaitable[web.StreamResponse]]:
     """Write down what `handler` returns, and errors as everywhere."""
@@ -61,12 +61,12 @@ class ExplorerRoutes:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.get("/tables/{name}/commits", self._known(self.commits)),
-            web.get("/tables/{name}/commits/{version}", self._known(self.commit)),
-            web.get("/tables/{name}/keys", self._known(self.keys)),
+            web.get("/tables/{name}/commits", self._require_table(self.commits)),
+            web.get("/tables/{name}/commits/{version}", self._require_table(self.commit)),
+            web.get("/tables/{name}/keys", self._require_table(self.keys)),
         ]
 
-    def _known(
+    def _require_table(
         self, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def known(request: web.Request) -> web.StreamResponse:
@@ -78,14 +78,14 @@ class ExplorerRoutes:
 
         return known
 
-    @_answered
+    @_answer
     async def commits(self, request: web.Request) -> DataclassInstance:
         """Show commits of a table's log, newest first, after the newest `skip`."""
         assert self.explorer is not None
         skip = _number(request.query.get("skip", "0"), "skip")
         return await self.explorer.commits(request.match_info["name"], skip)
 
-    @_answered
+    @_answer
     async def commit(self, request: web.Request) -> DataclassInstance:
         """Show a commit and its rows after the first `skip`."""
         assert self.explorer is not None
@@ -93,7 +93,7 @@ class ExplorerRoutes:
         skip = _number(request.query.get("skip", "0"), "skip")
         return await self.explorer.commit(request.match_info["name"], version, skip)
 
-    @_answered
+    @_answer
     async def keys(self, request: web.Request) -> DataclassInstance:
         """Show changes of the rows that have `value` in `column`, below the version `before`."""
         assert self.explorer is not None

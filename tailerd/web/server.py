@@ -75,7 +75,7 @@ class WebServer:
         certificates = None if self._tls is None else Certificates(self._tls)
         async with AsyncExitStack() as stack:
             connections = Connections()
-            runner = self._prepared(connections)
+            runner = self._prepare(connections)
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
             assert runner.server is not None
@@ -116,7 +116,7 @@ class WebServer:
         stack.callback(server.close)
         return int(server.sockets[0].getsockname()[1])
 
-    def _prepared(self, connections: Connections) -> web.AppRunner:
+    def _prepare(self, connections: Connections) -> web.AppRunner:
         guard = Guard(self.address, self._access)
         app = web.Application(
             middlewares=[connections.note, errors_as_json, guard.check, read_body],

@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 40
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 FEATURE_SENTENCES = {
-    "url_of": ("a_url_leads_back_to_the_file",),
+    "format_url": ("a_url_leads_back_to_the_file",),
     "list_from": ("listing_gives_names_strictly_greater", "ordered_by_the_utf8_bytes"),
     "get": ("get_returns_the_whole_file_or_a_range", "not_there_is_reported_as_missing"),
     "fetch": ("fetch_gives_what_get_and_head_give",),

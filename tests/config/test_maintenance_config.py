@@ -21,7 +21,7 @@ from tailerd.formats.delta.maintenance.policies import (
 )
 from tailerd.formats.detect import table_format
 from tailerd.formats.maintenance import DailyPause, EngineSettings, MaintenancePolicies
-from tailerd.maintenance.settings import policies_of
+from tailerd.maintenance.settings import make_policies
 from tailerd.registry import FORMATS
 from tests.tables.opened import part_request
 
@@ -35,7 +35,7 @@ def load(folder: Path, section: str) -> Config:
 def policies(folder: Path, section: str) -> Policies:
     maintenance = load(folder, section).tables["orders"].maintenance
     assert maintenance is not None
-    return Policies.from_section(policies_of(maintenance))
+    return Policies.from_section(make_policies(maintenance))
 
 
 def test_the_section_of_the_contract_is_read(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_spark_runs_where_its_section_says(tmp_path: Path) -> None:
     section = config.tables["orders"].maintenance
     assert section is not None
     spark = SparkConfig(master="local[3]", conf={"a": "b"})
-    found = Policies.from_section(policies_of(section, spark))
+    found = Policies.from_section(make_policies(section, spark))
     assert found.engine == EngineSettings(master="local[3]", conf={"a": "b"})
     assert found.checkpoint.manifest == "parquet"
 

@@ -44,7 +44,7 @@ async def test_a_url_leads_back_to_the_file_it_names(store: ObjectStore, folder:
     if isinstance(store, MemoryStore):
         stores.add(store)
     for name in ("a b", "a%20b", "ü"):
-        _, path = stores.locate(store.url_of(f"{folder}/{name}"))
+        _, path = stores.locate(store.format_url(f"{folder}/{name}"))
         assert await store.get(path) == name.encode()
 
 

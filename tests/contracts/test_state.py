@@ -407,7 +407,7 @@ async def test_a_damaged_commit_has_one_record_however_often_it_is_left_out(worl
     assert [file.name for file in files] == [
         f"{n:020}-{xxhash.xxh3_64_hexdigest(ID.encode())}.json" for n in (1, 2)
     ]
-    assert [store.url_of(file.path) for file in files] == locations[1:]
+    assert [store.format_url(file.path) for file in files] == locations[1:]
     fields = json.loads(await store.get(files[0].path))
     assert (fields["message"], fields["version"]) == ("m", 1)
     assert isinstance(fields["token"], int)

@@ -11,12 +11,12 @@ import yaml
 from tailerd import error_catalogue, errors
 from tailerd.cli import COMMANDS
 from tailerd.config.documents import schema
-from tailerd.docs.topics import TOPICS, generated, topic_text
+from tailerd.docs.topics import TOPICS, list_generated, topic_text
 from tailerd.telemetry.metrics import metric_families
 from tests.cli.commands import Commands
 from tests.conftest import ROOT
 
-WRITTEN = sorted(set(TOPICS) - set(generated()))
+WRITTEN = sorted(set(TOPICS) - set(list_generated()))
 
 
 @pytest.fixture

@@ -53,8 +53,8 @@ class FaultyStore:
         self.is_remote = self.inner.is_remote
         self.is_local_folder = self.inner.is_local_folder
 
-    def url_of(self, path: str) -> str:
-        return self.inner.url_of(path)
+    def format_url(self, path: str) -> str:
+        return self.inner.format_url(path)
 
     def fail_nth(
         self,

@@ -26,9 +26,9 @@ from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import (
     commit_folder,
     find_format,
+    find_reader,
     open_table,
     presumed_format,
-    reader_of,
     table_format,
 )
 from tailerd.storage.stores import Stores
@@ -192,7 +192,7 @@ async def test_a_task_crosses_processes_and_its_reader_is_found_by_its_format(
         copy = pickle.loads(pickle.dumps(task))
         assert copy == task
         assert copy.format == table.format
-        reader = reader_of(copy)
+        reader = find_reader(copy)
         assert rows(reader.read(copy)) == rows(source.read(task, DEFAULT_BATCH_LIMIT))
         assert reader.schema(copy).names == ["id", "name"]
         [batch, *_] = reader.read(copy)
@@ -209,7 +209,7 @@ async def test_columns_are_read_as_asked_and_batches_are_bounded(table: Table) -
     assert [batch.num_rows for batch in batches] == [1] * 10
     assert {tuple(batch.rows.schema.names) for batch in batches} == {("name",)}
     task = found[0]
-    assert reader_of(task).schema(task, ["name", "not there"]).names == ["name"]
+    assert find_reader(task).schema(task, ["name", "not there"]).names == ["name"]
     assert await source.schema_at(version, ["id"]) == pa.schema([pa.field("id", pa.int64())])
     with pytest.raises(UsageError):
         await source.schema_at(version, ["not there"])
@@ -228,7 +228,7 @@ async def test_the_parts_of_a_task_are_the_whole(table: Table, target_bytes: int
     source = await opened(table)
     begin = await source.offset_at(version)
     for task in await tasks(source, begin, begin.after_version(source)):
-        reader = reader_of(task)
+        reader = find_reader(task)
         parts = reader.split(task, target_bytes)
         assert {part.position for part in parts} == {task.position}
         assert rows(reader.read_run(parts)) == rows(reader.read(task))
@@ -247,9 +247,9 @@ async def test_no_row_that_passes_is_left_out(
     value: object = 2 if column == "id" else "n2"
     condition = ColumnFilter(column=column, comparison=comparison, values=(value,))
     for task in await tasks(source, begin, begin.after_version(source)):
-        values = [row.get(column) for batch in reader_of(task).read(task)
+        values = [row.get(column) for batch in find_reader(task).read(task)
                   for row in batch.rows.to_pylist()]  # fmt: skip
-        if reader_of(task).excludes(task, [condition]):
+        if find_reader(task).excludes(task, [condition]):
             assert column != "not there"
             assert not any(_passes(each, comparison, value) for each in values)
 

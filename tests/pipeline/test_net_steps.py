@@ -228,7 +228,7 @@ async def test_a_difference_that_was_begun_ends_where_it_did(tmp_path: Path, lim
     assert isinstance(source, NetSteps)
     start = await source.initial_offset("2")
     end = await source.latest_offset(start, ReadLimit(max_files=limit))
-    marked = source.pinned(start, end)
+    marked = source.pin_end(start, end)
     assert Offset.from_json(marked.to_json()) == marked != start
     table.rename("later")
     opened = await open_delta(str(tmp_path))

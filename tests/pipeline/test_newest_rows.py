@@ -46,7 +46,7 @@ def test_masked_columns_are_never_kept_whatever_their_case() -> None:
     rows.listener("orders")(batch(1, id=[1], Email=["a@b"], card=["4111"]))
     assert "a@b" not in repr(vars(rows))
     assert "4111" not in repr(vars(rows))
-    assert sorted(rows.masked("orders")) == ["Email", "card"]
+    assert sorted(rows.list_masked("orders")) == ["Email", "card"]
     assert sorted(rows.list_rows("orders")[0]) == [
         "_change_type",
         "_commit_timestamp",
@@ -83,7 +83,7 @@ def test_a_dotted_path_masks_a_field_wherever_the_structs_are(
     assert "bob" not in repr(vars(rows))
     assert rows.list_rows("orders")[0]["customer"] == shown
     assert rows.list_rows("orders")[0]["email"] == "shown"
-    assert rows.masked("orders") == ["Customer.email"]
+    assert rows.list_masked("orders") == ["Customer.email"]
     assert not told
 
 
@@ -126,7 +126,7 @@ def test_the_words_of_spark_and_parquet_for_the_inside_of_lists_and_maps_may_be_
     rows.listener("orders")(batch(1, id=[1], customer=pa.array([value], kind)))
     assert "bob@" not in repr(vars(rows))
     assert rows.list_rows("orders")[0]["customer"] == shown
-    assert rows.masked("orders") == [f"customer.{path}"]
+    assert rows.list_masked("orders") == [f"customer.{path}"]
     assert not told
 
 
@@ -151,7 +151,7 @@ def test_a_path_that_ends_at_nothing_inside_a_list_or_map_is_told(
     [event] = told
     assert isinstance(event, MaskUnmatched)
     assert f"have: customer.{path}." in event.reason
-    assert rows.masked("orders") == []
+    assert rows.list_masked("orders") == []
 
 
 def test_an_entry_of_a_map_is_left_out_by_its_key_though_the_schema_does_not_tell_of_it() -> None:
@@ -167,7 +167,7 @@ def test_a_path_ends_at_any_depth_and_a_name_may_have_dots() -> None:
     rows.listener("orders")(batch(1, a=[inner], **{"x.y": ["bob"], "c": ["shown"]}))
     [row] = rows.list_rows("orders")
     assert (row["a"], row["c"], "x.y" in row) == ({"b": {"e": 1}}, "shown", False)
-    assert sorted(rows.masked("orders")) == ["a.b.c", "a.d", "x.y"]
+    assert sorted(rows.list_masked("orders")) == ["a.b.c", "a.d", "x.y"]
 
 
 def test_a_variant_has_fields_too() -> None:
@@ -217,7 +217,7 @@ def test_a_table_that_goes_and_comes_again_is_looked_at_anew() -> None:
     for version in (1, 2):
         rows.listener("orders")(batch(version, mail=["a@b"]))
         rows.forget("orders")
-        assert rows.masked("orders") == []
+        assert rows.list_masked("orders") == []
     assert len(told) == 2
 
 

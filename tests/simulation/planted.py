@@ -30,8 +30,8 @@ class SavesBeforeDelivery(DeliveryLoop):
 class NamesTheStart(PipelineOffsets):
     """Gives a sink that keeps the offset with the rows one that lies before them."""
 
-    async def saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
-        saved = await super().saved(offset, source)
+    async def make_saved(self, offset: Offset, source: ChangeSource) -> SavedOffset:
+        saved = await super().make_saved(offset, source)
         return replace(saved, offset=offset.at(0))
 
 

@@ -56,8 +56,8 @@ class StoreLink:
         self._chaos = chaos
         self._life = life
 
-    def url_of(self, path: str) -> str:
-        return self._store.url_of(path)
+    def format_url(self, path: str) -> str:
+        return self._store.format_url(path)
 
     async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
         await self._request()

@@ -171,7 +171,7 @@ class Process:
                 clock=simulation.clock,
             )
             location = locate_table(world.table.location, stores=simulation.stores)
-            log = await open_delta_log(location.wrapped(request.wrap_store), request)
+            log = await open_delta_log(location.wrap(request.wrap_store), request)
             return simulation.settings.source_class(log, log, DeltaTaskReader(), request)
 
         offsets = OffsetLink(world.offsets, chaos, life)

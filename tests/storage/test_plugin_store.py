@@ -37,7 +37,7 @@ class LakeStore(LocalStore):
     is_remote = True
     is_local_folder = False
 
-    def url_of(self, path):
+    def format_url(self, path):
         return f"lake://{path.lstrip('/')}"
 
 
@@ -47,7 +47,7 @@ class LakeStoreProvider:
     settings_type = Settings
 
     @classmethod
-    def settings_of(cls, config):
+    def read_settings(cls, config):
         given = {} if config is None else (config.stores or {}).get("lake")
         given = given.get_secret_value() if given else {}
         if unknown := set(given) - {"root", "token"}:

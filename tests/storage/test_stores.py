@@ -58,15 +58,15 @@ def test_a_memory_url_names_the_same_store_within_one_object() -> None:
 def test_a_path_in_a_bucket_is_taken_literally(scheme: str) -> None:
     store, path = Stores().locate(f"{scheme}://bucket/lake/a%20b c/")
     assert (store.scheme, path) == ("s3", "bucket/lake/a%20b c")
-    assert store.url_of(path) == "s3://bucket/lake/a%20b c"
+    assert store.format_url(path) == "s3://bucket/lake/a%20b c"
 
 
 @pytest.mark.parametrize("url", ["/lake/a%20b c", "memory://test-url-of/a%20b/ü c"])
 def test_url_of_is_what_locate_turns_back(url: str) -> None:
     stores = Stores()
     store, path = stores.locate(url)
-    assert stores.locate(store.url_of(path)) == (store, path)
-    assert normal_url(url) == store.url_of(path)
+    assert stores.locate(store.format_url(path)) == (store, path)
+    assert normal_url(url) == store.format_url(path)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ async def open_delta(
 ) -> VersionedSource:
     """Return the source of the table at a path or URL."""
     request = request or OpenRequest()
-    location = locate_table(table, allowed, stores=stores).wrapped(request.wrap_store)
+    location = locate_table(table, allowed, stores=stores).wrap(request.wrap_store)
     return await open_source(location, request, spool=spool, zone=zone)
 
 

@@ -259,7 +259,7 @@ async def test_a_week_is_kept_in_few_points_and_its_newest_minutes_in_more() -> 
         assert shown["width_seconds"] == width
         assert len(points) <= seconds // width + 1
         assert points[-1][0] - points[0][0] > seconds * 0.9 - 60
-    assert len(json.dumps(told.board.saved("orders")["series"])) < 40_000
+    assert len(json.dumps(told.board.dump("orders")["series"])) < 40_000
 
 
 @pytest.mark.parametrize("tables", [10, 1000])

@@ -89,7 +89,7 @@ class DeltaInspection:
         """
         snapshot = await self._snapshot(version)
         async for files in read_live_files(self._reader, snapshot, with_stats=True):
-            yield [_described(file) for file in files]
+            yield [_describe_file(file) for file in files]
 
     async def history(self, limit: int) -> AsyncIterator[CommitDescription]:
         """Yield the newest `limit` commits, oldest first.
@@ -213,7 +213,7 @@ def _protocol_text(state: TableState) -> str:
     return f"{versions}: {', '.join(sorted(features))}" if features else versions
 
 
-def _described(file: LiveFile) -> FileDescription:
+def _describe_file(file: LiveFile) -> FileDescription:
     vector = file.deletion_vector
     return FileDescription(
         path=file.path,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.errors import CorruptLogError
 from tailerd.formats.kartothek.state import FileDifference, ObservedState, difference
-from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, path_value
+from tailerd.formats.kartothek.table_schema import path_pieces, path_value, split_folder
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.rows.groups import FilesToCompare
 
@@ -151,7 +151,7 @@ def _insert(key: str, schema: bytes) -> FileTask:
 
 
 def _partition(key: str, schema: bytes) -> Hashable:
-    return _parse_folder(folder_of(key), schema)
+    return _parse_folder(split_folder(key), schema)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -208,7 +208,7 @@ async def _fetch(
             continue
         return MetadataFile(suffix=suffix, meta=meta), content
     raise NotATableError(
-        f"There is no dataset {address.uuid} in {store.url_of(address.folder)}: no file"
+        f"There is no dataset {address.uuid} in {store.format_url(address.folder)}: no file"
         f" {address.uuid}{MARK}{{{','.join(SUFFIXES)}}}.",
         remedy="Name it STORE/UUID, or STORE/UUID/TABLE where it has several tables.",
     )
@@ -227,7 +227,7 @@ async def _table(
             )
         return address.table
     if len(tables) > 1:
-        location = store.url_of(address.path(address.uuid))
+        location = store.format_url(address.path(address.uuid))
         raise UsageError(
             f"The dataset {address.uuid} has {len(tables)} tables: {', '.join(tables)}.",
             remedy=f"Name one: {' or '.join(f'{location}/{each}' for each in tables)}.",

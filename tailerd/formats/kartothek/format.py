@@ -17,7 +17,7 @@ from tailerd.formats.base import (
 )
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.kartothek.dataset import DatasetAddress, addresses, find_dataset
-from tailerd.formats.kartothek.metadata import SUFFIXES, uuid_of_metadata
+from tailerd.formats.kartothek.metadata import SUFFIXES, parse_metadata_name
 from tailerd.formats.kartothek.partition_files import FORMAT
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.one_process import OneProcessMaintainer
@@ -34,7 +34,7 @@ _OBSERVED = Version(0)
 
 def commit_version(name: str) -> Version | None:
     """Return a placeholder version for the metadata file of a dataset; None for other files."""
-    return None if uuid_of_metadata(name) is None else _OBSERVED
+    return None if parse_metadata_name(name) is None else _OBSERVED
 
 
 class KartothekFormat(OptionalParts):
@@ -48,7 +48,9 @@ class KartothekFormat(OptionalParts):
         ordering=Ordering.OBSERVED,
         history=History.NONE,
     )
-    names = CommitNames(folder="", suffix="", version_of=commit_version, table_of=uuid_of_metadata)
+    names = CommitNames(
+        folder="", suffix="", version_of=commit_version, table_of=parse_metadata_name
+    )
     options = frozenset({"spool"})
 
     @cached_property

@@ -15,7 +15,7 @@ from tailerd.formats.kartothek.dataset import DatasetAddress, find_dataset
 from tailerd.formats.kartothek.file_rows import MAX_FOOTERS, count_rows
 from tailerd.formats.kartothek.history import DatasetHistory
 from tailerd.formats.kartothek.state import ObservedState
-from tailerd.formats.kartothek.table_schema import folder_of, path_pieces, printable
+from tailerd.formats.kartothek.table_schema import path_pieces, printable, split_folder
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.state.ledger import open_ledger
@@ -142,7 +142,7 @@ class KartothekInspection:
                     size_bytes=sizes[key],
                     partition_values={
                         printable(name): printable(value)
-                        for name, value in path_pieces(folder_of(key))
+                        for name, value in path_pieces(split_folder(key))
                     },
                     modification_time_ms=None,
                     num_rows=None if rows is None else rows[number],
@@ -182,5 +182,5 @@ def _positive_size(size_bytes: int) -> int | None:
 
 def _partition_columns(state: ObservedState) -> list[str]:
     """Return the partition columns in the path of the first file; all files have the same."""
-    pieces = path_pieces(folder_of(state.keys[0])) if state.keys else ()
+    pieces = path_pieces(split_folder(state.keys[0])) if state.keys else ()
     return [printable(name) for name, _ in pieces]

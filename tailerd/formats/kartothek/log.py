@@ -39,8 +39,8 @@ from tailerd.formats.kartothek.partition_files import (
 )
 from tailerd.formats.kartothek.reader import KartothekTaskReader, describe_collected
 from tailerd.formats.kartothek.spool import FileSpool
-from tailerd.formats.kartothek.state import ObservedState, origin_of
-from tailerd.formats.kartothek.table_schema import folder_of
+from tailerd.formats.kartothek.state import ObservedState, parse_origin
+from tailerd.formats.kartothek.table_schema import split_folder
 from tailerd.formats.plain_schema import decode_schema, require_columns
 from tailerd.formats.table_log import (
     ListedStep,
@@ -235,7 +235,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             MissingVersionError: The ledger was restored from an older copy.
         """
         newest = self._history.newest
-        if origin_of(offset.table_id) != newest.origin:
+        if parse_origin(offset.table_id) != newest.origin:
             raise TableRecreatedError(
                 f"The offset belongs to {offset.table_id}, and what was observed of {self.name}"
                 f" is {newest.table_id}: the dataset was dropped and created again, or another"
@@ -355,7 +355,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
         )
 
     def _url(self, key: str) -> str:
-        return self.location.store.url_of(self.address.path(key))
+        return self.location.store.format_url(self.address.path(key))
 
     def _location(self, key: str) -> str:
         """Return where a file's rows are read: its link, if it has one."""
@@ -366,7 +366,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
     def make_payload(self, task: FileTask) -> PartitionFile | RewrittenPartitions:
         """Return the input of the reader for a task."""
         removed, added = (
-            tuple(DatasetFile(self._location(key), folder_of(key)) for key in keys)
+            tuple(DatasetFile(self._location(key), split_folder(key)) for key in keys)
             for keys in (task.removed, task.added)
         )
         if task.change is not None:

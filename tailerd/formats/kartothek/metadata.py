@@ -56,7 +56,7 @@ def metadata_name(uuid: str, suffix: str) -> str:
     return f"{uuid}{MARK}{suffix}"
 
 
-def uuid_of_metadata(name: str) -> str | None:
+def parse_metadata_name(name: str) -> str | None:
     """Return the dataset whose metadata file has this name; None for any other file."""
     found = _NAME.fullmatch(name)
     return None if found is None else found["uuid"]

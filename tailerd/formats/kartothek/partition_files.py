@@ -56,7 +56,7 @@ class RewrittenPartitions:
     key: tuple[str, ...] = ()
 
 
-def payload_of(task: ChangeTask) -> PartitionFile | RewrittenPartitions:
+def decode_payload(task: ChangeTask) -> PartitionFile | RewrittenPartitions:
     """Return the payload of a task that was planned here."""
     if not isinstance(task.payload, PartitionFile | RewrittenPartitions):
         raise BugError(f"A task of the format {task.format} was given to Kartothek's reader.")

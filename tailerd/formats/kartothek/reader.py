@@ -18,7 +18,7 @@ from tailerd.formats.kartothek.partition_files import (
     DatasetFile,
     PartitionFile,
     RewrittenPartitions,
-    payload_of,
+    decode_payload,
 )
 from tailerd.formats.kartothek.table_schema import field_scans, path_pieces, path_value
 from tailerd.formats.plain_schema import decode_schema, select_columns
@@ -50,7 +50,7 @@ class KartothekTaskReader:
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return select_columns(decode_schema(payload_of(task).schema), columns)
+        return select_columns(decode_schema(decode_payload(task).schema), columns)
 
     def read(
         self,
@@ -80,7 +80,7 @@ class KartothekTaskReader:
         ahead = (url for task in tasks for url in _read_first(task))
         with FilesAhead(ahead, stores or Stores()) as files:
             for task in tasks:
-                payload = payload_of(task)
+                payload = decode_payload(task)
                 if isinstance(payload, RewrittenPartitions):
                     commit = _RewrittenCommit(payload, task.position)
                     yield from read_compared(task, commit, limit, columns, files)
@@ -90,7 +90,7 @@ class KartothekTaskReader:
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split a large file into shares of its row groups; compared files are not split."""
         count = -(-task.size_bytes // target_bytes)
-        payload = payload_of(task)
+        payload = decode_payload(task)
         if count < 2 or isinstance(payload, RewrittenPartitions) or payload.share_count > 1:
             return [task]
         return [
@@ -104,7 +104,7 @@ class KartothekTaskReader:
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
         """Return whether a value in the path of a task's file excludes all its rows."""
-        payload = payload_of(task)
+        payload = decode_payload(task)
         if isinstance(payload, RewrittenPartitions):
             # All rows are needed: rows of one file are compared with those of another.
             return False
@@ -168,7 +168,7 @@ class _RewrittenCommit:
 
 def _read_first(task: ChangeTask) -> Iterator[str]:
     """Yield the files of a task in reading order, as far as the order is known."""
-    payload = payload_of(task)
+    payload = decode_payload(task)
     if isinstance(payload, PartitionFile):
         yield payload.file.url
         return
@@ -209,7 +209,7 @@ def _file_rows(
     if task.change_type is None:
         raise BugError("A task of a dataset does not say which change it is.")
 
-    def opened(url: str) -> BinaryIO:
+    def open_file(url: str) -> BinaryIO:
         try:
             return files.open(url)
         except FileMissingError as error:
@@ -217,7 +217,7 @@ def _file_rows(
 
     share = FileShare(index=payload.share_index, count=payload.share_count)
     scan = replace(_scan(payload.file, decode_schema(payload.schema), columns), share=share)
-    for rows, _, positions in read_file(scan, limit, opened):
+    for rows, _, positions in read_file(scan, limit, open_file):
         yield ChangeBatch(
             rows=rows,
             change_type=task.change_type,

@@ -111,7 +111,7 @@ class ObservedState(msgspec.Struct, frozen=True):
 _decoder = msgspec.msgpack.Decoder(ObservedState)
 
 
-def origin_of(table_id: str) -> str:
+def parse_origin(table_id: str) -> str:
     """Return the origin of the ledger in a table id."""
     return table_id.rpartition("#")[2]
 

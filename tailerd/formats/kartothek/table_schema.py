@@ -64,7 +64,7 @@ def printable(text: str) -> str:
     return text.encode(errors=_AS_SURROGATES).decode(errors="backslashreplace")
 
 
-def folder_of(key: str) -> str:
+def split_folder(key: str) -> str:
     """Return the part of a key between the table's name and the file's; may be empty."""
     _, _, inside = key.split("/", 2)
     return inside.rpartition("/")[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailerd.formats.base import Capabilities, ChangeSource, CommitNames, OpenRequest
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.lance.payload import FORMAT
-from tailerd.formats.lance.protocol.version_names import SUFFIX, VERSIONS_FOLDER, version_of
+from tailerd.formats.lance.protocol.version_names import SUFFIX, VERSIONS_FOLDER, parse_version
 from tailerd.formats.maintenance import Maintainer
 from tailerd.formats.one_process import OneProcessMaintainer
 from tailerd.formats.parts import Demo, OptionalParts
@@ -27,7 +27,7 @@ class LanceFormat(OptionalParts):
     name = FORMAT
     # Updates are pairs if rows have stable ids, or columns are rewritten in place.
     capabilities = Capabilities()
-    names = CommitNames(folder=VERSIONS_FOLDER, suffix=SUFFIX, version_of=version_of)
+    names = CommitNames(folder=VERSIONS_FOLDER, suffix=SUFFIX, version_of=parse_version)
     options: frozenset[str] = frozenset()
 
     @cached_property
@@ -75,7 +75,7 @@ class LanceFormat(OptionalParts):
     async def detect(self, location: TableLocation) -> bool:
         """Return whether there is a manifest of a table."""
         async for file in location.store.list_from(f"{location.root}/{VERSIONS_FOLDER}"):
-            if version_of(file.name) is not None:
+            if parse_version(file.name) is not None:
                 return True
         return False
 
@@ -88,7 +88,7 @@ class LanceFormat(OptionalParts):
         folder = Path(self.folder(location))
         if not folder.is_dir():
             return False
-        return any(version_of(path.name) is not None for path in folder.iterdir())
+        return any(parse_version(path.name) is not None for path in folder.iterdir())
 
     async def open(self, location: TableLocation, request: OpenRequest) -> ChangeSource:
         """Open a table; see `log.open_source`."""

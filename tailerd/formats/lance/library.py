@@ -100,7 +100,7 @@ def storage_options(url: str, stores: Stores) -> dict[str, str]:
     if not separator or scheme == "file":
         return {}
     provider = store_provider(scheme, url)
-    settings = stores.settings.of(provider)  # type: ignore[arg-type]
+    settings = stores.settings.select(provider)  # type: ignore[arg-type]
     if not isinstance(settings, S3Settings):
         raise ConfigError(
             f"The rows of {url} cannot be read: pylance does not support the store {scheme!r}.",

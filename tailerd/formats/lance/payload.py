@@ -133,7 +133,7 @@ class ComparedFragments:
 Payload = FragmentRows | ChangedColumns | ComparedFragments
 
 
-def payload_of(task: ChangeTask) -> Payload:
+def decode_payload(task: ChangeTask) -> Payload:
     """Return the payload of a task of this format.
 
     Raises:

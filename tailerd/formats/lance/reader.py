@@ -22,9 +22,9 @@ from tailerd.formats.lance.payload import (
     FragmentRows,
     decode_columns,
     decode_offsets,
+    decode_payload,
     encode_offsets,
     file_number,
-    payload_of,
 )
 from tailerd.formats.lance.protocol.columns import ROW_ID
 from tailerd.formats.plain_schema import decode_schema, select_columns
@@ -45,7 +45,7 @@ class LanceTaskReader(TaskReader):
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return select_columns(decode_columns(payload_of(task)), columns)
+        return select_columns(decode_columns(decode_payload(task)), columns)
 
     def read(
         self,
@@ -61,7 +61,7 @@ class LanceTaskReader(TaskReader):
             MissingExtraError: pylance is not installed.
             TableError: Its version was cleaned up, or a file is damaged.
         """
-        payload = payload_of(task)
+        payload = decode_payload(task)
         reading = RowReading(stores or Stores(), limit)
         for batch in _batches(task, payload, reading, columns):
             at = 0
@@ -71,7 +71,7 @@ class LanceTaskReader(TaskReader):
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split rows of one fragment into shares; compared rows are not split."""
-        payload = payload_of(task)
+        payload = decode_payload(task)
         count = -(-task.size_bytes // target_bytes)
         if count < 2 or not isinstance(payload, FragmentRows) or payload.share is not None:
             return [task]

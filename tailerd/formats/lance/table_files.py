@@ -111,7 +111,7 @@ class TableFiles:
         except FileMissingError as error:
             why = f"and with it the deletion file {file.path}"
             raise missing_version(self._name, manifest.version, why) from error
-        return decode_deletions(content, file, store.url_of(path))
+        return decode_deletions(content, file, store.format_url(path))
 
 
 def decode_deletions(content: bytes, file: DeletionFile, url: str) -> Rows:

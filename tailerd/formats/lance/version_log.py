@@ -31,8 +31,8 @@ from tailerd.formats.lance.protocol.version_names import (
     VERSIONS_FOLDER,
     Scheme,
     detect_scheme,
+    parse_version,
     staged_version,
-    version_of,
 )
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
 
@@ -147,7 +147,7 @@ class VersionLog:
         names: list[str] = []
         staged: list[Version] = []
         async for file in self._store.list_from(self._folder):
-            if (version := version_of(file.name)) is not None:
+            if (version := parse_version(file.name)) is not None:
                 files[version] = file
                 names.append(file.name)
             elif (waiting := staged_version(file.name)) is not None:

@@ -115,7 +115,7 @@ class KnownCommits:
                 remedy="Give each table a `ledger` of its own, or leave it out.",
             ) from error
 
-    async def of(self, mark: Mark) -> frozenset[TimedName]:
+    async def read_names(self, mark: Mark) -> frozenset[TimedName]:
         """Return the names that were known when an offset was saved.
 
         Raises:

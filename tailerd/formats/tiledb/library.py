@@ -152,7 +152,7 @@ def build_config(uri: str, stores: Stores) -> Config:
     """Return TileDB's settings to access an array; they may contain secrets."""
     if "://" not in uri:
         return ()
-    settings = stores.settings.of(S3StoreProvider)
+    settings = stores.settings.select(S3StoreProvider)
     if not isinstance(settings, S3Settings):
         return ()
     account = settings.select_account(urlsplit(uri).netloc)

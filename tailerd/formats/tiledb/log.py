@@ -41,7 +41,7 @@ from tailerd.formats.tiledb.protocol.timeline import (
     late_commits,
 )
 from tailerd.formats.tiledb.reader import TileDBTaskReader
-from tailerd.formats.tiledb.scan import payload_of
+from tailerd.formats.tiledb.scan import decode_payload
 from tailerd.formats.tiledb.task_plan import Range, TaskPlan, open_plan, operation
 from tailerd.formats.versioned_source import VersionedSource, open_log
 from tailerd.state.ledger import open_ledger
@@ -66,7 +66,7 @@ class _TileStep(StepPlan):
         """Yield the tasks from a position on."""
         seen_ms, seen = self.seen
         yield [
-            replace(task, payload=replace(payload_of(task), seen_ms=seen_ms, seen=seen))
+            replace(task, payload=replace(decode_payload(task), seen_ms=seen_ms, seen=seen))
             for task in await self._plan_tasks(start)
             if task.position >= start
         ]
@@ -330,7 +330,7 @@ class TileDBLog(TableLog):
     async def _find_known(self, offset: Offset) -> frozenset[TimedName] | None:
         """Return the commits that were known at an offset; None if they were not recorded."""
         mark = None if self._known is None else read_mark(offset.mark)
-        return None if self._known is None or mark is None else await self._known.of(mark)
+        return None if self._known is None or mark is None else await self._known.read_names(mark)
 
     # ------------------------------------------------------------------ steps
 

@@ -25,7 +25,7 @@ from tailerd.formats.tiledb.columns import ArrayShape, conform_rows, read_shape
 from tailerd.formats.tiledb.conditions import expression
 from tailerd.formats.tiledb.library import ATTEMPTS
 from tailerd.formats.tiledb.protocol.timeline import commits_digest
-from tailerd.formats.tiledb.scan import Part, TileScan, payload_of
+from tailerd.formats.tiledb.scan import Part, TileScan, decode_payload
 from tailerd.formats.tiledb.step_rows import (
     ChangedRows,
     Difference,
@@ -50,7 +50,7 @@ class TileDBTaskReader(TaskReader):
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        return select_columns(decode_schema(payload_of(task).schema), columns)
+        return select_columns(decode_schema(decode_payload(task).schema), columns)
 
     def read(
         self,
@@ -65,7 +65,7 @@ class TileDBTaskReader(TaskReader):
         Raises:
             TableError, StorageError: They cannot be read.
         """
-        schema, scan = self.schema(task, columns), payload_of(task)
+        schema, scan = self.schema(task, columns), decode_payload(task)
         start = 0
         for found in _changes(scan, stores or Stores()):
             kind = task.change_type or found.kinds

@@ -65,7 +65,7 @@ class TileScan:
     first_ranges: tuple[tuple[Any, Any], ...] = ()
 
 
-def payload_of(task: ChangeTask) -> TileScan:
+def decode_payload(task: ChangeTask) -> TileScan:
     """Return the payload of a task that was planned here."""
     if not isinstance(task.payload, TileScan):
         raise BugError(f"A task of the format {task.format} was given to TileDB's reader.")

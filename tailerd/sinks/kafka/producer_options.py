@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 
 OptionValue = bool | int | float | str | SecretStr | None
 
@@ -154,7 +154,9 @@ def _check_option(name: str, value: object) -> OptionValue:
     if name in ELSEWHERE:
         raise ValueError(f"{name} is not passed through: {ELSEWHERE[name]}")
     if name not in OPTIONS:
-        raise ValueError(f"kafka-python has no option {name}. {known(name, OPTIONS)}".strip())
+        raise ValueError(
+            f"kafka-python has no option {name}. {suggest_name(name, OPTIONS)}".strip()
+        )
     if value is None:
         return None
     if name in SECRETS:

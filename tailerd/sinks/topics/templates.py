@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailerd.registry import known
+from tailerd.registry import suggest_name
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _COLUMN = "column:"
@@ -43,7 +43,7 @@ class TopicTemplate:
                     raise ValueError("one column chooses the topic: write {column:NAME}")
                 column = name
             elif placeholder not in TABLE_NAMES:
-                remedy = known(placeholder, (*TABLE_NAMES, f"{_COLUMN}NAME"))
+                remedy = suggest_name(placeholder, (*TABLE_NAMES, f"{_COLUMN}NAME"))
                 raise ValueError(f"{{{placeholder}}} is not a placeholder of a topic. {remedy}")
         check_topic_name(_PLACEHOLDER.sub("x", text))
         return cls(text=text, column=column)
@@ -87,7 +87,7 @@ def check_placeholders(text: str, names: tuple[str, ...]) -> None:
     for placeholder in _PLACEHOLDER.findall(text):
         if placeholder not in names:
             raise ValueError(
-                f"{{{placeholder}}} is not a placeholder here. {known(placeholder, names)}"
+                f"{{{placeholder}}} is not a placeholder here. {suggest_name(placeholder, names)}"
             )
 
 

@@ -24,7 +24,7 @@ class S3StoreProvider:
     settings_type: ClassVar[type[S3Settings]] = S3Settings
 
     @classmethod
-    def settings_of(cls, config: StorageConfig | None) -> S3Settings:
+    def read_settings(cls, config: StorageConfig | None) -> S3Settings:
         """Return the settings of the section `storage`; for None, those of the environment."""
         if config is None:
             return S3Settings(default=S3Account.from_environment())

@@ -77,7 +77,7 @@ class S3Store:
         """Pickle only the settings: the other process opens its own connections."""
         return type(self), (self.settings,)
 
-    def url_of(self, path: str) -> str:
+    def format_url(self, path: str) -> str:
         """Return the `s3:` URL, without escapes."""
         return f"s3://{path}"
 

@@ -21,7 +21,7 @@ from tailerd.errors import (
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import find_format, open_table
 from tailerd.formats.kartothek.format import KartothekFormat
-from tailerd.formats.kartothek.metadata import parse_metadata, uuid_of_metadata
+from tailerd.formats.kartothek.metadata import parse_metadata, parse_metadata_name
 from tailerd.formats.kartothek.table_schema import path_pieces, path_value
 from tailerd.storage.table_location import locate_table
 from tests.formats.kartothek.observing import Follower, inserted, opened
@@ -123,7 +123,7 @@ async def test_a_file_in_the_middle_of_being_written_is_read_once_it_is_whole(
     ],
 )
 def test_names_of_metadata_files_are_matched_whole(name: str, uuid: str | None) -> None:
-    assert uuid_of_metadata(name) == uuid
+    assert parse_metadata_name(name) == uuid
 
 
 async def test_datasets_whose_names_begin_alike_are_told_apart(tmp_path: Path) -> None:

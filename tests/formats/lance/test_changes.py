@@ -17,7 +17,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import UnsupportedFeatureError
-from tailerd.formats.lance.protocol.version_names import version_of
+from tailerd.formats.lance.protocol.version_names import parse_version
 from tailerd.formats.lance.reader import LanceTaskReader
 from tests.formats.lance.following import EVERYTHING, batches, changes, kinds, opened, rest
 from tests.tables.lance_writer import LanceWriter, Rows
@@ -289,7 +289,7 @@ def test_commits_are_told_by_their_names(tmp_path: Path) -> None:
     writer = table(tmp_path)
     writer.dataset.create_branch("dev")
     names = [path.name for path in (tmp_path / "t/_versions").iterdir()]
-    assert {version_of(name) for name in names} >= {1}
+    assert {parse_version(name) for name in names} >= {1}
 
 
 def swap_fields(writer: LanceWriter) -> None:

@@ -102,7 +102,7 @@ async def test_many_new_versions_come_as_one_difference_where_that_is_asked_for(
     assert isinstance(source, NetSteps)
     start = await source.offset_at(Version(3))
     end = await source.latest_offset(start, EVERYTHING)
-    pinned = source.pinned(start, end)
+    pinned = source.pin_end(start, end)
     assert pinned != start
     writer.append(rows(70))
     again = await opened(tmp_path / "t")
@@ -112,7 +112,7 @@ async def test_many_new_versions_come_as_one_difference_where_that_is_asked_for(
     assert sorted(ids(found)) == [("insert", number) for number in (3, 4, 5, 6)]
     near = await source.offset_at(Version(6))
     assert (await source.latest_offset(near, EVERYTHING)).version == 8
-    assert source.pinned(near, end) == near
+    assert source.pin_end(near, end) == near
 
 
 @pytest.mark.parametrize("commits", [2, 5, 9])

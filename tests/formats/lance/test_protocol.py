@@ -18,8 +18,8 @@ from tailerd.formats.lance.protocol.version_names import (
     VERSIONS,
     Scheme,
     detect_scheme,
+    parse_version,
     staged_version,
-    version_of,
 )
 from tailerd.formats.lance.protocol.wire import decode_signed, fields, number, numbers, runs
 from tailerd.formats.plain_schema import plain_type
@@ -83,7 +83,7 @@ def test_names_say_versions(version: int, scheme: Scheme) -> None:
     if scheme is Scheme.ASCENDING:
         version = min(version, 10**18)
     name = scheme.format_name(version)
-    assert version_of(name) == version
+    assert parse_version(name) == version
     assert detect_scheme([name, "latest_version_hint.json"]) is scheme
     assert staged_version(f"{name}-1b4e28ba") == version
     assert VERSIONS.version_before(VERSIONS.next_version(version)) == version  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_names_say_versions(version: int, scheme: Scheme) -> None:
      "5.manifest.tmp", "18446744073709551615.manifest", "x5.manifest", "٣.manifest"],
 )  # fmt: skip
 def test_other_names_are_no_versions(name: str) -> None:
-    assert version_of(name) is None
+    assert parse_version(name) is None
 
 
 def test_manifests_named_in_two_ways_are_refused() -> None:
@@ -131,7 +131,7 @@ def test_manifests_of_other_releases_say_what_the_library_says(given_tables: Pat
     for folder in folders:
         for path in sorted(folder.glob("_versions/*.manifest")):
             found = parse_manifest(path.read_bytes(), str(path))
-            assert version_of(path.name) == found.version
+            assert parse_version(path.name) == found.version
             dataset = lance.dataset(str(folder), version=found.version)
             columns = parse_columns(found.fields)
             expected = [(each.name, plain_type(each.type)) for each in dataset.schema]

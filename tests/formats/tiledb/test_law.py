@@ -16,7 +16,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import MissingVersionError
 from tailerd.formats.tiledb import task_plan
-from tailerd.formats.tiledb.scan import payload_of
+from tailerd.formats.tiledb.scan import decode_payload
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import EVERYTHING, applied, changes, opened, snapshot
 
@@ -105,7 +105,7 @@ async def test_a_large_step_is_read_in_ranges_and_shows_it_nowhere(
             start = await source.initial_offset(str(time))
             end = Offset(table_id=start.table_id, version=Version(time + 1))
             tasks = [task async for group in source.plan(start, end) for task in group.tasks]
-            ranges = [len(payload_of(task).first_ranges) for task in tasks]
+            ranges = [len(decode_payload(task).first_ranges) for task in tasks]
             found.append((max(ranges), await changes(source, start, end)))
         return found
 

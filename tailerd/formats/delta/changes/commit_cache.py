@@ -247,10 +247,10 @@ class CommitCache:
             before, after = await self.states(found.commit)
             after.check_rows()
             time = await self.time_ms(found, after)
-            plan = self._plans[version] = await self._planned(found, before, after, time)
+            plan = self._plans[version] = await self._make_plan(found, before, after, time)
         return plan
 
-    async def _planned(
+    async def _make_plan(
         self, found: CommitBody, before: TableState, after: TableState, time_ms: int
     ) -> CommitPlan:
         is_needed, feed = reads_files(found.commit, self.mode), Feed.CONSISTENT
@@ -261,7 +261,7 @@ class CommitCache:
         no_effect = ALL_EFFECTIVE
         if self._compares_files:
             no_effect = await self._live.find(found, is_needed=is_needed)
-        commit = await self._live.reduced(found, no_effect)
+        commit = await self._live.reduce_commit(found, no_effect)
         if feed is not Feed.CONSISTENT:
             commit = msgspec.structs.replace(commit, change_files=FileTally())
         plan = plan_commit(commit, before, after, time_ms, self.mode)

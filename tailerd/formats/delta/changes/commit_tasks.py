@@ -118,10 +118,10 @@ class CommitTasks:
         tasks = self._file_tasks(found, plan, planner, position)
         if not plan.is_compared:
             async for some in tasks:
-                yield await self._former.completed(some)
+                yield await self._former.complete(some)
             return
-        candidates = [task async for some in tasks for task in await self._former.completed(some)]
-        yield compared(candidates, planner.bounds, plan, self._key)
+        candidates = [task async for some in tasks for task in await self._former.complete(some)]
+        yield compare_tasks(candidates, planner.bounds, plan, self._key)
 
     async def _file_tasks(
         self, found: CommitBody, plan: CommitPlan, planner: TaskPlanner, position: int
@@ -144,7 +144,7 @@ class CommitTasks:
             marks.note(mark, number + 1, byte)
 
 
-def compared(
+def compare_tasks(
     tasks: list[ChangeTask],
     bounds: Sequence[FileBounds | None],
     plan: CommitPlan,
@@ -236,7 +236,7 @@ class FormerValues:
         for old in [known for known in self._found if known < version]:
             del self._found[old]
 
-    async def completed(self, tasks: list[ChangeTask]) -> list[ChangeTask]:
+    async def complete(self, tasks: list[ChangeTask]) -> list[ChangeTask]:
         """Return tasks of one commit, each with its partition values if known.
 
         If the version before can no longer be rebuilt, tasks are unchanged: reading them raises the

@@ -102,10 +102,10 @@ class FeedCheck:
             files = _Files()
             async for lines, _ in self._reader.actions(found):
                 files.take(lines)
-            self._known[commit.version] = await asyncio.to_thread(self._judged, files)
+            self._known[commit.version] = await asyncio.to_thread(self._judge_files, files)
         return self._known[commit.version]
 
-    def _judged(self, files: _Files) -> Feed:
+    def _judge_files(self, files: _Files) -> Feed:
         try:
             kinds = self._count_changes(files.changes)
             if any(kind not in list(ChangeType) for kind in kinds):

@@ -105,7 +105,7 @@ class LiveBefore:
             index.apply(commit)
         return result
 
-    async def reduced(self, found: CommitBody, no_effect: NoEffect) -> Commit:
+    async def reduce_commit(self, found: CommitBody, no_effect: NoEffect) -> Commit:
         """Return a commit without the actions that have no effect."""
         if not no_effect:
             return found.commit

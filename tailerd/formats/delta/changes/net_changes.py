@@ -123,11 +123,11 @@ class NetChanges:
         """
         plan = await self._stored_plans.find(start, end)
         if plan is None:
-            plan = await self._planned(start, end, time_ms)
+            plan = await self._make_plan(start, end, time_ms)
             await self._stored_plans.keep(plan)
-        return self._keyed(plan.group)
+        return self._apply_key(plan.group)
 
-    async def _planned(
+    async def _make_plan(
         self, start: Offset, end: Offset, time_ms: Callable[[TableState], Awaitable[int]]
     ) -> NetPlan:
         first = VERSIONS.version_before(start.version)
@@ -145,11 +145,11 @@ class NetChanges:
             version=Version(after.version),
             timestamp_us=timestamp_ms * 1000,
             change_source=ChangeSourceKind.NET,
-            tasks=tuple(self._compared(tasks, before or after, after, first)),
+            tasks=tuple(self._compare_tasks(tasks, before or after, after, first)),
         )
         return NetPlan(group=group, schema=after.state.schema)
 
-    def _keyed(self, group: TaskGroup) -> TaskGroup:
+    def _apply_key(self, group: TaskGroup) -> TaskGroup:
         """Return a group whose rows are paired by the currently configured key."""
         tasks = (
             replace(t, payload=replace(rewritten_files(t), key=self._key)) for t in group.tasks
@@ -219,7 +219,7 @@ class NetChanges:
                 table_id=after.state.metadata.id,
             )
 
-    def _compared(
+    def _compare_tasks(
         self, tasks: Sequence[ChangeTask], before: Snapshot, after: Snapshot, first: Version
     ) -> Iterator[ChangeTask]:
         """Yield the task that compares the rows of all; nothing without files."""

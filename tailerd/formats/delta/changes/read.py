@@ -64,13 +64,13 @@ def read_changes(
     files = files or FilesAhead((), Stores())
     scan = file_scan(task, None if columns is None else tuple(columns), files.open_unplanned)
 
-    def opened(url: str) -> BinaryIO:
+    def open_file(url: str) -> BinaryIO:
         try:
             return files.open(url)
         except FileMissingError as error:
             raise missing_data_file(url) from error
 
-    for rows, changes, positions in read_file(scan, limit, opened):
+    for rows, changes, positions in read_file(scan, limit, open_file):
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {file.url} does not say which change it is.")
@@ -121,7 +121,7 @@ def plan_scan(
     for index, field in enumerate(fields):
         if field.target.name in partitions:
             if is_removed and not file.partition_values:
-                raise _unpartitioned(file, version)
+                raise _explain_values(file, version)
             constant = _partition_value(file, field.target, version)
             if field.pad_to is not None:
                 constant = pc.utf8_rpad(constant, width=field.pad_to)
@@ -159,7 +159,7 @@ def no_columns(version: Version, url: str) -> CorruptLogError:
     )
 
 
-def _unpartitioned(file: DataFile, version: Version) -> TableError:
+def _explain_values(file: DataFile, version: Version) -> TableError:
     return TableError(
         f"Version {version} removes {file.url} without its partition values,"
         " which an old writer may leave out, so its deleted rows cannot be read in full.",

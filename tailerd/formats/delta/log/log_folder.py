@@ -45,7 +45,7 @@ class LogFolder:
         self.root = root.rstrip("/")
         # Confine the store to the table if it is not yet: links below it are not trusted.
         self.store = confine(store, self.root)
-        self.url = store.url_of(self.root)
+        self.url = store.format_url(self.root)
         self.path = f"{self.root}/{LOG_FOLDER}"
         self._marks = store if isinstance(store, MarksFolders) else None
 

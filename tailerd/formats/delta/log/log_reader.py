@@ -89,7 +89,7 @@ def _all_that_is_left(damage: TableError | None) -> TableError | None:
     if damage is None or isinstance(damage, TooLargeError):
         return damage
     lost = "No older checkpoint and no complete run of commits rebuilds this version."
-    return damage.restated(f"{damage.message} {lost}")
+    return damage.restate(f"{damage.message} {lost}")
 
 
 class LogReader(LogFolder):

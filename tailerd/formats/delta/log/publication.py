@@ -87,7 +87,7 @@ async def withdraw(log: LogFolder, *paths: str, reason: BaseException) -> bool:
 
 def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) -> None:
     more = f" and {len(paths) - 1} more" * (len(paths) > 1)
-    urls = tuple(map(log.store.url_of, paths))
+    urls = tuple(map(log.store.format_url, paths))
     text = f"Also, {urls[0]}{more} may still exist and could not be deleted:"
     if not isinstance(reason, TailerdError):
         reason.add_note(f"{text} {why}")

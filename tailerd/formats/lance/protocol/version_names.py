@@ -37,7 +37,7 @@ class Scheme(enum.Enum):
         return f"{version}{SUFFIX}"
 
 
-def version_of(name: str) -> Version | None:
+def parse_version(name: str) -> Version | None:
     """Return the version in a manifest's name; None for other names."""
     found = _version(_NAME, name)
     return None if found is None else found[0]
