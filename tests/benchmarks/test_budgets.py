@@ -28,7 +28,7 @@ GIGABYTE = 10**9
 MIB = 2**20
 
 
-def table_of(folder: Path, commits: int) -> TableBuilder:
+def make_table(folder: Path, commits: int) -> TableBuilder:
     table = TableBuilder(folder)
     for number in range(commits):
         table.append([{"id": number, "name": "x"}])
@@ -47,7 +47,7 @@ def used(store: MeteredStore) -> dict[str, int]:
 async def test_opening_without_a_checkpoint_takes_one_listing_and_each_commit_once(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path, 20)
+    table = make_table(tmp_path, 20)
     store, reader = metered(table)
     snapshot = await reader.open()
     assert snapshot.num_files == 20
@@ -58,7 +58,7 @@ async def test_opening_without_a_checkpoint_takes_one_listing_and_each_commit_on
 async def test_opening_with_a_checkpoint_reads_it_and_only_the_commits_after_it(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path, 20)
+    table = make_table(tmp_path, 20)
     table.checkpoint(16)
     store, reader = metered(table)
     snapshot = await reader.open()
@@ -79,7 +79,7 @@ async def test_opening_with_sidecars_reads_each_once(tmp_path: Path, layout: str
 
 
 async def test_opening_without_files_is_no_dearer(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 20)
+    table = make_table(tmp_path, 20)
     table.checkpoint(16)
     store, reader = metered(table)
     await reader.open(with_files=False)
@@ -87,7 +87,7 @@ async def test_opening_without_files_is_no_dearer(tmp_path: Path) -> None:
 
 
 async def test_advancing_takes_one_request_a_commit_however_long_the_log(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 30)
+    table = make_table(tmp_path, 30)
     store, reader = metered(table)
     cache = SnapshotCache(reader)
     await cache.open()
@@ -100,7 +100,7 @@ async def test_advancing_takes_one_request_a_commit_however_long_the_log(tmp_pat
 
 
 async def test_an_idle_poll_takes_one_request(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 30)
+    table = make_table(tmp_path, 30)
     store, reader = metered(table)
     cache = SnapshotCache(reader)
     await cache.open()
@@ -110,7 +110,7 @@ async def test_an_idle_poll_takes_one_request(tmp_path: Path) -> None:
 
 
 async def test_a_catch_up_in_steps_gets_each_commit_once(tmp_path: Path) -> None:
-    table_of(tmp_path, 30)
+    make_table(tmp_path, 30)
     stores: list[MeteredStore] = []
 
     def metering(store: ObjectStore) -> MeteredStore:
@@ -162,7 +162,7 @@ async def planned(table: TableBuilder, files: int) -> tuple[int, list[ChangeTask
 
 
 async def test_planning_a_commit_takes_few_calls_a_file(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 1)
+    table = make_table(tmp_path, 1)
     few, _, _ = await planned(table, 10)
     many, tasks, _ = await planned(table, 510)
     assert len(tasks) == 510
@@ -176,7 +176,7 @@ async def test_reading_and_writing_rows_takes_calls_for_batches_not_for_rows(
     options = FormatOptions(name="n", table="t", key=("id",))
     counts: list[int] = []
     for rows in (10, 10, 50_000):
-        table = table_of(tmp_path / f"{len(counts)}", 1)
+        table = make_table(tmp_path / f"{len(counts)}", 1)
         source = await open_delta(str(table.folder))
         start = await source.initial_offset("latest")
         table.append([{"id": number, "name": "x"} for number in range(rows)])
@@ -276,7 +276,7 @@ IN_BOUNDED_MEMORY = f"""
 def test_a_very_large_commit_is_handled_in_bounded_memory(
     tmp_path: Path, work: str, size_bytes: int, above_idle: int
 ) -> None:
-    small = table_of(tmp_path / "small", 2)
+    small = make_table(tmp_path / "small", 2)
     large = wide_table(tmp_path / "large")
     large.create()
     commit = large.commit_path(1)

@@ -91,7 +91,7 @@ OURS = """
 """
 
 
-def table_of(folder: Path, added: str, home: Path, *, is_preserved: bool = False) -> Path:
+def make_table(folder: Path, added: str, home: Path, *, is_preserved: bool = False) -> Path:
     """Write a table whose version 1 replaces the files of `before` by those of `added`.
 
     Args:
@@ -140,7 +140,7 @@ def measured(**programs: tuple[str, ...]) -> dict[str, Measured]:
 
 def test_one_row_of_each_of_ten_files_updated(report: Report, home: Path) -> None:
     folder = rewritten_files(FILES, ROWS)
-    table, peer = str(table_of(folder, "after", home)), (str(folder), "after", "256")
+    table, peer = str(make_table(folder, "after", home)), (str(folder), "after", "256")
     found = measured(
         plain=(OURS, table, "auto", "", "256"),
         keyed=(OURS, table, "auto", "id", "256"),
@@ -164,7 +164,7 @@ def test_one_row_of_each_of_ten_files_updated(report: Report, home: Path) -> Non
 
 def test_all_rows_rewritten_in_another_order(report: Report, home: Path) -> None:
     folder = rewritten_files(FILES, ROWS)
-    table, peer = str(table_of(folder, "shuffled", home)), (str(folder), "shuffled", "256")
+    table, peer = str(make_table(folder, "shuffled", home)), (str(folder), "shuffled", "256")
     found = measured(ours=(OURS, table, "auto", "", "256"), duckdb=(DUCKDB, *peer))
     assert found["ours"].result["found"] == {"delete": FILES, "insert": FILES}
     report(
@@ -181,7 +181,7 @@ def test_rows_that_kept_their_ids_in_another_order(report: Report, home: Path) -
     folder = rewritten_files(FILES, ROWS)
     tables = {
         is_preserved: str(
-            table_of(folder, "tracked", home / str(is_preserved), is_preserved=is_preserved)
+            make_table(folder, "tracked", home / str(is_preserved), is_preserved=is_preserved)
         )
         for is_preserved in (True, False)
     }

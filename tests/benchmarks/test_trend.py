@@ -17,17 +17,17 @@ def row(work: str, ours: str, ratio: float | None = None) -> Row:
     return Row(work=work, ours=ours, peer="", ratio=ratio, goal="<= 1x", is_met=True)
 
 
-def run_of(commit: str, *rows: Row) -> Run:
+def make_run(commit: str, *rows: Row) -> Run:
     return Run(commit=commit, date="2026-01-31", python="3.11.2", rows=rows)
 
 
-def text_of(runs: list[Run], *words: str) -> str:
+def format_text(runs: list[Run], *words: str) -> str:
     return "\n".join(lines(runs, words, "x86_64"))
 
 
 def test_what_is_kept_is_read_back_oldest_first(tmp_path: Path) -> None:
     file = tmp_path / "new" / "kind.jsonl"
-    runs = [run_of("a", row("open", "3.5 ms", 0.5)), run_of("b", row("open", "1,234.5 ms"))]
+    runs = [make_run("a", row("open", "3.5 ms", 0.5)), make_run("b", row("open", "1,234.5 ms"))]
     for each in runs:
         keep(each, file)
     assert kept(file) == runs
@@ -50,11 +50,11 @@ def test_a_figure_is_a_number_and_its_unit(text: str, number: float, unit: str) 
 def test_what_begins_with_no_number_is_no_figure_and_not_drawn() -> None:
     with pytest.raises(ValueError, match="no number"):
         figure("none")
-    assert by_work([run_of("a", row("open", "none"))]) == {}
+    assert by_work([make_run("a", row("open", "none"))]) == {}
 
 
 def test_a_row_below_another_is_named_with_it() -> None:
-    run = run_of("a", row("open", "1 ms"), row("  memory", "5 MiB"), row("read", "2 ms"))
+    run = make_run("a", row("open", "1 ms"), row("  memory", "5 MiB"), row("read", "2 ms"))
     assert list(by_work([run])) == ["open", "open: memory", "read"]
 
 
@@ -65,25 +65,30 @@ def test_bars_start_at_zero() -> None:
 
 
 def test_the_trend_tells_first_newest_and_what_one_is_of_the_other() -> None:
-    runs = [run_of("aaaa", row("open", "200 ms", 0.2)), run_of("bbbb", row("open", "100 ms", 0.1))]
-    text = text_of(runs)
+    runs = [
+        make_run("aaaa", row("open", "200 ms", 0.2)),
+        make_run("bbbb", row("open", "100 ms", 0.1)),
+    ]
+    text = format_text(runs)
     for wanted in ("2 runs", "aaaa", "bbbb", "█▅", "200 to 100 ms", "0.50x", "0.1x", "<= 1x"):
         assert wanted in text, wanted
 
 
 def test_a_figure_whose_unit_changed_is_left_out() -> None:
-    runs = [run_of("a", row("open", "2 s")), run_of("b", row("open", "100 ms"))]
-    assert "open" not in text_of(runs)
+    runs = [make_run("a", row("open", "2 s")), make_run("b", row("open", "100 ms"))]
+    assert "open" not in format_text(runs)
 
 
 def test_words_choose_what_is_drawn() -> None:
-    text = text_of([run_of("a", row("rows to Kafka", "1 M/s"), row("cold open", "2 ms"))], "kafka")
+    text = format_text(
+        [make_run("a", row("rows to Kafka", "1 M/s"), row("cold open", "2 ms"))], "kafka"
+    )
     assert "rows to Kafka" in text
     assert "cold open" not in text
 
 
 def test_a_kind_of_machine_without_results_is_told_with_those_that_have(tmp_path: Path) -> None:
-    keep(run_of("a", row("open", "1 ms")), tmp_path / "arm64-8-cores-16-gib.jsonl")
+    keep(make_run("a", row("open", "1 ms")), tmp_path / "arm64-8-cores-16-gib.jsonl")
     ran = CliRunner().invoke(main, ["--history", str(tmp_path), "--machine", "other"])
     assert ran.exit_code == 1
     assert "arm64-8-cores-16-gib" in ran.output

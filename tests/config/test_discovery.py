@@ -27,7 +27,7 @@ def lake(folder: Path, *names: str) -> str:
     return f"{folder}/*"
 
 
-def config_of(pattern: str, template: dict[str, Any] = TEMPLATE, **fields: Any) -> Config:
+def make_config(pattern: str, template: dict[str, Any] = TEMPLATE, **fields: Any) -> Config:
     group = {"path": pattern, "template": template}
     return Config(**{"engine": "arrow", "discover": {"lake": group}, **fields})
 
@@ -35,7 +35,7 @@ def config_of(pattern: str, template: dict[str, Any] = TEMPLATE, **fields: Any) 
 def test_every_folder_with_a_log_is_a_table_with_the_templates_fields(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "orders", "refunds")
     (tmp_path / "plain").mkdir()
-    discovery = discover_tables(config_of(pattern))
+    discovery = discover_tables(make_config(pattern))
     assert discovery.found == {"orders": "lake", "refunds": "lake"}
     table = discovery.config.tables["orders"]
     assert (table.path, table.start) == (str(tmp_path / "orders"), "snapshot")
@@ -46,14 +46,14 @@ def test_every_folder_with_a_log_is_a_table_with_the_templates_fields(tmp_path: 
 
 def test_names_are_made_of_folders_and_what_gives_none_is_told(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "a b", "-x", "Ünïcode", ".hidden", "öö", "y" * 101)
-    discovery = discover_tables(config_of(pattern))
+    discovery = discover_tables(make_config(pattern))
     assert sorted(discovery.found) == ["a-b", "n-code", "x"]
     assert {Path(path).name for path, _ in discovery.rejected} == {"öö", "y" * 101}
 
 
 def test_two_folders_with_one_name_are_told_and_the_first_is_taken(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "Orders", "orders")
-    discovery = discover_tables(config_of(pattern))
+    discovery = discover_tables(make_config(pattern))
     assert list(discovery.found) == ["Orders"]
     ((path, reason),) = discovery.rejected
     assert path == str(tmp_path / "orders")
@@ -62,13 +62,13 @@ def test_two_folders_with_one_name_are_told_and_the_first_is_taken(tmp_path: Pat
 
 def test_a_folder_that_is_called_so_goes_before_one_whose_name_is_changed(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "x y", "x-y")
-    discovery = discover_tables(config_of(pattern))
+    discovery = discover_tables(make_config(pattern))
     assert discovery.config.tables["x-y"].path == str(tmp_path / "x-y")
     assert [path for path, _ in discovery.rejected] == [str(tmp_path / "x y")]
 
 
 async def test_a_name_stays_with_the_folder_that_had_it_first(tmp_path: Path) -> None:
-    config, search = config_of(lake(tmp_path, "x y", "orders")), TableSearch()
+    config, search = make_config(lake(tmp_path, "x y", "orders")), TableSearch()
     await search.search(config)
     # Both would come first: one is called so itself, the other sorts first.
     lake(tmp_path, "x-y", "Orders")
@@ -81,7 +81,7 @@ async def test_a_name_stays_with_the_folder_that_had_it_first(tmp_path: Path) ->
 async def test_a_name_is_free_again_once_its_folder_was_not_found(tmp_path: Path) -> None:
     (tmp_path / "live").mkdir()
     lake(tmp_path / "staging", "orders")
-    config, search = config_of(f"{tmp_path}/*/*"), TableSearch()
+    config, search = make_config(f"{tmp_path}/*/*"), TableSearch()
     await search.search(config)
     (tmp_path / "staging/orders").rename(tmp_path / "live/orders")
     discovery = await search.search(config, is_requested=True)
@@ -98,8 +98,8 @@ async def test_a_name_is_free_again_once_its_folder_was_not_found(tmp_path: Path
 
 async def test_another_pattern_gives_names_anew(tmp_path: Path) -> None:
     search = TableSearch()
-    await search.search(config_of(lake(tmp_path / "old", "orders")))
-    discovery = await search.search(config_of(lake(tmp_path / "new", "orders")))
+    await search.search(make_config(lake(tmp_path / "old", "orders")))
+    discovery = await search.search(make_config(lake(tmp_path / "new", "orders")))
     assert discovery.config.tables["orders"].path == str(tmp_path / "new/orders")
 
 
@@ -107,7 +107,7 @@ def test_a_pattern_and_a_table_may_be_urls_with_escapes(tmp_path: Path) -> None:
     lake(tmp_path / "my lake", "orders", "50%25")
     location = f"file://{tmp_path}/my%20lake"
     own = {"path": f"{location}/orders", "sink": {"kind": "console"}}
-    discovery = discover_tables(config_of(f"{location}/*", tables={"mine": own}))
+    discovery = discover_tables(make_config(f"{location}/*", tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine", "50-25"]
     assert discovery.config.tables["50-25"].path == f"{tmp_path}/my lake/50%25"
 
@@ -121,20 +121,20 @@ def test_a_table_of_the_file_is_not_found_again(tmp_path: Path, start: str) -> N
     name = "my%20orders" if ":" in start else "my orders"
     own: dict[str, Any] = {"path": f"{start}{tmp_path}/{name}", "sink": {"kind": "console"}}
     assert (Path(locate_table(own["path"]).root) / "_delta_log").is_dir()
-    discovery = discover_tables(config_of(pattern, tables={"mine": own}))
+    discovery = discover_tables(make_config(pattern, tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine", "other"]
 
 
 def test_a_path_that_a_table_of_the_file_has_is_reported(tmp_path: Path) -> None:
     pattern = lake(tmp_path, "orders")
     own = {"path": "/elsewhere", "sink": {"kind": "file", "path": "/out/orders"}}
-    discovery = discover_tables(config_of(pattern, tables={"mine": own}))
+    discovery = discover_tables(make_config(pattern, tables={"mine": own}))
     assert list(discovery.config.tables) == ["mine"]
     assert "would mix" in discovery.rejected[0][1]
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    discovery = discover_tables(config_of(f"{tmp_path}/no/*"))
+    discovery = discover_tables(make_config(f"{tmp_path}/no/*"))
     assert (discovery.found, discovery.config.tables) == ({}, {})
 
 
@@ -145,7 +145,7 @@ def test_a_template_may_have_durations_and_sizes(tmp_path: Path) -> None:
         "max_bytes_per_batch": "1MiB",
         "maintenance": {"checkpoint": {"every_age": "1h"}},
     }
-    table = discover_tables(config_of(lake(tmp_path, "orders"), template)).config.tables["orders"]
+    table = discover_tables(make_config(lake(tmp_path, "orders"), template)).config.tables["orders"]
     assert (table.poll_interval, table.max_bytes_per_batch) == (0.25, 1 << 20)
     assert isinstance(table.maintenance, DeltaMaintenanceConfig)
     assert table.maintenance.checkpoint is not None
@@ -170,7 +170,7 @@ def test_a_table_is_named_after_what_tells_it_apart(pattern: str, folder: str, n
 
 def test_a_table_of_the_file_in_a_bucket_is_not_found_again() -> None:
     own = {"path": "s3a://lake/orders/", "sink": {"kind": "console"}}
-    config = config_of("s3://lake/*", tables={"mine": own})
+    config = make_config("s3://lake/*", tables={"mine": own})
     found = with_tables_found(config, {"lake": ["s3://lake/orders", "s3://lake/refunds"]})
     assert list(found.config.tables) == ["mine", "refunds"]
     assert found.config.tables["refunds"].path == "s3://lake/refunds"
@@ -181,7 +181,7 @@ def test_stores_of_other_distributions_are_no_bucket_and_not_each_other(tmp_path
     stores = dict.fromkeys(("east", "west"), "tailerd.storage.s3.provider:S3StoreProvider")
     with installed(tmp_path, STORES_GROUP, stores):
         own = {"path": "east://lake/orders", "sink": {"kind": "console"}}
-        config = config_of("west://lake/*", tables={"mine": own})
+        config = make_config("west://lake/*", tables={"mine": own})
         found = with_tables_found(config, {"lake": ["west://lake/orders", "east://lake/orders"]})
         assert {name: table.path for name, table in found.config.tables.items()} == {
             "mine": "east://lake/orders",
@@ -191,7 +191,7 @@ def test_stores_of_other_distributions_are_no_bucket_and_not_each_other(tmp_path
 
 def test_buckets_are_looked_through_less_often_than_folders() -> None:
     intervals = [
-        config_of(pattern).discover["lake"].interval_seconds for pattern in ("/l/*", "s3://l/*")
+        make_config(pattern).discover["lake"].interval_seconds for pattern in ("/l/*", "s3://l/*")
     ]
     assert intervals == [60, 600]
 

@@ -30,7 +30,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[list[str]], Watcher]:
     return WATCHERS[request.param]
 
 
-def log_of(folder: Path, name: str) -> str:
+def name_log(folder: Path, name: str) -> str:
     log = folder / name / "_delta_log"
     log.mkdir(parents=True)
     return str(log)
@@ -66,7 +66,7 @@ async def settle(events: AsyncGenerator[StorageEvent, None]) -> asyncio.Task[Sto
 async def test_a_commit_is_hinted_for_its_own_folder(
     make: Callable[[list[str]], Watcher], tmp_path: Path
 ) -> None:
-    logs = [log_of(tmp_path, "a"), log_of(tmp_path, "b")]
+    logs = [name_log(tmp_path, "a"), name_log(tmp_path, "b")]
     async with aclosing(make(logs).events()) as events:
         for version in range(3):
             for log in logs:
@@ -81,28 +81,28 @@ async def test_a_folder_that_appears_later_is_hinted(
     async with aclosing(make([folder]).events()) as events:
         waiting = asyncio.create_task(hint_for(events, folder))
         await asyncio.sleep(0.1)
-        commit(log_of(tmp_path, "later"), 0)
+        commit(name_log(tmp_path, "later"), 0)
         await waiting
 
 
 async def test_a_folder_that_is_deleted_and_made_again_is_hinted_again(
     make: Callable[[list[str]], Watcher], tmp_path: Path
 ) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
     async with aclosing(make([folder]).events()) as events:
         commit(folder, 0)
         await hint_for(events, folder)
         shutil.rmtree(folder)
         waiting = asyncio.create_task(hint_for(events, folder))
         await asyncio.sleep(0.3)
-        commit(log_of(tmp_path, "a"), 0)
+        commit(name_log(tmp_path, "a"), 0)
         await waiting
 
 
 async def test_a_cancelled_wait_ends_promptly(
     make: Callable[[list[str]], Watcher], tmp_path: Path
 ) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
 
     async def listen() -> None:
         async with aclosing(make([folder]).events()) as events:
@@ -119,7 +119,7 @@ async def test_a_cancelled_wait_ends_promptly(
 
 
 async def test_temporary_files_checkpoints_and_deletions_are_no_hints(tmp_path: Path) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
     commit(folder, 0)
     async with aclosing(LocalWatcher([folder], recheck_seconds=0.1).events()) as events:
         waiting = await settle(events)
@@ -131,7 +131,7 @@ async def test_temporary_files_checkpoints_and_deletions_are_no_hints(tmp_path: 
 
 
 async def test_a_commit_wakes_the_local_watcher_within_milliseconds(tmp_path: Path) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
     times = []
     async with aclosing(LocalWatcher([folder]).events()) as events:
         waiting = await settle(events)
@@ -173,7 +173,7 @@ async def test_no_folder_at_all_is_survived(tmp_path: Path) -> None:
 
 
 async def test_hints_of_all_watchers_reach_the_bell_of_their_folder(tmp_path: Path) -> None:
-    a, b = log_of(tmp_path, "a"), log_of(tmp_path, "b")
+    a, b = name_log(tmp_path, "a"), name_log(tmp_path, "b")
     board = WakeupRegistry()
     bell_a, bell_b = board.subscribe(a), board.subscribe(b)
     polling = PollWatcher([b], interval_seconds=3600, clock=SystemClock())

@@ -21,7 +21,7 @@ def configured(**fields: object) -> Config:
     return Config.model_validate({"engine": "arrow", "tables": tables, **fields})
 
 
-def file_of(
+def make_file(
     told: list[events.Event],
     reload: Callable[[], Config] | None = None,
     *,
@@ -40,7 +40,7 @@ def passes(config: Config) -> None:
 async def test_what_was_read_again_is_taken_and_told() -> None:
     told: list[events.Event] = []
     taken: list[float] = []
-    file = file_of(told, lambda: configured(shutdown_timeout="7s"))
+    file = make_file(told, lambda: configured(shutdown_timeout="7s"))
 
     def take(config: Config, storage: StoreSettings) -> None:
         taken.append(config.shutdown_timeout)
@@ -67,7 +67,7 @@ async def test_a_file_that_does_not_fit_is_refused_with_the_reason(
     reload: Callable[[], Config], fault: TailerdError | None
 ) -> None:
     told: list[events.Event] = []
-    file = file_of(told, reload)
+    file = make_file(told, reload)
     before = file.config
 
     def check(config: Config) -> None:
@@ -86,14 +86,14 @@ async def test_a_file_that_does_not_fit_is_refused_with_the_reason(
 
 async def test_without_a_way_to_read_it_nothing_happens() -> None:
     told: list[events.Event] = []
-    file = file_of(told)
+    file = make_file(told)
     assert not file.can_reload
     await file.read_again(passes, lambda *_: None)
     assert told == []
 
 
 async def test_a_question_is_answered_once() -> None:
-    file = file_of([])
+    file = make_file([])
     assert not await file.wait(0)
     file.ask()
     assert await file.wait(None)
@@ -103,7 +103,7 @@ async def test_a_question_is_answered_once() -> None:
 async def test_only_another_content_counts_as_a_change(tmp_path: Path) -> None:
     path = tmp_path / "tailerd.yaml"
     path.write_text("engine: arrow\n")
-    file = file_of([], configured, path=path)
+    file = make_file([], configured, path=path)
     watching = asyncio.create_task(file.watch())
     # What a write tells of comes only once the watch has begun.
     asked = False

@@ -29,7 +29,7 @@ by_values = pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem
 
 
 @functools.cache
-def text_of(values: Path) -> str:
+def render_chart(values: Path) -> str:
     return rendered("--values", values)
 
 
@@ -61,7 +61,7 @@ def pod_of(text: str) -> dict[str, Any]:
     return pod
 
 
-def config_of(text: str) -> dict[str, Any]:
+def make_config(text: str) -> dict[str, Any]:
     [config] = [m for m in manifests(text) if "tailerd.yaml" in m.get("data", {})]
     found: dict[str, Any] = yaml.safe_load(config["data"]["tailerd.yaml"])
     return found
@@ -78,7 +78,7 @@ def test_helm_finds_nothing_to_complain_of() -> None:
 @by_values
 def test_kubernetes_takes_every_manifest(values: Path, version: str) -> None:
     kinds = []
-    for manifest in manifests(text_of(values)):
+    for manifest in manifests(render_chart(values)):
         if manifest["kind"] not in OPERATOR:
             validator(version, manifest["kind"], manifest["apiVersion"]).validate(manifest)
             kinds.append(manifest["kind"])
@@ -86,7 +86,7 @@ def test_kubernetes_takes_every_manifest(values: Path, version: str) -> None:
 
 
 def test_kubernetes_would_refuse_what_it_does_not_know() -> None:
-    manifest = only(text_of(VALUES[0]), "StatefulSet")
+    manifest = only(render_chart(VALUES[0]), "StatefulSet")
     manifest["spec"]["template"]["spec"]["containers"][0]["readOnlyRoot"] = True
     with pytest.raises(jsonschema.ValidationError, match="readOnlyRoot"):
         validator(KUBERNETES[0], "StatefulSet", "apps/v1").validate(manifest)
@@ -94,7 +94,7 @@ def test_kubernetes_would_refuse_what_it_does_not_know() -> None:
 
 @by_values
 def test_the_rendered_configuration_is_one_that_runs(values: Path) -> None:
-    done = validate(text_of(values))
+    done = validate(render_chart(values))
     assert (done.returncode, done.stderr) == (0, "")
     config = yaml.safe_load(values.read_text()).get("config", {})
     names = [*config.get("tables", {}), *(f"discover.{n}" for n in config.get("discover", {}))]
@@ -103,7 +103,7 @@ def test_the_rendered_configuration_is_one_that_runs(values: Path) -> None:
 
 @by_values
 def test_the_pod_keeps_to_the_restricted_standard(values: Path) -> None:
-    pod = pod_of(text_of(values))
+    pod = pod_of(render_chart(values))
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
@@ -121,23 +121,23 @@ def test_the_pod_keeps_to_the_restricted_standard(values: Path) -> None:
 
 @by_values
 def test_what_the_pod_mounts_is_there_and_state_is_on_it(values: Path) -> None:
-    text = text_of(values)
+    text = render_chart(values)
     spec, pod = only(text, "StatefulSet")["spec"], pod_of(text)
     [container] = pod["containers"]
     claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())]
     volumes = [volume["name"] for volume in pod["volumes"]] + claims
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert sorted(mounts) == sorted(volumes), "each volume once, each mounted"
-    location = config_of(text)["state"]
+    location = make_config(text)["state"]
     assert location.startswith((mounts["state"] + "/", "s3://"))
     assert mounts["config"] + "/tailerd.yaml" in container["args"]
 
 
 @by_values
 def test_probes_and_service_reach_the_port_that_is_listened_on(values: Path) -> None:
-    text = text_of(values)
+    text = render_chart(values)
     [container] = pod_of(text)["containers"]
-    config = config_of(text)["http"]
+    config = make_config(text)["http"]
     port = int(config["listen"].rpartition(":")[2])
     assert container["ports"] == [{"name": "http", "containerPort": port, "protocol": "TCP"}]
     scheme = "HTTPS" if "tls" in config else "HTTP"
@@ -157,7 +157,7 @@ def test_probes_and_service_reach_the_port_that_is_listened_on(values: Path) -> 
 
 
 def test_secrets_are_named_and_never_held() -> None:
-    text = text_of(CHART.parent / "tests/deploy/values/kafka.yaml")
+    text = render_chart(CHART.parent / "tests/deploy/values/kafka.yaml")
     [container] = pod_of(text)["containers"]
     [password] = [each for each in container["env"] if "valueFrom" in each]
     assert password["name"] == "TAILERD__TABLES__ORDERS__SINK__PRODUCER__SASL_PLAIN_PASSWORD"
@@ -166,8 +166,8 @@ def test_secrets_are_named_and_never_held() -> None:
 
 
 def test_state_in_a_bucket_needs_no_volume_and_its_keys_come_from_secrets() -> None:
-    text = text_of(ROOT / "tests/deploy/values/bucket.yaml")
-    assert config_of(text)["state"] == "s3://lake/tailerd"
+    text = render_chart(ROOT / "tests/deploy/values/bucket.yaml")
+    assert make_config(text)["state"] == "s3://lake/tailerd"
     assert "volumeClaimTemplates" not in only(text, "StatefulSet")["spec"]
     pod = pod_of(text)
     assert not [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
@@ -176,7 +176,7 @@ def test_state_in_a_bucket_needs_no_volume_and_its_keys_come_from_secrets() -> N
     assert named["TAILERD__STORAGE__SECRET_ACCESS_KEY"] == {
         "secretKeyRef": {"name": "lake", "key": "secret"}
     }
-    assert "access_key_id" not in config_of(text)["storage"]
+    assert "access_key_id" not in make_config(text)["storage"]
 
 
 def test_a_changed_configuration_is_a_changed_pod() -> None:
@@ -189,7 +189,7 @@ def test_a_changed_configuration_is_a_changed_pod() -> None:
 
 
 def test_prometheus_and_grafana_get_what_the_repository_has() -> None:
-    text = text_of(ROOT / "tests/deploy/values/guarded.yaml")
+    text = render_chart(ROOT / "tests/deploy/values/guarded.yaml")
     rule = only(text, "PrometheusRule")["spec"]
     assert rule == yaml.safe_load((ROOT / "config/alerts.yaml").read_text())
     [dashboard] = [m for m in manifests(text) if "tailerd.json" in m.get("data", {})]
@@ -202,7 +202,7 @@ def test_prometheus_and_grafana_get_what_the_repository_has() -> None:
         "https",
         "changes.lake.svc",
     )
-    pod = only(text_of(ROOT / "tests/deploy/values/discovered.yaml"), "PodMonitor")
+    pod = only(render_chart(ROOT / "tests/deploy/values/discovered.yaml"), "PodMonitor")
     [endpoint] = pod["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], endpoint["path"], endpoint["scheme"]) == ("http", "/metrics", "http")
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.formats.delivering import delivered
-from tests.integration.daemon.running import daemon, eventually, file_table, log_of, write_config
+from tests.integration.daemon.running import daemon, eventually, file_table, read_log, write_config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -133,7 +133,7 @@ def _killed(
     for number in range(kills):
         (config.parent / "daemon.log").unlink(missing_ok=True)
         with table.changing(), daemon(config) as process:
-            eventually(lambda: "Daemon started" in log_of(config), 180)
+            eventually(lambda: "Daemon started" in read_log(config), 180)
             # Some die before they deliver anything, some while they catch up or follow.
             if number % 2:
                 eventually(lambda: _have_both_delivered(config), 180)
@@ -148,5 +148,5 @@ def _killed(
 
 
 def _have_both_delivered(config: Path) -> bool:
-    lines = [line for line in log_of(config).splitlines() if "Batch delivered" in line]
+    lines = [line for line in read_log(config).splitlines() if "Batch delivered" in line]
     return all(any(f'"table": "{name}"' in line for line in lines) for name in ("files", "kafka"))

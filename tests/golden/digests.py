@@ -109,7 +109,7 @@ class Messages:
         self._router = Router(KafkaSinkConfig.model_validate(config), table)
 
     def add(self, batch: ChangeBatch) -> None:
-        key = key_of(batch.rows.schema)
+        key = read_key(batch.rows.schema)
         options = FormatOptions(name="tailerd", table=self._table, table_id="id", key=key)
         records = record_format(self.kind, options).records(batch)
         for piece in self._router.route(batch, records, lambda _: SHAPE, now_ms=0):
@@ -126,7 +126,7 @@ class Messages:
                 self.digest.add(made.payload)
 
 
-def key_of(schema: pa.Schema) -> tuple[str, ...]:
+def read_key(schema: pa.Schema) -> tuple[str, ...]:
     """Return the first column that can be a key; none where there is none."""
     for field in schema:
         if pa.types.is_integer(field.type) or pa.types.is_string(field.type):

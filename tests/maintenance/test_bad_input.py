@@ -34,8 +34,8 @@ from tests.maintenance.test_daemon_keeps_logs import (
     checkpoints,
     kept,
     lines_of,
+    make_table,
     often,
-    table_of,
 )
 from tests.maintenance.written import (
     assert_same,
@@ -77,7 +77,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_nothing(tmp_pa
 
 @pytest.mark.full
 def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path: Path) -> None:
-    small, table = table_of(tmp_path / "small", 1), big_table(tmp_path / "big", 2, 10_000)
+    small, table = make_table(tmp_path / "small", 1), big_table(tmp_path / "big", 2, 10_000)
     config = write_config(
         tmp_path,
         small=file_table(small.folder, tmp_path / "out"),
@@ -102,7 +102,7 @@ def test_a_daemon_whose_disk_is_full_delivers_on_and_checkpoints_later(tmp_path:
 def test_a_file_where_the_folder_of_leases_must_be_is_told_and_nothing_is_done(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path / "orders", 12)
+    table = make_table(tmp_path / "orders", 12)
     (table.folder / "_tailerd").write_text("in the way")
     before = set(table.log.iterdir())
     failed = run_to_end("maintain", table.folder, "--apply")
@@ -114,7 +114,7 @@ def test_a_file_where_the_folder_of_leases_must_be_is_told_and_nothing_is_done(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unwritable for root")
 def test_a_log_that_may_not_be_written_is_told_and_nothing_is_left(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 12)
+    table = make_table(tmp_path / "orders", 12)
     before = set(table.log.iterdir())
     table.log.chmod(0o500)
     try:

@@ -23,8 +23,8 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
     page,
+    read_log,
     run_to_end,
     write_config,
 )
@@ -42,7 +42,7 @@ def often(commits: int = 3) -> dict[str, object]:
     return {"every_commits": commits, "min_interval": "0s"}
 
 
-def table_of(folder: Path, ids: int) -> TableBuilder:
+def make_table(folder: Path, ids: int) -> TableBuilder:
     table = TableBuilder(folder, reader_features=[], writer_features=["appendOnly", "invariants"])
     table.create()
     for number in range(1, ids + 1):
@@ -71,12 +71,12 @@ def jobs_done(config: Path) -> Counter[str]:
 
 
 def lines_of(config: Path, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in log_of(config).splitlines()]
+    lines = [json.loads(line) for line in read_log(config).splitlines()]
     return [line for line in lines if line["event"] == event]
 
 
 def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 4)
+    table = make_table(tmp_path / "orders", 4)
     config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often(3), checksum=True))
     with daemon(config) as process:
         eventually(lambda: checkpoints(table.folder) == [4])
@@ -119,7 +119,7 @@ def test_a_service_without_sinks_keeps_a_log_short_and_tells_what_it_did(tmp_pat
 
 @pytest.mark.full
 def test_once_does_what_is_due_and_ends(tmp_path: Path) -> None:
-    delivered, alone = table_of(tmp_path / "delivered", 4), table_of(tmp_path / "alone", 4)
+    delivered, alone = make_table(tmp_path / "delivered", 4), make_table(tmp_path / "alone", 4)
     both = file_table(delivered.folder, tmp_path / "out", maintenance={"checkpoint": often()})
     config = write_config(tmp_path, delivered=both, alone=kept(alone.folder, checkpoint=often()))
     ended = run_to_end("run", "--config", config, "--once")
@@ -130,7 +130,7 @@ def test_once_does_what_is_due_and_ends(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_deliveries_and_maintenance_of_one_table_go_on_together(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 1)
+    table = make_table(tmp_path / "orders", 1)
     orders = file_table(
         table.folder, tmp_path / "out", maintenance={"checkpoint": often(5), "checksum": True}
     )
@@ -175,7 +175,7 @@ def test_a_log_that_must_be_left_alone_is_tailed_all_the_same(tmp_path: Path, fe
 @pytest.mark.full
 def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
     """All its commits have expired; a held pipeline stands in the way, a delivered one does not."""
-    table = table_of(tmp_path / "orders", 39)
+    table = make_table(tmp_path / "orders", 39)
     table.checkpoint(12)
     table.checkpoint(30)
     for path in table.log.iterdir():
@@ -190,7 +190,7 @@ def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
         eventually(lambda: status_of(config, "orders")["maintenance"] is not None)
         time.sleep(1)
         assert commits_of(table)[0] == 0
-        address = json.loads(log_of(config).splitlines()[0])["path"]
+        address = json.loads(read_log(config).splitlines()[0])["path"]
         assert run_to_end("resume", "orders", "--http", address).returncode == 0
         eventually(lambda: len(delivered_ids(tmp_path / "out")) == 39 - 14)
         eventually(lambda: commits_of(table)[0] in (12, 30))
@@ -199,7 +199,7 @@ def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_changed_configuration_changes_the_policy(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 4)
+    table = make_table(tmp_path / "orders", 4)
     config = write_config(tmp_path, orders=kept(table.folder, checkpoint=often(100)))
     content = yaml.safe_load(config.read_text())
 
@@ -236,7 +236,7 @@ def test_a_changed_configuration_changes_the_policy(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_two_daemons_share_a_table_without_doing_anything_twice(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "orders", 2)
+    table = make_table(tmp_path / "orders", 2)
     configs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -280,14 +280,14 @@ def test_a_daemon_that_is_killed_leaves_nothing_that_readers_trip_over(tmp_path:
     wanted = 4 * 15_000
     for seconds in (0.1, 0.3, 0.6, 0.9):
         with daemon(config) as process:
-            eventually(lambda: "Daemon started" in log_of(config))
+            eventually(lambda: "Daemon started" in read_log(config))
             time.sleep(seconds)
             process.kill()
             process.wait(10)
         assert len(deltalake.DeltaTable(table.folder).file_uris()) == wanted
         (config.parent / "daemon.log").unlink()
     with daemon(config) as process:
-        eventually(lambda: "Daemon started" in log_of(config))
+        eventually(lambda: "Daemon started" in read_log(config))
         # The lease of the dead process is not waited for.
         eventually(lambda: checkpoints(table.folder) == [table.version])
         process.send_signal(signal.SIGTERM)

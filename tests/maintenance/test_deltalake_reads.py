@@ -15,7 +15,7 @@ from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import TableBuilder
 
 
-def rows_of(folder: Path) -> list[tuple[Any, ...]]:
+def list_rows(folder: Path) -> list[tuple[Any, ...]]:
     # Not through its Arrow datasets, which refuse tables with V2 checkpoints.
     query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(folder)))
     found = pa.table(query.execute("SELECT id, name, day FROM t")).to_pylist()
@@ -37,7 +37,7 @@ def test_deltalake_reads_the_table_from_our_checkpoint_alone(
     hide(table, 0, table.version)
     read = deltalake.DeltaTable(str(tmp_path))
     assert read.version() == table.version
-    assert rows_of(tmp_path) == rows
+    assert list_rows(tmp_path) == rows
     assert len(read.file_uris()) == len(state.adds)
     assert read.transaction_version("app") == 7
     assert sum(read.get_add_actions(flatten=True)["size_bytes"].to_pylist()) == sum(
@@ -57,7 +57,7 @@ def test_deltalake_reads_and_goes_on_after_sidecars_that_were_named_again(tmp_pa
     assert first & named
     rows = wanted(table)
     hide(table, 0, table.version)
-    assert rows_of(tmp_path) == rows
+    assert list_rows(tmp_path) == rows
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
@@ -74,13 +74,13 @@ def test_deltalake_reads_row_groups_that_were_copied(
     maintain(tmp_path)
     rows = wanted(table)
     hide(table, 0, table.version)
-    assert rows_of(tmp_path) == rows
+    assert list_rows(tmp_path) == rows
 
 
 def test_deltalake_reads_a_table_whose_commits_are_compacted(tmp_path: Path) -> None:
     table = living_table(tmp_path)
     maintain(tmp_path, checkpoint=False, compaction=(0, 6))
-    assert rows_of(tmp_path) == wanted(table)
+    assert list_rows(tmp_path) == wanted(table)
 
 
 def test_deltalake_appends_and_checkpoints_on_top_of_ours(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def copied_log(table: Path, folder: Path) -> Path:
     return folder
 
 
-def reader_of(table: Path) -> LogReader:
+def make_reader(table: Path) -> LogReader:
     return LogReader(LocalStore(), str(table), on_mismatch=lambda _: None, torn_wait_seconds=0)
 
 
@@ -47,7 +47,7 @@ async def readable_logs(
             continue
         table = copied_log(location, folder / str(number))
         try:
-            await reader_of(table).open_listed()
+            await make_reader(table).open_listed()
         except TableError:
             continue  # what cannot be read is not maintained
         yield entry, table
@@ -88,7 +88,7 @@ def respell(state: naive_log.NaiveState) -> None:
 async def check(table: Path) -> None:
     """Write a checkpoint of the newest version and read the table from it alone."""
     log = table / "_delta_log"
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot, _ = await reader.open_listed()
     version = snapshot.version
     if version in (await reader.list_log()).checkpoints:
@@ -128,7 +128,7 @@ async def check(table: Path) -> None:
     for path in log.glob("*.checkpoint*"):
         if path.name not in result.files:
             path.unlink()
-    again = reader_of(table)
+    again = make_reader(table)
     alone, _ = await again.open_listed()
     assert alone.version == version
     assert alone.state.protocol == snapshot.state.protocol
@@ -167,7 +167,7 @@ async def check_compaction(table: Path) -> bool:
     for path in [*log.glob("*.checkpoint*"), log / "_last_checkpoint"]:
         # Some say what their commits say in other words.
         path.unlink(missing_ok=True)
-    reader = reader_of(table)
+    reader = make_reader(table)
     commits = sorted((await reader.list_log()).commits)
     if len(commits) < 4 or not has_every_commit(log, commits[-1]):
         return False
@@ -179,7 +179,7 @@ async def check_compaction(table: Path) -> bool:
         return False
     for version in wanted:
         (log / f"{version:020}.json").unlink()
-    again = reader_of(table)
+    again = make_reader(table)
     alone, _ = await again.open_listed()
     assert alone.version == snapshot.version
     assert alone.compactions

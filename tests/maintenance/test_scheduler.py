@@ -39,9 +39,9 @@ from tests.maintenance.test_daemon_keeps_logs import (
     checkpoints,
     kept,
     lines_of,
+    make_table,
     often,
     status_of,
-    table_of,
 )
 from tests.maintenance.wanted import wanted
 from tests.tables.builder import TableBuilder
@@ -356,7 +356,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "MEASURE_SHARE", 1)
-    table, keeper = table_of(tmp_path, 4), Kept()
+    table, keeper = make_table(tmp_path, 4), Kept()
     location = MaintenanceTarget(
         location=str(tmp_path),
         folder=str(table.log),

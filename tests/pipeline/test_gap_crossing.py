@@ -20,7 +20,7 @@ from tests.pipeline.test_pipeline import eventually
 from tests.pipeline.test_policies import commit_rows, failing
 
 
-def run_of(sink: CollectingSink, on_gap: OnGap, **options: object) -> Run:
+def make_run(sink: CollectingSink, on_gap: OnGap, **options: object) -> Run:
     table = commit_rows(FakeTable(), (0,), (1,), (2,), (3,), (4,))
     return Run(table=table, sink=sink, on_gap=on_gap, max_files=1, **options)  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ class VanishingSource(FakeSource):
 
 async def test_what_was_delivered_behind_a_gap_and_not_covered_is_taken_back() -> None:
     sink = CollectingSink(max_in_flight=3)
-    run = run_of(sink, OnGap.LATEST)
+    run = make_run(sink, OnGap.LATEST)
     run.source = source = VanishingSource(run.table, Version(2))
     task = asyncio.create_task(run.once())
     await eventually(lambda: sink.ids == [0, 1, 3, 4])
@@ -71,7 +71,7 @@ async def test_what_lies_before_a_gap_is_delivered_before_anything_is_decided(
 ) -> None:
     sink = CollectingSink(max_in_flight=3)
     sink.gate.clear()
-    run = run_of(sink, on_gap)
+    run = make_run(sink, on_gap)
     run.source = source = VanishingSource(run.table, Version(2), where=where)
     task = asyncio.create_task(run.once())
     await eventually(lambda: sink.in_flight == (2 if where == "latest_offset" else 3))
@@ -88,7 +88,7 @@ async def test_what_lies_before_a_gap_is_delivered_before_anything_is_decided(
 async def test_a_last_delivery_that_fails_is_tried_again() -> None:
     sink = CollectingSink(failing("after write", SinkError("full"), 1), max_in_flight=3)
     sink.gate.clear()
-    run = run_of(sink, OnGap.STOP)
+    run = make_run(sink, OnGap.STOP)
     run.table = commit_rows(FakeTable(), (0,))
     task = asyncio.create_task(run.once())
     await eventually(lambda: sink.in_flight == 1)
@@ -104,7 +104,7 @@ async def test_a_gap_met_while_stopping_is_left_to_the_next_run_where_policy_cro
     on_gap: OnGap, is_failed: bool
 ) -> None:
     sink = CollectingSink()
-    run = run_of(sink, on_gap, is_once=False)
+    run = make_run(sink, on_gap, is_once=False)
     run.source = source = VanishingSource(run.table, Version(2))
     pipeline = run.pipeline()
     task = asyncio.create_task(pipeline.run())
@@ -126,7 +126,7 @@ async def test_a_gap_met_while_stopping_is_left_to_the_next_run_where_policy_cro
 
 async def test_a_log_cleaned_up_while_the_first_snapshot_is_listed_is_looked_at_anew() -> None:
     sink = CollectingSink()
-    run = run_of(sink, OnGap.STOP, start="snapshot")
+    run = make_run(sink, OnGap.STOP, start="snapshot")
     cleaned = failing("initial_offset", LogCleanedUpError("gone"), 2)
     run.source = FakeSource(run.table, cleaned)
     assert (await run.once()).error is None
@@ -136,7 +136,7 @@ async def test_a_log_cleaned_up_while_the_first_snapshot_is_listed_is_looked_at_
 
 async def test_a_log_cleaned_up_while_it_is_read_is_no_gap_before_it_was_looked_at_again() -> None:
     sink = CollectingSink()
-    run = run_of(sink, OnGap.LATEST)
+    run = make_run(sink, OnGap.LATEST)
     run.source = FakeSource(run.table, failing("plan", LogCleanedUpError("gone"), 1))
     assert (await run.once()).error is None
     assert sink.ids == [0, 1, 2, 3, 4]

@@ -99,7 +99,7 @@ class Kept:
         raise AssertionError("nothing was told")
 
 
-def table_of(folder: Path, commits: int) -> tuple[TableBuilder, str]:
+def make_table(folder: Path, commits: int) -> tuple[TableBuilder, str]:
     table = TableBuilder(folder)
     for _ in range(commits):
         table.append(ROWS)
@@ -107,7 +107,7 @@ def table_of(folder: Path, commits: int) -> tuple[TableBuilder, str]:
 
 
 async def test_a_table_is_measured_and_then_followed(tmp_path: Path) -> None:
-    table, table_id = table_of(tmp_path, 3)
+    table, table_id = make_table(tmp_path, 3)
     kept = Kept()
     async with kept.running():
         kept.start(tmp_path)
@@ -128,7 +128,7 @@ async def test_a_table_is_measured_and_then_followed(tmp_path: Path) -> None:
 
 
 async def test_what_was_heard_before_it_runs_is_not_lost(tmp_path: Path) -> None:
-    _, table_id = table_of(tmp_path, 1)
+    _, table_id = make_table(tmp_path, 1)
     kept = Kept()
     kept.start(tmp_path)
     kept.save(table_id, 1)
@@ -137,7 +137,7 @@ async def test_what_was_heard_before_it_runs_is_not_lost(tmp_path: Path) -> None
 
 
 async def test_a_snapshot_that_is_half_delivered_is_pending_by_half(tmp_path: Path) -> None:
-    _, table_id = table_of(tmp_path, 8)
+    _, table_id = make_table(tmp_path, 8)
     kept = Kept()
     kept.start(tmp_path)
     kept.save(table_id, 7, Phase.SNAPSHOT, 1 << 63)
@@ -149,7 +149,7 @@ async def test_a_snapshot_that_is_half_delivered_is_pending_by_half(tmp_path: Pa
 
 
 async def test_an_offset_that_was_moved_back_is_followed_from_there(tmp_path: Path) -> None:
-    _, table_id = table_of(tmp_path, 5)
+    _, table_id = make_table(tmp_path, 5)
     kept = Kept()
     kept.start(tmp_path)
     kept.save(table_id, 5)
@@ -164,7 +164,7 @@ async def test_an_offset_that_was_moved_back_is_followed_from_there(tmp_path: Pa
 
 
 async def test_another_table_at_the_location_is_opened_again(tmp_path: Path) -> None:
-    table, table_id = table_of(tmp_path, 3)
+    table, table_id = make_table(tmp_path, 3)
     kept = Kept()
     kept.start(tmp_path)
     kept.save(table_id, 3)
@@ -188,13 +188,13 @@ async def test_a_table_that_cannot_be_read_is_told_and_tried_again_later(tmp_pat
         failed = await kept.next_told()
         assert isinstance(failed, events.GrowthUnavailable)
         assert failed.error_code == "not_a_table"
-        table_of(tmp_path, 1)
+        make_table(tmp_path, 1)
         told = await kept.next_told(RETRY_SECONDS)
         assert isinstance(told, events.TableMeasured)
 
 
 async def test_commits_and_schemas_that_come_are_told_one_by_one(tmp_path: Path) -> None:
-    table, table_id = table_of(tmp_path, 2)
+    table, table_id = make_table(tmp_path, 2)
     kept = Kept()
     async with kept.running():
         kept.start(tmp_path)
@@ -217,7 +217,7 @@ async def test_commits_and_schemas_that_come_are_told_one_by_one(tmp_path: Path)
 
 
 async def test_a_checkpoint_of_our_own_is_seen_at_once(tmp_path: Path) -> None:
-    table, table_id = table_of(tmp_path, 3)
+    table, table_id = make_table(tmp_path, 3)
     kept = Kept()
     async with kept.running():
         kept.start(tmp_path)
@@ -245,7 +245,7 @@ async def test_a_checkpoint_of_our_own_is_seen_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_table_that_is_removed_is_forgotten(tmp_path: Path) -> None:
-    table, table_id = table_of(tmp_path / "orders", 3)
+    table, table_id = make_table(tmp_path / "orders", 3)
     kept = Kept()
     async with kept.running():
         kept.start(table.folder)
@@ -261,7 +261,7 @@ async def test_a_table_that_is_removed_is_forgotten(tmp_path: Path) -> None:
         assert len(kept.told) + len(kept.past) == before
         assert not kept.holds()
         # The name may come again, for another table.
-        other, other_id = table_of(tmp_path / "other", 2)
+        other, other_id = make_table(tmp_path / "other", 2)
         kept.start(other.folder)
         kept.save(other_id, 2)
         told = await kept.next_told()
@@ -276,14 +276,14 @@ async def test_a_table_that_fails_and_is_removed_is_tried_no_more(tmp_path: Path
     async with kept.running():
         assert isinstance(await kept.next_told(), events.GrowthUnavailable)
         kept.remove()
-        table_of(tmp_path, 1)
+        make_table(tmp_path, 1)
         await kept.pass_time(3 * RETRY_SECONDS)
         assert len(kept.told) == 1
         assert not kept.holds()
 
 
 async def test_a_table_that_is_removed_while_it_is_looked_at_is_not_told(tmp_path: Path) -> None:
-    table, table_id = table_of(tmp_path, 3)
+    table, table_id = make_table(tmp_path, 3)
     kept = Kept()
     kept.start(table.folder)
     kept.save(table_id, 3)
@@ -299,7 +299,7 @@ async def test_a_table_that_is_removed_while_it_is_looked_at_is_not_told(tmp_pat
 async def test_a_name_that_means_a_copy_of_the_table_is_opened_at_its_new_location(
     tmp_path: Path,
 ) -> None:
-    table, table_id = table_of(tmp_path / "orders", 3)
+    table, table_id = make_table(tmp_path / "orders", 3)
     kept = Kept()
     async with kept.running():
         kept.start(table.folder)

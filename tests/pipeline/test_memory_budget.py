@@ -134,7 +134,7 @@ async def test_many_tables_with_slow_sinks_stay_within_the_budget_and_all_get_on
     assert 2 * MIB < budget.used_bytes <= budget.total_bytes
     _, fast = stream_of(wide_table(40), budget)
     async with asyncio.timeout(10):
-        assert await rows_of(fast.batches()) == 40 * 8192
+        assert await list_rows(fast.batches()) == 40 * 8192
     gate.set()
     async with asyncio.timeout(30):
         assert await asyncio.gather(*tasks) == [40 * 8192] * 30
@@ -143,7 +143,7 @@ async def test_many_tables_with_slow_sinks_stay_within_the_budget_and_all_get_on
     assert all(source.open_reads == 0 for source in sources)
 
 
-async def rows_of(batches: AsyncIterator[ChangeBatch]) -> int:
+async def list_rows(batches: AsyncIterator[ChangeBatch]) -> int:
     return sum([batch.num_rows async for batch in batches])
 
 
@@ -165,7 +165,7 @@ async def test_a_read_that_fails_frees_its_memory() -> None:
     table.lost = {(20, 0)}
     _, stream = stream_of(table, budget)
     with pytest.raises(Exception, match="is gone"):
-        await rows_of(stream.batches())
+        await list_rows(stream.batches())
     assert budget.used_bytes == 0
 
 
@@ -186,7 +186,7 @@ async def test_a_stream_that_is_cancelled_while_it_is_given_up_frees_all_its_mem
 
     async def consume() -> None:
         async with aclosing(stream.batches()) as batches:
-            await rows_of(batches)
+            await list_rows(batches)
 
     consumer = asyncio.create_task(consume())
     await asyncio.to_thread(blocked.wait, 10)

@@ -19,7 +19,7 @@ from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
 
 
-def table_of(*commits: int) -> FakeTable:
+def make_table(*commits: int) -> FakeTable:
     """A table whose commits have this many rows each, one file of at most 3 rows each."""
     table, next_id = FakeTable(), 0
     for rows in commits:
@@ -49,7 +49,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("max_files", [1, 2, 1000])
 @pytest.mark.parametrize("start", ["0", "snapshot", "2"])
 async def test_every_row_arrives_once_and_in_order(start: str, max_files: int) -> None:
-    run = Run(table=table_of(5, 0, 7, 1), start=start, max_files=max_files, max_rows=2)
+    run = Run(table=make_table(5, 0, 7, 1), start=start, max_files=max_files, max_rows=2)
     sink = CollectingSink()
     run.sink = sink
     pipeline = await run.once()
@@ -59,7 +59,7 @@ async def test_every_row_arrives_once_and_in_order(start: str, max_files: int) -
 
 
 async def test_a_second_run_delivers_only_what_is_new() -> None:
-    run = Run(table=table_of(3, 4), start="snapshot")
+    run = Run(table=make_table(3, 4), start="snapshot")
     sink = CollectingSink()
     run.sink = sink
     await run.once()
@@ -70,7 +70,7 @@ async def test_a_second_run_delivers_only_what_is_new() -> None:
 
 
 async def test_the_first_offset_is_saved_before_the_first_row_is_delivered() -> None:
-    run = Run(table=table_of(3), start="snapshot")
+    run = Run(table=make_table(3), start="snapshot")
     run.sink = CollectingSink(failing("before write", TableError("no")))
     await run.once()
     saved = await run.offsets.load("orders")
@@ -79,7 +79,7 @@ async def test_the_first_offset_is_saved_before_the_first_row_is_delivered() -> 
 
 
 async def test_a_crash_in_the_first_snapshot_goes_on_with_the_same_snapshot() -> None:
-    run = Run(table=table_of(3), start="snapshot")
+    run = Run(table=make_table(3), start="snapshot")
     sink = CollectingSink(failing("after write", TableError("crash")))
     run.sink = sink
     await run.once()
@@ -89,7 +89,7 @@ async def test_a_crash_in_the_first_snapshot_goes_on_with_the_same_snapshot() ->
 
 
 async def test_once_ends_at_the_head_of_its_beginning_although_commits_go_on() -> None:
-    run = Run(table=table_of(2, 2), max_files=1)
+    run = Run(table=make_table(2, 2), max_files=1)
     sink = CollectingSink()
     run.sink = sink
 
@@ -104,7 +104,7 @@ async def test_once_ends_at_the_head_of_its_beginning_although_commits_go_on() -
 
 
 async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
-    run = Run(table=table_of(1), is_once=False)
+    run = Run(table=make_table(1), is_once=False)
     sink = CollectingSink()
     run.sink = sink
     pipeline = run.pipeline()
@@ -129,7 +129,7 @@ async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
 
 
 async def test_the_offset_is_saved_only_after_the_sink_acknowledged() -> None:
-    run = Run(table=table_of(2))
+    run = Run(table=make_table(2))
     sink = CollectingSink()
     sink.gate.clear()
     run.sink = sink
@@ -147,7 +147,7 @@ async def test_the_offset_is_saved_only_after_the_sink_acknowledged() -> None:
 
 
 async def test_stop_lets_what_is_in_flight_finish() -> None:
-    run = Run(table=table_of(2, 2), max_files=1, is_once=False)
+    run = Run(table=make_table(2, 2), max_files=1, is_once=False)
     sink = CollectingSink()
     sink.gate.clear()
     run.sink = sink
@@ -166,7 +166,7 @@ async def test_stop_lets_what_is_in_flight_finish() -> None:
 
 
 async def test_a_cancelled_delivery_is_delivered_again_and_leaves_no_open_read() -> None:
-    run = Run(table=table_of(2, 2), is_once=False)
+    run = Run(table=make_table(2, 2), is_once=False)
     sink = CollectingSink()
     sink.gate.clear()
     run.sink = sink
@@ -188,7 +188,7 @@ async def test_a_cancelled_delivery_is_delivered_again_and_leaves_no_open_read()
     "where", ["initial_offset", "latest_offset", "plan", "read", "backlog", "commit"]
 )
 async def test_a_retryable_error_of_the_source_is_visible_and_survived(where: str) -> None:
-    run = Run(table=table_of(4, 4), max_rows=1, max_files=1)
+    run = Run(table=make_table(4, 4), max_rows=1, max_files=1)
     sink = CollectingSink()
     run.sink = sink
     errors = [StorageError("the disk hiccups"), StorageError("again")]
@@ -208,7 +208,7 @@ async def test_a_retryable_error_of_the_source_is_visible_and_survived(where: st
 async def test_a_retryable_error_of_the_sink_loses_and_doubles_nothing(
     where: str, max_in_flight: int
 ) -> None:
-    run = Run(table=table_of(4, 4, 0, 5), max_files=1)
+    run = Run(table=make_table(4, 4, 0, 5), max_files=1)
     sink = CollectingSink(failing(where, SinkError("full")), max_in_flight=max_in_flight)
     run.sink = sink
     pipeline = await run.once()
@@ -228,7 +228,7 @@ class SlowSink(CollectingSink):
 
 
 async def test_what_is_too_much_for_a_sink_is_delivered_in_smaller_pieces() -> None:
-    run = Run(table=table_of(4, 40, 5), max_files=16)
+    run = Run(table=make_table(4, 40, 5), max_files=16)
     sink = SlowSink()
     run.sink = sink
     pipeline = await run.once()
@@ -239,7 +239,7 @@ async def test_what_is_too_much_for_a_sink_is_delivered_in_smaller_pieces() -> N
 
 
 async def test_waits_between_retries_grow_and_begin_anew_after_progress() -> None:
-    run = Run(table=table_of(3))
+    run = Run(table=make_table(3))
     errors = [StorageError("x") for _ in range(4)]
     run.source = FakeSource(run.table, failing("latest_offset", *errors))
     await run.once()
@@ -249,7 +249,7 @@ async def test_waits_between_retries_grow_and_begin_anew_after_progress() -> Non
 
 
 async def test_a_bounded_number_of_attempts_ends_in_failure() -> None:
-    run = Run(table=table_of(3), max_attempts=3)
+    run = Run(table=make_table(3), max_attempts=3)
     errors = [StorageError("x") for _ in range(9)]
     run.source = FakeSource(run.table, failing("latest_offset", *errors))
     pipeline = await run.once()
@@ -258,7 +258,7 @@ async def test_a_bounded_number_of_attempts_ends_in_failure() -> None:
 
 
 async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None:
-    run = Run(table=table_of(3))
+    run = Run(table=make_table(3))
     run.source = FakeSource(run.table, failing("plan", TableError("broken for good")))
     pipeline = await run.once()
     assert isinstance(pipeline.error, TableError)
@@ -268,7 +268,7 @@ async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None
 
 
 async def test_an_unforeseen_exception_fails_this_pipeline_as_a_bug() -> None:
-    run = Run(table=table_of(3))
+    run = Run(table=make_table(3))
     run.source = FakeSource(run.table, failing("read", ZeroDivisionError("oops")))
     pipeline = await run.once()
     assert pipeline.error is not None
@@ -281,7 +281,7 @@ async def test_a_sink_that_acknowledges_too_few_rows_is_found_out() -> None:
         async def write(self, delivery: object) -> int:
             return 0
 
-    run = Run(table=table_of(3), sink=ForgetfulSink())
+    run = Run(table=make_table(3), sink=ForgetfulSink())
     pipeline = await run.once()
     assert pipeline.error is not None
     assert pipeline.error.code == "bug"
@@ -291,7 +291,7 @@ async def test_a_sink_that_acknowledges_too_few_rows_is_found_out() -> None:
 
 
 async def test_a_table_made_anew_is_noticed() -> None:
-    run = Run(table=table_of(3))
+    run = Run(table=make_table(3))
     await run.once()
     run.table = FakeTable(table_id="table-2", commits=[[[9]], [[10]]])
     pipeline = await run.once()
@@ -300,7 +300,7 @@ async def test_a_table_made_anew_is_noticed() -> None:
 
 
 async def test_a_changed_change_mode_is_refused_and_the_reset_is_named() -> None:
-    run = Run(table=table_of(3))
+    run = Run(table=make_table(3))
     await run.once()
     run.changes = ChangeMode.FILES
     pipeline = await run.once()
@@ -309,7 +309,7 @@ async def test_a_changed_change_mode_is_refused_and_the_reset_is_named() -> None
 
 
 async def test_deliveries_run_side_by_side_up_to_what_the_sink_allows() -> None:
-    run = Run(table=table_of(*[1] * 9), max_files=1)
+    run = Run(table=make_table(*[1] * 9), max_files=1)
     sink = CollectingSink(max_in_flight=3)
     sink.gate.clear()
     run.sink = sink
@@ -323,7 +323,7 @@ async def test_deliveries_run_side_by_side_up_to_what_the_sink_allows() -> None:
 
 
 async def test_the_backlog_is_told_before_a_delivery_and_is_zero_when_idle() -> None:
-    run = Run(table=table_of(1, 1, 1))
+    run = Run(table=make_table(1, 1, 1))
     await run.once()
     backlogs = [e for e in run.events if isinstance(e, events.BacklogMeasured)]
     assert (backlogs[0].versions, backlogs[0].head_version) == (3, 2)
@@ -334,7 +334,7 @@ async def test_the_backlog_is_told_before_a_delivery_and_is_zero_when_idle() -> 
 
 
 async def test_rows_are_counted_by_change_type_after_the_acknowledgement() -> None:
-    run = Run(table=table_of(3, 0, 4))
+    run = Run(table=make_table(3, 0, 4))
     await run.once()
     delivered = [e for e in run.events if isinstance(e, events.DeliveryAcknowledged)]
     assert [(d.start_version, d.end_version, d.rows) for d in delivered] == [(0, 2, {"insert": 7})]
@@ -342,7 +342,7 @@ async def test_rows_are_counted_by_change_type_after_the_acknowledgement() -> No
 
 
 async def test_the_source_hears_every_saved_offset_in_order() -> None:
-    run = Run(table=table_of(3, 3, 3), max_files=1)
+    run = Run(table=make_table(3, 3, 3), max_files=1)
     run.source = FakeSource(run.table)
     await run.once()
     orders = [offset.order for offset in run.source.committed]
@@ -351,7 +351,7 @@ async def test_the_source_hears_every_saved_offset_in_order() -> None:
 
 
 async def test_reading_ahead_is_bounded_while_the_sink_is_slow() -> None:
-    run = Run(table=table_of(*[3] * 200))
+    run = Run(table=make_table(*[3] * 200))
 
     class SlowSink(CollectingSink):
         async def write(self, delivery: object) -> int:

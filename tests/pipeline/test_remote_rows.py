@@ -263,7 +263,7 @@ class ChangesSink(CollectingSink):
         self.changes: list[Change] = []
 
     async def write(self, delivery: Delivery) -> int:
-        found = [change async for batch in delivery.batches for change in changes_of(batch)]
+        found = [change async for batch in delivery.batches for change in list_changes(batch)]
         self.changes += found
         return len(found)
 
@@ -273,14 +273,14 @@ class ChangesSink(CollectingSink):
         self.changes += found
 
 
-def changes_of(batch: ChangeBatch) -> list[Change]:
+def list_changes(batch: ChangeBatch) -> list[Change]:
     kinds = batch.change_types().to_pylist()
     rows = batch.rows.to_pylist()
     return [(kind, row["id"], row["p"]) for kind, row in zip(kinds, rows, strict=True)]
 
 
 def written_changes(batches: Iterator[ChangeBatch]) -> list[Change]:
-    return [change for batch in batches for change in changes_of(batch)]
+    return [change for batch in batches for change in list_changes(batch)]
 
 
 def moved_keys(folder: Path) -> Path:

@@ -96,7 +96,7 @@ def applied(state: dict[bytes, Row], records: Iterable[tuple[bytes, bytes | None
             state[key] = json.loads(value)
 
 
-def pairs_of(records: Records) -> list[tuple[bytes, bytes | None]]:
+def list_pairs(records: Records) -> list[tuple[bytes, bytes | None]]:
     """Return keys and values."""
     assert records.keys is not None
     return list(zip(records.keys.to_pylist(), records.values.to_pylist(), strict=True))

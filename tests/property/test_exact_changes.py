@@ -34,7 +34,7 @@ from tests.rows.random_tables import (
 )
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
-from tests.tables.feed import EVERYTHING, batches_of
+from tests.tables.feed import EVERYTHING, read_batches
 from tests.tables.naive_log import Action
 from tests.tables.opened import open_delta
 
@@ -206,7 +206,7 @@ async def changes_by_version(
     at = await source.initial_offset("1")
     found: list[list[ChangeBatch]] = [[] for _ in range(versions)]
     while (end := await source.latest_offset(at, EVERYTHING)) != at:
-        for batch in await batches_of(source, at, end, limit):
+        for batch in await read_batches(source, at, end, limit):
             found[batch.version - 1].append(batch)
         at = end
     return found
@@ -320,7 +320,7 @@ async def test_an_update_of_one_row_is_two_rows_and_raw_ones_are_all(
     table.commit(table.remove(add), table.data_file([{**rows[0], "name": "b"}, *rows[1:]]))
     source = await open_delta(str(tmp_path), OpenRequest(changes=mode))
     at = await source.initial_offset("1")
-    batches = await batches_of(source, at, await source.latest_offset(at, EVERYTHING))
+    batches = await read_batches(source, at, await source.latest_offset(at, EVERYTHING))
     count = sum(batch.num_rows for batch in batches)
     assert (count, {batch.change_source for batch in batches}) == (
         (2, {"rows"}) if mode is ChangeMode.AUTO else (2000, {"files"})

@@ -55,7 +55,7 @@ def index_of(version: int, checkpoint: list[tuple[int, int]], parts: int) -> Fil
     )
 
 
-def commit_of(version: int, adds: list[tuple[int, int]], removes: list[int]) -> Commit:
+def make_commit(version: int, adds: list[tuple[int, int]], removes: list[int]) -> Commit:
     return Commit(
         version,
         added_keys=[key for key, _ in adds],
@@ -103,7 +103,7 @@ def test_any_history_of_commits_gives_the_dictionarys_files(
         index, model = index_of(10, checkpoint, parts), Model({})
         model.start(checkpoint)
         for version, (adds, removes) in enumerate(history, start=11):
-            index.apply(commit_of(version, adds, removes))
+            index.apply(make_commit(version, adds, removes))
             model.apply(version, adds, removes)
             assert index.num_files == len(model.files)
             assert index.size_bytes == sum(size for size, _ in model.files.values())
@@ -131,13 +131,13 @@ def assert_same(index: FileIndex, model: Model) -> None:
 
 def test_an_index_without_a_checkpoint_counts_versions_from_zero() -> None:
     index = FileIndex()
-    index.apply(commit_of(0, [(1, 10)], []))
-    index.apply(commit_of(1, [(2, 20)], [1]))
+    index.apply(make_commit(0, [(1, 10)], []))
+    index.apply(make_commit(1, [(2, 20)], [1]))
     assert origins_of(index, 0, None) == {2: ("version", 1)}
 
 
 def test_an_empty_index_has_nothing() -> None:
     for index in (FileIndex(), FileIndex.from_checkpoint(3, [])):
-        index.apply(commit_of(4, [], [1, 2]))
+        index.apply(make_commit(4, [], [1, 2]))
         assert (index.num_files, index.size_bytes) == (0, 0)
         assert origins_of(index, 0, None) == {}

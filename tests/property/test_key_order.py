@@ -43,7 +43,7 @@ from tests.property.key_histories import (
     KeyHistory,
     Row,
     applied,
-    pairs_of,
+    list_pairs,
     rows_that_are_there,
 )
 from tests.tables.opened import open_delta
@@ -56,7 +56,7 @@ STYLES = ("json", "debezium")
 Changes = list[tuple[str, tuple[object, ...]]]
 
 
-async def batches_of(
+async def read_batches(
     folder: Path, key: tuple[str, ...], limit: BatchLimit, changes: ChangeMode = ChangeMode.AUTO
 ) -> list[ChangeBatch]:
     source = await open_delta(str(folder), OpenRequest(changes=changes))
@@ -79,7 +79,7 @@ async def batches_of_files(folder: Path, limit: BatchLimit) -> list[ChangeBatch]
     return [batch for task in tasks for batch in source.read(task, limit)]
 
 
-def changes_of(batch: ChangeBatch) -> Changes:
+def list_changes(batch: ChangeBatch) -> Changes:
     kinds = batch.change_types().to_pylist()
     rows = (tuple(row.values()) for row in batch.rows.to_pylist())
     return list(zip(kinds, rows, strict=True))
@@ -88,9 +88,9 @@ def changes_of(batch: ChangeBatch) -> Changes:
 def naive_order(batches: list[ChangeBatch]) -> Changes:
     """What only removes, then the rest, row by row; pairs as `update_pairs` says."""
     if len(batches) == 1:
-        return changes_of(batches[0])
+        return list_changes(batches[0])
     parts: tuple[Changes, Changes] = ([], [])
-    for changes in map(changes_of, batches):
+    for changes in map(list_changes, batches):
         new = Counter(row[0] for kind, row in changes if kind == "update_postimage")
         for kind, row in changes:
             is_paired = kind == "update_preimage" and new[row[0]] > 0
@@ -119,18 +119,18 @@ def test_the_last_record_of_each_key_is_the_table(
         for _ in range(3):
             history.commit()
         plain = asyncio.run(batches_of_files(Path(name), limit))
-        ordered = asyncio.run(batches_of(Path(name), KEY, limit))
-        whole_files = asyncio.run(batches_of(Path(name), KEY, limit, ChangeMode.FILES))
+        ordered = asyncio.run(read_batches(Path(name), KEY, limit))
+        whole_files = asyncio.run(read_batches(Path(name), KEY, limit, ChangeMode.FILES))
     for version, batches in itertools.groupby(plain, lambda batch: batch.version):
         found = [
-            change for each in ordered if each.version == version for change in changes_of(each)
+            change for each in ordered if each.version == version for change in list_changes(each)
         ]
         assert found == naive_order(list(batches))
     for style, given_batches in itertools.product(STYLES, (ordered, whole_files)):
         format_ = record_format(style, FormatOptions(name="n", table="t", key=KEY))
         state: dict[bytes, Row] = {}
         for batch in given_batches:
-            applied(state, pairs_of(format_.records(batch)))
+            applied(state, list_pairs(format_.records(batch)))
         assert rows_that_are_there(state) == history.state
 
 
@@ -152,8 +152,8 @@ def test_whatever_memory_is_granted_meanwhile_both_readings_have_the_same_batche
         patches.setattr(change_runs, "RUN_FILES", 1)
         patches.setattr(MemoryBudget, "_from_pool", lambda *_: None)
         patches.setattr(MemoryBudget, "_reserve_share", lambda _: next(rest))
-        ordered = asyncio.run(batches_of(tmp_path, KEY, BatchLimit(max_bytes=ROOMY)))
-    found = Counter(change for each in ordered for change in changes_of(each))
+        ordered = asyncio.run(read_batches(tmp_path, KEY, BatchLimit(max_bytes=ROOMY)))
+    found = Counter(change for each in ordered for change in list_changes(each))
     assert found == Counter((row["_change_type"], (row["id"], "a", 1)) for row in images + others)
 
 
@@ -184,7 +184,7 @@ def test_a_commit_of_one_batch_is_read_once_and_given_as_it_is(
         stream = ChangeStream(source, start, end, limit=BatchLimit(max_bytes=max_bytes), key=KEY)
         return [batch async for batch in stream.batches()]
 
-    found = [kind for each in asyncio.run(read()) for kind, _ in changes_of(each)]
+    found = [kind for each in asyncio.run(read()) for kind, _ in list_changes(each)]
     assert found == [kinds[position] for position in order] * 5
     assert reads == dict.fromkeys(range(1, 6), readings)
 

@@ -22,7 +22,7 @@ from tailerd.sinks.kafka.routing import Router
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.sinks.record_formats import record_format
 from tests.doubles.pickled_runner import PickledRunner
-from tests.property.key_histories import KeyHistory, applied, pairs_of, rows_that_are_there
+from tests.property.key_histories import KeyHistory, applied, list_pairs, rows_that_are_there
 from tests.tables.opened import open_delta
 
 PRE, POST = "update_preimage", "update_postimage"
@@ -37,7 +37,7 @@ Record = tuple[str, bytes, bytes | None]
 RecordsOf = Callable[[Path, KafkaSinkConfig], list[Record]]
 
 
-def config_of(style: str, topic: str = "t.{column:p}") -> KafkaSinkConfig:
+def make_config(style: str, topic: str = "t.{column:p}") -> KafkaSinkConfig:
     return KafkaSinkConfig.model_validate({**SECTION, "topic": topic, "format": style})
 
 
@@ -47,7 +47,7 @@ def table_in(folder: Path, files: list[list[int]]) -> None:
     table.commit(*[table.cdc_file([rows[number] for number in numbers]) for numbers in files])
 
 
-async def batches_of(folder: Path, key: tuple[str, ...]) -> list[ChangeBatch]:
+async def read_batches(folder: Path, key: tuple[str, ...]) -> list[ChangeBatch]:
     source = await open_delta(str(folder))
     start, end = await source.initial_offset("1"), await source.initial_offset("latest")
     stream = ChangeStream(source, start, end, limit=DEFAULT_BATCH_LIMIT, key=key)
@@ -61,16 +61,16 @@ def routed_records(batches: Iterable[ChangeBatch], config: KafkaSinkConfig) -> l
     for batch in batches:
         records = record_format(config.format, options).records(batch)
         for routed in Router(config, "t").by_topic(batch, records):
-            found += [(routed.topic, *pair) for pair in pairs_of(routed.records)]
+            found += [(routed.topic, *pair) for pair in list_pairs(routed.records)]
     return found
 
 
-def key_of(config: KafkaSinkConfig) -> tuple[str, ...]:
+def read_key(config: KafkaSinkConfig) -> tuple[str, ...]:
     return tuple(KafkaSink(config, table="t").key)
 
 
 def here(folder: Path, config: KafkaSinkConfig) -> list[Record]:
-    return routed_records(asyncio.run(batches_of(folder, key_of(config))), config)
+    return routed_records(asyncio.run(read_batches(folder, read_key(config))), config)
 
 
 def elsewhere(folder: Path, config: KafkaSinkConfig) -> list[Record]:
@@ -78,7 +78,7 @@ def elsewhere(folder: Path, config: KafkaSinkConfig) -> list[Record]:
         source = await open_delta(str(folder))
         start, end = await source.initial_offset("1"), await source.initial_offset("latest")
         limit, runner = DEFAULT_BATCH_LIMIT, PickledRunner()
-        key = key_of(config)
+        key = read_key(config)
         rows = RemoteRows(source, start, end, table="t", limit=limit, key=key, runner=runner)
         assert await rows.plan()
         return await rows.run(partial(routed_records, config=config))
@@ -96,7 +96,7 @@ def test_the_last_record_of_a_key_in_a_topic_is_what_the_table_has_there(
 ) -> None:
     table_in(tmp_path, files)
     topics: dict[str, dict[bytes, dict[str, object]]] = {}
-    for topic, key, value in records_of(tmp_path, config_of(style)):
+    for topic, key, value in records_of(tmp_path, make_config(style)):
         assert key == b'{"id":1}'
         applied(topics.setdefault(topic, {}), [(key, value)])
     found = {topic: rows_that_are_there(state) for topic, state in topics.items()}
@@ -109,5 +109,5 @@ def test_a_column_that_chooses_the_topic_and_is_not_there_is_named(
 ) -> None:
     table_in(tmp_path, files)
     with pytest.raises(ConfigError, match=r"column 'q'.* not .*table") as caught:
-        list(here(tmp_path, config_of("json", "t.{column:q}")))
+        list(here(tmp_path, make_config("json", "t.{column:q}")))
     assert "topic" in f"{caught.value} {caught.value.remedy}"

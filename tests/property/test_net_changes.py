@@ -20,7 +20,7 @@ from tests.property.test_exact_changes import KEYED, History, check_pairs, multi
 from tests.rows.random_tables import RandomTable, tables
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
-from tests.tables.feed import EVERYTHING, batches_of
+from tests.tables.feed import EVERYTHING, read_batches
 from tests.tables.opened import open_delta
 
 
@@ -41,7 +41,7 @@ async def net(
     assert [(group.start, group.end, group.change_source) for group in groups] == [
         (start, end, ChangeSourceKind.NET)
     ]
-    return await batches_of(source, start, end, limit)
+    return await read_batches(source, start, end, limit)
 
 
 @given(tables(), st.integers(1, 4), st.integers(1, 5), st.data())
@@ -63,10 +63,10 @@ def test_net_changes_are_the_difference_of_two_snapshots(
     assert multiset(found, ChangeType.DELETE) == before - after
     assert multiset(found, ChangeType.INSERT) == after - before
     assert {batch.version for batch in found} <= {last}
-    assert ids_of(found) == ids_of(again)
+    assert list_ids(found) == list_ids(again)
 
 
-def ids_of(batches: list[ChangeBatch]) -> list[str]:
+def list_ids(batches: list[ChangeBatch]) -> list[str]:
     """Return the ids of all rows, which must differ."""
     columns = [batch.ids() for batch in batches]
     found = [each for column in columns if column is not None for each in column.to_pylist()]

@@ -90,7 +90,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def rows_of(records: Records) -> list[int]:
+def list_rows(records: Records) -> list[int]:
     return list(range(len(records))) if records.rows is None else records.rows.tolist()
 
 
@@ -104,7 +104,7 @@ def test_json_records_are_the_rows_and_their_keys(made: Made, key_columns: int) 
 
     records = on_both_paths("json", options, batch)
 
-    numbers = rows_of(records)
+    numbers = list_rows(records)
     assert sorted(numbers) == list(range(len(rows)))
     assert key or numbers == list(range(len(rows)))
     for number, value in zip(numbers, records.values.to_pylist(), strict=True):
@@ -122,7 +122,7 @@ def assert_keys(
         assert records.keys is None
         return
     assert records.keys is not None
-    for number, text in zip(rows_of(records), records.keys.to_pylist(), strict=True):
+    for number, text in zip(list_rows(records), records.keys.to_pylist(), strict=True):
         assert is_object_of(json.loads(text), {name: rows[number][name] for name in key}, schema)
 
 
@@ -141,7 +141,7 @@ def test_debezium_records_are_what_one_change_after_the_other_gives(
 
     used: list[int] = []
     previous: dict[str, Any] | None = None
-    for number, value in zip(rows_of(records), records.values.to_pylist(), strict=True):
+    for number, value in zip(list_rows(records), records.values.to_pylist(), strict=True):
         if value is None:
             assert previous is not None
             assert previous["after"] is None
@@ -314,7 +314,7 @@ def _arranged(draw: st.DrawFn, units: list[list[Row]]) -> list[Row]:
     return list(draw(st.permutations(rows))) if layout == "any" else rows
 
 
-def batch_of(rows: list[Row]) -> ChangeBatch:
+def make_batch(rows: list[Row]) -> ChangeBatch:
     columns = {
         "id": pa.array([row[1] for row in rows], pa.int64()),
         "v": pa.array([row[2] for row in rows], pa.string()),
@@ -325,7 +325,7 @@ def batch_of(rows: list[Row]) -> ChangeBatch:
 OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 
 
-def pairs_of(records: Records) -> list[tuple[int, dict[str, Any] | None]]:
+def list_pairs(records: Records) -> list[tuple[int, dict[str, Any] | None]]:
     assert records.keys is not None
     return [
         (json.loads(key)["id"], None if value is None else json.loads(value))
@@ -340,7 +340,7 @@ def test_replaying_debezium_records_by_key_gives_the_table_after_the_commit(
 ) -> None:
     before, rows, after = commit
 
-    found = pairs_of(record_format("debezium", OPTIONS).records(batch_of(rows)))
+    found = list_pairs(record_format("debezium", OPTIONS).records(make_batch(rows)))
 
     state, compacted = dict(before), dict(before)
     last: dict[int, dict[str, Any] | None] = {}
@@ -372,7 +372,7 @@ def test_replaying_json_records_by_key_gives_the_table_after_the_commit(
 ) -> None:
     before, rows, after = commit
 
-    found = pairs_of(record_format("json", OPTIONS).records(batch_of(rows)))
+    found = list_pairs(record_format("json", OPTIONS).records(make_batch(rows)))
 
     state = dict(before)
     kinds = []

@@ -31,7 +31,7 @@ from tests.property.key_histories import (
     KeyHistory,
     Row,
     applied,
-    pairs_of,
+    list_pairs,
     rows_that_are_there,
 )
 from tests.tables.builder import CDF, TableBuilder
@@ -47,7 +47,7 @@ Pairs = list[tuple[bytes, bytes | None]]
 def written_pairs(batches: Iterator[ChangeBatch], style: str) -> Pairs:
     """Write as records of a format with a key."""
     format_ = record_format(style, FormatOptions(name="n", table="t", key=KEY))
-    return [pair for batch in batches for pair in pairs_of(format_.records(batch))]
+    return [pair for batch in batches for pair in list_pairs(format_.records(batch))]
 
 
 def written_batches(batches: Iterator[ChangeBatch]) -> list[pa.RecordBatch]:

@@ -200,7 +200,7 @@ class History:
         self.is_preserved.append(is_preserved)
 
 
-def rows_of(batches: Sequence[ChangeBatch]) -> list[tuple[str, Value]]:
+def list_rows(batches: Sequence[ChangeBatch]) -> list[tuple[str, Value]]:
     """Return kind and row of each change, in order."""
     found: list[tuple[str, Value]] = []
     for batch in batches:
@@ -226,7 +226,7 @@ def test_changes_follow_from_the_values_and_updates_from_the_ids(
         found = asyncio.run(changes_by_version(Path(folder), commits, limit))
     for version, batches in enumerate(found, 1):
         before, after = history.snapshots[version - 1 : version + 1]
-        check(rows_of(batches), before, after, is_preserved=history.is_preserved[version])
+        check(list_rows(batches), before, after, is_preserved=history.is_preserved[version])
 
 
 def check(
@@ -277,15 +277,15 @@ def two_versions(folder: Path, tags: dict[str, str] | None, **properties: str) -
     return table
 
 
-def changes_of(folder: Path) -> list[tuple[str, Any]]:
+def list_changes(folder: Path) -> list[tuple[str, Any]]:
     [batches] = asyncio.run(changes_by_version(folder, 1, BatchLimit()))
-    return [(kind, value) for kind, (value, _) in rows_of(batches)]
+    return [(kind, value) for kind, (value, _) in list_rows(batches)]
 
 
 def test_what_has_its_id_and_version_still_is_not_even_read(tmp_path: Path) -> None:
     # The other values would be an update, had they been read.
     two_versions(tmp_path, PRESERVED)
-    assert changes_of(tmp_path) == []
+    assert list_changes(tmp_path) == []
 
 
 COMPARED = [("delete", 1), ("delete", 2), ("insert", 3), ("insert", 4)]
@@ -305,7 +305,7 @@ def test_where_ids_do_not_tell_values_are_compared(
     tmp_path: Path, tags: dict[str, str] | None, properties: dict[str, str]
 ) -> None:
     two_versions(tmp_path, tags, **properties)
-    assert changes_of(tmp_path) == COMPARED
+    assert list_changes(tmp_path) == COMPARED
 
 
 def test_ids_of_versions_before_row_tracking_do_not_count(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_ids_of_versions_before_row_tracking_do_not_count(tmp_path: Path) -> Non
     lines = table.commit_path(1).read_bytes().splitlines()
     metadata = json.dumps(table.metadata()).encode()
     table.raw_commit(b"\n".join([metadata, *lines]), version=1)
-    assert changes_of(tmp_path) == COMPARED
+    assert list_changes(tmp_path) == COMPARED
 
 
 @pytest.mark.parametrize("base", [None, -1, 2**63 - 1, 2**70])
@@ -331,7 +331,7 @@ def test_a_file_without_a_sensible_id_is_compared_by_values(
     )
     assert text != lines
     table.raw_commit(text.encode(), version=1)
-    assert changes_of(tmp_path) == COMPARED
+    assert list_changes(tmp_path) == COMPARED
 
 
 def test_a_table_with_a_column_of_that_name_is_compared_by_values(tmp_path: Path) -> None:
@@ -344,4 +344,4 @@ def test_a_table_with_a_column_of_that_name_is_compared_by_values(tmp_path: Path
     columns |= {"value": [2], ID: [0], VERSION: [0]}
     again = table.data_file(pa.table(columns), partition={"p": None}, **ids)
     table.commit(table.remove(first), again, tags=PRESERVED)
-    assert changes_of(tmp_path) == [("delete", 1), ("insert", 2)]
+    assert list_changes(tmp_path) == [("delete", 1), ("insert", 2)]

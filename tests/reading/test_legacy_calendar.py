@@ -47,7 +47,7 @@ def times(numbers: list[int | None], zone: str | None = "UTC") -> pa.Array:
     return pa.array(micros, pa.int64()).view(pa.timestamp("us", zone))
 
 
-def file_of(table: pa.Table, notes: dict[str, str], **how: Any) -> bytes:
+def make_file(table: pa.Table, notes: dict[str, str], **how: Any) -> bytes:
     out = io.BytesIO()
     with pq.ParquetWriter(out, table.schema, store_schema=False, **how) as writer:
         writer.write_table(table)
@@ -71,7 +71,7 @@ def texts(column: pa.ChunkedArray) -> list[str | None]:
     "notes", [{VERSION: "2.4.8"}, {VERSION: "3.5.1", DATETIME: "", ZONE: "UTC"}]
 )
 def test_old_days_are_those_that_the_writer_meant(notes: dict[str, str]) -> None:
-    found = read(file_of(pa.table({"d": days(JULIAN), "t": times(JULIAN)}), notes))
+    found = read(make_file(pa.table({"d": days(JULIAN), "t": times(JULIAN)}), notes))
     assert texts(found["d"]) == TEXTS
     assert texts(found["t"]) == TEXTS
 
@@ -79,7 +79,7 @@ def test_old_days_are_those_that_the_writer_meant(notes: dict[str, str]) -> None
 @pytest.mark.parametrize("notes", [{}, {VERSION: "3.5.1"}, {VERSION: "3.5.1", INT96: ""}])
 def test_files_that_do_not_say_so_are_in_the_modern_calendar(notes: dict[str, str]) -> None:
     table = pa.table({"d": days(JULIAN), "t": times(JULIAN)})
-    found = read(file_of(table, notes))
+    found = read(make_file(table, notes))
     assert found["d"].combine_chunks() == table["d"].combine_chunks()
     assert found["t"].combine_chunks() == table["t"].combine_chunks()
 
@@ -97,13 +97,13 @@ def test_times_of_type_int96_have_a_flag_of_their_own(
     notes: dict[str, str], is_legacy: bool
 ) -> None:
     table = pa.table({"t": times(JULIAN, None)})
-    found = read(file_of(table, notes, use_deprecated_int96_timestamps=True))
+    found = read(make_file(table, notes, use_deprecated_int96_timestamps=True))
     assert (texts(found["t"]) == TEXTS) is is_legacy
 
 
 def test_times_without_a_zone_were_never_in_the_legacy_calendar() -> None:
     table = pa.table({"t": times(JULIAN, None)})
-    found = read(file_of(table, {VERSION: "3.5.1", DATETIME: "", ZONE: "UTC"}))
+    found = read(make_file(table, {VERSION: "3.5.1", DATETIME: "", ZONE: "UTC"}))
     assert found["t"].combine_chunks() == table["t"].combine_chunks()
 
 
@@ -116,8 +116,8 @@ def test_old_days_inside_nested_columns_are_rebased_in_slices_too() -> None:
     maps = pa.MapArray.from_arrays(
         pa.array(range(8), pa.int32()), pa.array(list("abcdefg")), times(JULIAN)
     )
-    body = file_of(pa.table({"s": struct, "l": lists, "m": maps}), {VERSION: "2.4.8"})
-    right = file_of(
+    body = make_file(pa.table({"s": struct, "l": lists, "m": maps}), {VERSION: "2.4.8"})
+    right = make_file(
         pa.table(
             {
                 "s": pa.StructArray.from_arrays(
@@ -163,21 +163,24 @@ def test_old_times_move_as_spark_moves_them(zone: str, seconds: int) -> None:
     moment = pa.array([-62_000_000_000 * 10**6, -1_000_000_000 * 10**6]).view(
         pa.timestamp("us", "UTC")
     )
-    body = file_of(pa.table({"t": moment}), {VERSION: "2.4.8", ZONE: zone})
+    body = make_file(pa.table({"t": moment}), {VERSION: "2.4.8", ZONE: zone})
     found = read(body)["t"].combine_chunks().view(pa.int64()).to_pylist()
     assert found == [(-62_000_000_000 + seconds) * 10**6, -1_000_000_000 * 10**6]
 
 
 def test_an_unknown_zone_matters_only_where_there_are_old_times() -> None:
     notes = {VERSION: "2.4.8", ZONE: "Moon/Tycho"}
-    assert texts(read(file_of(pa.table({"t": times([0])}), notes))["t"]) == ["1970-01-01"]
+    assert texts(read(make_file(pa.table({"t": times([0])}), notes))["t"]) == ["1970-01-01"]
     with pytest.raises(UnreadableDataFileError, match="Moon/Tycho"):
-        read(file_of(pa.table({"t": times([-719_164])}), notes))
+        read(make_file(pa.table({"t": times([-719_164])}), notes))
 
 
 def test_equal_bytes_in_two_calendars_are_not_equal_values(tmp_path: Path) -> None:
     table = pa.table({"id": range(7), "d": days(JULIAN)})
-    bodies = {"old": file_of(table, {VERSION: "2.4.8"}), "new": file_of(table, {VERSION: "3.5.1"})}
+    bodies = {
+        "old": make_file(table, {VERSION: "2.4.8"}),
+        "new": make_file(table, {VERSION: "3.5.1"}),
+    }
     fields = tuple(map(file_column, table.schema))
     for names, is_compared in ((("old", "old"), True), (("old", "new"), False)):
         one, other = (FileScan(url=name, fields=fields) for name in names)
@@ -196,7 +199,7 @@ async def test_a_rewrite_by_a_new_release_gives_only_the_days_that_differ(tmp_pa
         ("other", stored, "3.5.1"),
     ):
         add = table.data_file(rows, path=f"{name}.parquet", partition={}, stats=False)
-        (tmp_path / f"{name}.parquet").write_bytes(file_of(rows, {VERSION: version}))
+        (tmp_path / f"{name}.parquet").write_bytes(make_file(rows, {VERSION: version}))
         if last is None:
             table.create(add)
         else:
@@ -230,7 +233,7 @@ def test_statistics_in_a_checkpoint_are_rebased() -> None:
     minimum = pa.StructArray.from_arrays([days(JULIAN)], ["d"])
     parsed = pa.StructArray.from_arrays([minimum], ["minValues"])
     add = pa.StructArray.from_arrays([pa.array(list("abcdefg")), parsed], ["path", "stats_parsed"])
-    body = io.BytesIO(file_of(pa.table({"add": add}), {VERSION: "2.4.8"}))
+    body = io.BytesIO(make_file(pa.table({"add": add}), {VERSION: "2.4.8"}))
     with CheckpointFile(body, "0.checkpoint.parquet") as file:
         [batch] = file.rows(("add",))
     found = batch.column("add").field("stats_parsed").field("minValues").field("d")

@@ -23,7 +23,7 @@ from tailerd.reading.parquet_pieces import RowPieces
 from tailerd.reading.row_selection import RowSelection
 
 
-def rows_of(count: int, seed: int) -> pa.Table:
+def make_rows(count: int, seed: int) -> pa.Table:
     """Return rows whose columns have pages of different lengths, each text at most once."""
     random = np.random.default_rng(seed)
     words = [
@@ -112,7 +112,7 @@ def pieces() -> Iterator[list[bool]]:
 def test_rows_read_by_their_pages_are_those_of_the_file(
     count: int, seed: int, options: dict[str, Any], batch_rows: int, data: st.DataObject
 ) -> None:
-    table = rows_of(count, seed)
+    table = make_rows(count, seed)
     body = written(table, **options)
     wanted = sorted(data.draw(st.frozensets(st.integers(0, count - 1), min_size=1, max_size=9)))
     limit = BatchLimit(max_rows=batch_rows)
@@ -127,7 +127,7 @@ def test_rows_read_by_their_pages_are_those_of_the_file(
 
 
 def test_few_rows_of_many_are_read_by_their_pages(pieces: list[bool]) -> None:
-    table = rows_of(100_000, 1)
+    table = make_rows(100_000, 1)
     body = written(table)
     wanted = [50_000, 50_001, 60_000]
     assert read(body, table.schema, wanted) == (wanted, table.take(pa.array(wanted)).to_pylist())
@@ -135,7 +135,7 @@ def test_few_rows_of_many_are_read_by_their_pages(pieces: list[bool]) -> None:
 
 
 def test_rows_all_over_a_row_group_are_read_with_it(pieces: list[bool]) -> None:
-    table = rows_of(100_000, 1)
+    table = make_rows(100_000, 1)
     wanted = list(range(0, 100_000, 5000))
     assert read(written(table), table.schema, wanted)[0] == wanted
     assert pieces == [False]
@@ -150,7 +150,7 @@ def test_columns_with_lists_are_read_whole(pieces: list[bool]) -> None:
 
 
 def test_a_page_that_is_damaged_is_told_as_in_any_file(pieces: list[bool]) -> None:
-    table = rows_of(100_000, 1).select(["id"])
+    table = make_rows(100_000, 1).select(["id"])
     body = bytearray(written(table, use_dictionary=False, compression="snappy"))
     at = len(body) // 2
     body[at : at + 40_000] = b"\xff" * 40_000

@@ -146,6 +146,6 @@ def to_micros(value: int, kind: pa.DataType) -> int:
     return value * {"s": 10**6, "ms": 1000, "us": 1}[kind.unit]
 
 
-def rows_of(columns: Sequence[Sequence[object]]) -> list[tuple[object, ...]]:
+def make_rows(columns: Sequence[Sequence[object]]) -> list[tuple[object, ...]]:
     """Return the rows that columns make up."""
     return list(zip(*columns, strict=True))

@@ -12,7 +12,7 @@ from tailerd.records.formats.avro import avro_rows
 from tailerd.records.formats.registered_records import SchemaIds
 from tests.records.batches import TIMESTAMP_US, change_batch
 from tests.records.naive_avro import plain, raw_schema, read, written
-from tests.records.tables import rows_of, tables
+from tests.records.tables import make_rows, tables
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=258)
@@ -31,7 +31,7 @@ def test_rows_are_the_bytes_of_avros_own_writer(
     *members, kind, version, timestamp = schema["fields"]
     found = records.values.to_pylist()
     assert len(found) == batch.num_rows
-    for raw, row in zip(found, rows_of(columns), strict=True):
+    for raw, row in zip(found, make_rows(columns), strict=True):
         values: dict[str, Any] = {
             member["name"]: plain(value, field.type, member["type"])
             for member, value, field in zip(members, row, batch.schema, strict=True)

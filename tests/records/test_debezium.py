@@ -31,7 +31,7 @@ def _pair(image: dict[str, Any] | None) -> tuple[int, str] | None:
     return None if image is None else (image["id"], image["v"])
 
 
-def batch_of(rows: list[tuple[str, int, str]]) -> ChangeBatch:
+def make_batch(rows: list[tuple[str, int, str]]) -> ChangeBatch:
     columns = {
         "id": pa.array([row[1] for row in rows], pa.int64()),
         "v": pa.array([row[2] for row in rows], pa.string()),
@@ -41,7 +41,7 @@ def batch_of(rows: list[tuple[str, int, str]]) -> ChangeBatch:
 
 def encoded(rows: list[tuple[str, int, str]], key: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     encoder = DebeziumEncoder(name="lake", table="orders", key=key)
-    batch = batch_of(rows)
+    batch = make_batch(rows)
     lines = encoder.encode_lines(batch)
     assert [record + b"\n" for record in encoder.encode(batch).to_pylist()] == lines.splitlines(
         keepends=True
@@ -210,7 +210,7 @@ def test_pairs_are_not_cut_when_a_batch_is_encoded_in_parts(
     monkeypatch.setattr(record_parts, "MAX_PART_BYTES", 600)
 
     encoder = DebeziumEncoder(name="lake", table="orders", key=("id",))
-    parts = encoder.encode(batch_of(rows))
+    parts = encoder.encode(make_batch(rows))
 
     assert parts.type == pa.large_binary()
     assert [json.loads(record) for record in parts.to_pylist()] == whole

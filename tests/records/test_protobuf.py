@@ -40,7 +40,7 @@ IDS = SchemaIds(key=1, value=2)
 ID = pa.field("id", pa.int64())
 
 
-def text_of(*fields: pa.Field, codec: ProtobufCodec | None = None) -> str:
+def format_text(*fields: pa.Field, codec: ProtobufCodec | None = None) -> str:
     return protobuf_rows(OPTIONS, codec).schemas(pa.schema([ID, *fields])).value.text
 
 
@@ -78,7 +78,7 @@ def read_rows(batch: Any, codec: ProtobufCodec | None = None) -> list[Any]:
     ids=str,
 )
 def test_each_type_has_its_protobuf_type(kind: pa.DataType, line: str) -> None:
-    assert f"  {line}\n" in text_of(pa.field("x", kind))
+    assert f"  {line}\n" in format_text(pa.field("x", kind))
 
 
 def test_the_text_of_a_schema() -> None:
@@ -89,7 +89,7 @@ def test_the_text_of_a_schema() -> None:
         pa.field("at", pa.timestamp("us", "UTC")),
     ]
     assert (
-        text_of(*fields)
+        format_text(*fields)
         == """syntax = "proto3";
 
 package lake.orders;
@@ -121,7 +121,7 @@ message Value {
 
 
 def test_names_that_readers_of_json_confuse_are_told_apart() -> None:
-    text = text_of(pa.field("a_b", pa.int32()), pa.field("aB", pa.int32()))
+    text = format_text(pa.field("a_b", pa.int32()), pa.field("aB", pa.int32()))
     assert "optional int32 a_b = 2;" in text
     assert "optional int32 aB_2 = 3;" in text
 
@@ -136,7 +136,7 @@ def test_a_package_called_like_anothers_does_not_hide_it() -> None:
 @pytest.mark.parametrize("kind", [pa.list_(pa.null()), pa.duration("s")], ids=str)
 def test_a_type_without_a_form_is_an_error_that_names_the_column(kind: pa.DataType) -> None:
     with pytest.raises(UnsupportedFeatureError, match="'x' has the type"):
-        text_of(pa.field("x", kind))
+        format_text(pa.field("x", kind))
 
 
 # ---------------------------------------------------------------- numbers
@@ -164,11 +164,11 @@ def test_an_id_is_never_a_number_that_others_have() -> None:
 
 def test_an_earlier_schema_keeps_its_numbers_whatever_comes_between() -> None:
     x, y, z = (pa.field(name, pa.int32()) for name in "xyz")
-    first = text_of(x, y)
-    second = text_of(z, y, codec=ProtobufCodec(earlier=(first,)))
+    first = format_text(x, y)
+    second = format_text(z, y, codec=ProtobufCodec(earlier=(first,)))
     for line in ("id = 1;", "z = 4;", "y = 3;", "reserved 2;", "_change_type = 18997;"):
         assert line in second
-    third = text_of(x, y, z, codec=ProtobufCodec(earlier=(second,)))
+    third = format_text(x, y, z, codec=ProtobufCodec(earlier=(second,)))
     for line in ("id = 1;", "z = 4;", "y = 3;", "reserved 2;", "x = 5;"):
         assert line in third
 

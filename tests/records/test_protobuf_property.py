@@ -24,7 +24,7 @@ from tests.records.batches import TIMESTAMP_US, change_batch
 from tests.records.naive_protobuf import fill, message_class
 from tests.records.protobuf_compiler import compiled
 from tests.records.protobuf_descriptor import file_descriptor
-from tests.records.tables import rows_of, tables
+from tests.records.tables import make_rows, tables
 
 OPTIONS = FormatOptions(name="lake", table="orders")
 IDS = SchemaIds(key=None, value=258)
@@ -40,7 +40,7 @@ def check_rows(table: Table, collections: Collections) -> None:
     make = message_class(file)
     kinds = [*batch.schema.types, *CHANGE_TYPES]
     assert len(found) == batch.num_rows
-    for raw, row in zip(found.to_pylist(), rows_of(columns), strict=True):
+    for raw, row in zip(found.to_pylist(), make_rows(columns), strict=True):
         expected = make()
         fill(expected, file.messages[0], [*row, "insert", 7, TIMESTAMP_US], kinds)
         assert raw[:6] == b"\0\0\0\x01\x02\0"

@@ -49,13 +49,13 @@ def record(change: str, version: int = 3, **row: Any) -> bytes:
     return json.dumps({**row, "_change_type": change, "_commit_version": version}).encode()
 
 
-def reader_of(schema: pa.Schema, form: str, widened: frozenset[str] = frozenset()) -> RowReader:
+def make_reader(schema: pa.Schema, form: str, widened: frozenset[str] = frozenset()) -> RowReader:
     changes_in = {"json": JsonRecords.changes_in, "debezium": DebeziumRecords.changes_in}[form]
     return RowReader(schema, form, changes_in, widened)
 
 
 def read(*values: bytes, form: str = "json") -> list[tuple[dict[str, Any], int, int]]:
-    rows, signs, versions = reader_of(SCHEMA, form).read(values)
+    rows, signs, versions = make_reader(SCHEMA, form).read(values)
     return list(zip(map(json.loads, rows), signs, versions, strict=True))
 
 
@@ -107,7 +107,7 @@ def test_an_envelope_gives_its_images_with_schema_or_without() -> None:
 def test_what_a_schema_change_spells_otherwise_is_the_same_row(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    reader = reader_of(SCHEMA, "json", WIDENED)
+    reader = make_reader(SCHEMA, "json", WIDENED)
     rows, _, _ = reader.read([record("insert", **before), record("insert", **after)])
     assert rows[0] == rows[1]
     dropped = {"dropped"} if "dropped" in before else set()
@@ -147,7 +147,7 @@ def test_what_a_schema_change_spells_otherwise_is_the_same_row(
     ids=str,
 )
 def test_rows_that_differ_stay_different(before: dict[str, Any], after: dict[str, Any]) -> None:
-    rows, _, _ = reader_of(SCHEMA, "json", WIDENED).read(
+    rows, _, _ = make_reader(SCHEMA, "json", WIDENED).read(
         [record("insert", **before), record("insert", **after)]
     )
     assert rows[0] != rows[1]
@@ -176,7 +176,7 @@ def test_decimals_are_compared_to_their_last_digit_as_texts_and_as_numbers(
         f'{{"c":{shape % text},"_change_type":"insert","_commit_version":1}}'.encode()
         for text in (one, other)
     ]
-    rows, _, _ = reader_of(pa.schema([pa.field("c", kind)]), "json").read(values)
+    rows, _, _ = make_reader(pa.schema([pa.field("c", kind)]), "json").read(values)
     assert (rows[0] == rows[1]) is same
 
 
@@ -187,7 +187,7 @@ def test_other_numbers_beside_a_decimal_are_compared_as_doubles(price: bytes) ->
         b'"_commit_version":1}' % (price, text, text, text)
         for text in (b"0.5", b"5e-1", b"0.50000000000000000000001")
     ]
-    rows, _, _ = reader_of(SCHEMA, "json", WIDENED).read(values)
+    rows, _, _ = make_reader(SCHEMA, "json", WIDENED).read(values)
     assert rows == [b'{"any":[0.5],"price":"1.5","was_float":{"x":0.5},"weight":0.5}'] * 3
 
 
@@ -204,7 +204,7 @@ def test_a_sink_may_have_changed_how_it_writes_decimals(form: str) -> None:
         # The second image is the first that needs the text: both are read once.
         "debezium": [envelope % (f'"{digits}"', digits), envelope % (digits, f'"{digits}"')],
     }
-    reader = reader_of(schema, form)
+    reader = make_reader(schema, form)
     rows, signs, _ = reader.read([text.encode() for text in texts[form]])
     assert rows == [(row % f'"{digits}"').encode()] * len(rows)
     assert signs == ([1, 1, 1] if form == "json" else [-1, 1, -1, 1])
@@ -218,7 +218,7 @@ def test_a_sink_may_have_changed_how_it_writes_decimals(form: str) -> None:
 @pytest.mark.parametrize("form", ["json", "debezium"])
 def test_something_else_in_the_topic_is_an_error_that_shows_it(value: bytes, form: str) -> None:
     with pytest.raises(SinkError, match=r"not a \w+ change"):
-        reader_of(SCHEMA, form).read([value])
+        make_reader(SCHEMA, form).read([value])
 
 
 def test_numbers_of_a_variant_are_spelled_alike_at_any_depth() -> None:

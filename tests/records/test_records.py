@@ -25,7 +25,7 @@ OPTIONS = FormatOptions(name="lake", table="orders", key=("id",))
 KEYLESS = replace(OPTIONS, key=())
 
 
-def batch_of(*rows: tuple[str, int, str]) -> ChangeBatch:
+def make_batch(*rows: tuple[str, int, str]) -> ChangeBatch:
     columns = {
         "id": pa.array([row[1] for row in rows], pa.int64()),
         "v": pa.array([row[2] for row in rows], pa.string()),
@@ -75,7 +75,7 @@ def test_a_key_is_an_object_of_its_columns_in_the_order_of_the_configuration() -
 
 
 def test_an_update_is_one_record_and_a_delete_has_its_tombstone_directly_behind_it() -> None:
-    batch = batch_of((INSERT, 1, "a"), (PRE, 2, "b"), (POST, 2, "c"), (DELETE, 3, "d"))
+    batch = make_batch((INSERT, 1, "a"), (PRE, 2, "b"), (POST, 2, "c"), (DELETE, 3, "d"))
 
     assert debezium(batch) == [
         (b'{"id":3}', ("d", row(3, "d"), None)),
@@ -86,7 +86,7 @@ def test_an_update_is_one_record_and_a_delete_has_its_tombstone_directly_behind_
 
 
 def test_an_update_that_goes_elsewhere_removes_the_row_where_it_was() -> None:
-    batch = batch_of((PRE, 1, "eu"), (POST, 1, "us"), (PRE, 2, "eu"), (POST, 2, "eu"))
+    batch = make_batch((PRE, 1, "eu"), (POST, 1, "us"), (PRE, 2, "eu"), (POST, 2, "eu"))
 
     assert debezium(batch, replace(OPTIONS, routed_by=("v",))) == [
         (b'{"id":1}', ("d", row(1, "eu"), None)),
@@ -102,7 +102,7 @@ def test_an_update_that_goes_elsewhere_removes_the_row_where_it_was() -> None:
 
 
 def test_an_update_of_the_key_is_a_delete_with_tombstone_and_a_create() -> None:
-    assert debezium(batch_of((PRE, 1, "a"), (POST, 2, "b"))) == [
+    assert debezium(make_batch((PRE, 1, "a"), (POST, 2, "b"))) == [
         (b'{"id":1}', ("d", row(1, "a"), None)),
         (b'{"id":1}', None),
         (b'{"id":2}', ("c", None, row(2, "b"))),
@@ -113,7 +113,7 @@ def test_an_update_of_the_key_is_a_delete_with_tombstone_and_a_create() -> None:
 def test_there_is_no_tombstone_without_a_key_or_where_it_is_not_wanted(
     options: FormatOptions,
 ) -> None:
-    found = debezium(batch_of((DELETE, 3, "d"), (INSERT, 1, "a")), options)
+    found = debezium(make_batch((DELETE, 3, "d"), (INSERT, 1, "a")), options)
 
     assert [value and value[0] for _, value in found] == ["d", "c"]
 
@@ -129,7 +129,7 @@ def test_all_rows_deleted_alternate_with_tombstones() -> None:
 
 
 def test_json_records_put_deletes_first_and_keep_both_images_of_an_update_together() -> None:
-    batch = batch_of(
+    batch = make_batch(
         (PRE, 1, "a"),
         (PRE, 2, "b"),
         (INSERT, 3, "x"),
@@ -149,7 +149,7 @@ def test_json_records_put_deletes_first_and_keep_both_images_of_an_update_togeth
 
 
 def test_columns_of_the_rows_follow_the_records() -> None:
-    batch = batch_of((INSERT, 1, "a"), (DELETE, 3, "d"))
+    batch = make_batch((INSERT, 1, "a"), (DELETE, 3, "d"))
 
     records = record_format("debezium", OPTIONS).records(batch)
 
@@ -176,7 +176,7 @@ def test_rows_without_columns_have_their_records(name: str, count: int) -> None:
 
 
 def test_the_time_of_processing_is_said_where_the_format_has_it() -> None:
-    batch = batch_of((INSERT, 1, "a"))
+    batch = make_batch((INSERT, 1, "a"))
     later = TIMESTAMP_US + 1_000_000
 
     [value] = record_format("debezium", OPTIONS).records(batch, now_us=later).values.to_pylist()
@@ -192,7 +192,7 @@ def test_large_batches_are_encoded_in_parts_with_the_same_records(
 ) -> None:
     rows = [(kind, n, f"{n}") for n in range(150) for kind in (PRE, POST)]
     rows += [(DELETE, n, f"{n}") for n in range(150, 200)]
-    batch = batch_of(*rows)
+    batch = make_batch(*rows)
     whole = {name: record_format(name, OPTIONS).records(batch) for name in JSON_FORMATS}
 
     monkeypatch.setattr(record_parts, "MAX_PART_BYTES", 1000)
@@ -219,7 +219,7 @@ def test_nulls_are_put_behind_values_of_a_slice(kind: pa.DataType) -> None:
 @pytest.mark.parametrize("name", JSON_FORMATS)
 def test_a_key_that_is_no_column_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="'order' is not among the table's columns \\(id, v\\)"):
-        record_format(name, replace(OPTIONS, key=("order",))).records(batch_of((INSERT, 1, "a")))
+        record_format(name, replace(OPTIONS, key=("order",))).records(make_batch((INSERT, 1, "a")))
 
 
 def test_an_unknown_format_is_refused_with_those_there_are() -> None:

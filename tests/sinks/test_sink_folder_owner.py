@@ -27,7 +27,7 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
+    read_log,
     run_to_end,
     write_config,
 )
@@ -213,12 +213,12 @@ def test_a_daemon_with_copied_state_takes_over_and_no_row_doubles(tmp_path: Path
         copied = other / "tailerd.yaml"
         copied.write_text(config.read_text().replace(str(tmp_path / "state"), str(other / "state")))
         with daemon(copied):
-            eventually(lambda: "Starting position resolved" in log_of(copied))
+            eventually(lambda: "Starting position resolved" in read_log(copied))
             for number in range(3, 6):
                 builder.append([{"id": number}])
-            eventually(lambda: "sink_fenced" in log_of(config))
+            eventually(lambda: "sink_fenced" in read_log(config))
             eventually(lambda: delivered_ids(out) == [0, 1, 2, 3, 4, 5])
-    (failed,) = [line for line in log_of(config).splitlines() if '"sink_fenced"' in line]
+    (failed,) = [line for line in read_log(config).splitlines() if '"sink_fenced"' in line]
     assert "took over" in json.loads(failed)["error"]
     # The loser's state is behind what the folder has.
     stale = run_to_end("run", "--config", config, "--once")

@@ -31,7 +31,7 @@ VECTOR = DeletionVectorDescriptor(
 )
 
 
-def file_of(key: int) -> LiveFile:
+def make_file(key: int) -> LiveFile:
     return LiveFile(
         key=key,
         path=f"d=ö/part-{key}.parquet",
@@ -62,7 +62,7 @@ class ListedFiles:
     async def between(self, first_key: int, until_key: int | None) -> AsyncIterator[list[LiveFile]]:
         assert (first_key, until_key) == (0, None)
         for start in range(0, len(self._shuffled), 500):
-            yield [file_of(key) for key in self._shuffled[start : start + 500]]
+            yield [make_file(key) for key in self._shuffled[start : start + 500]]
 
 
 @contextmanager
@@ -166,7 +166,7 @@ async def test_every_range_of_keys_comes_back_whole_and_in_order(
         array.tolist() for array in listed.sorted_files()
     ]
     whole = [file async for batch in files.between(0, None) for file in batch]
-    assert whole == [file_of(key) for key in listed.keys]
+    assert whole == [make_file(key) for key in listed.keys]
     assert (files.version, files.timestamp_ms, files.schema) == (
         listed.version,
         listed.timestamp_ms,
@@ -265,7 +265,7 @@ async def test_what_a_crash_left_half_written_is_not_found(machines: Machines) -
         async def between(
             self, first_key: int, until_key: int | None
         ) -> AsyncIterator[list[LiveFile]]:
-            yield [file_of(self.keys[0])]
+            yield [make_file(self.keys[0])]
             raise KeyboardInterrupt
 
     spool = machines.spool()

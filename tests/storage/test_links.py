@@ -218,13 +218,13 @@ def away(path: Path, location: Path) -> None:
     path.symlink_to(location)
 
 
-def file_of(table: TableBuilder) -> Path:
+def make_file(table: TableBuilder) -> Path:
     return next(path for path in table.folder.rglob("*.parquet") if "_delta_log" not in path.parts)
 
 
 MOVED: dict[str, Callable[[TableBuilder], Path]] = {
-    "data file": file_of,
-    "partition": lambda table: file_of(table).parent,
+    "data file": make_file,
+    "partition": lambda table: make_file(table).parent,
     "deletion vector": lambda table: next(table.folder.glob("deletion_vector*.bin")),
     "commit": lambda table: table.commit_path(1),
     "log": lambda table: table.log,

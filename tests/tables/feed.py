@@ -24,7 +24,7 @@ ONE_FILE = ReadLimit(max_files=1, max_bytes=1)
 Row = dict[str, Any]
 
 
-async def batches_of(
+async def read_batches(
     source: VersionedSource,
     start: Offset,
     end: Offset,
@@ -38,7 +38,7 @@ async def batches_of(
     return found
 
 
-def rows_of(batches: Iterable[ChangeBatch]) -> list[Row]:
+def list_rows(batches: Iterable[ChangeBatch]) -> list[Row]:
     """Return rows with their change columns and `change_source`."""
     return [
         {**row, "change_source": batch.change_source.value}
@@ -103,7 +103,7 @@ async def steps(
     at = await source.initial_offset(start)
     taken = []
     while (end := await source.latest_offset(at, limit)) != at:
-        taken.append((at, end, rows_of(await batches_of(source, at, end))))
+        taken.append((at, end, list_rows(await read_batches(source, at, end))))
         await source.commit(end)
         at = end
         if restarts:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linu
 RECHECK_SECONDS = 0.05
 
 
-def log_of(folder: Path, name: str) -> str:
+def name_log(folder: Path, name: str) -> str:
     log = folder / name / "_delta_log"
     log.mkdir(parents=True)
     return str(log)
@@ -30,7 +30,7 @@ def commit(folder: str) -> None:
     Path(folder, f"{0:020}.json").write_text("{}")
 
 
-def watcher_of(*folders: str) -> InotifyWatcher:
+def make_watcher(*folders: str) -> InotifyWatcher:
     return InotifyWatcher(folders, recheck_seconds=RECHECK_SECONDS)
 
 
@@ -69,10 +69,10 @@ async def one(hints: asyncio.Queue[str]) -> str:
 
 
 async def test_a_commit_that_is_linked_into_place_is_hinted_once(tmp_path: Path) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
     complete = tmp_path / "complete"
     complete.write_text("{}")
-    async with heard(watcher_of(folder)) as hints:
+    async with heard(make_watcher(folder)) as hints:
         os.link(complete, Path(folder, f"{0:020}.json"))
         assert await quiet(hints) == [folder]
 
@@ -80,8 +80,8 @@ async def test_a_commit_that_is_linked_into_place_is_hinted_once(tmp_path: Path)
 async def test_a_commit_that_is_written_in_place_is_hinted_when_it_is_closed(
     tmp_path: Path,
 ) -> None:
-    folder = log_of(tmp_path, "a")
-    async with heard(watcher_of(folder)) as hints:
+    folder = name_log(tmp_path, "a")
+    async with heard(make_watcher(folder)) as hints:
         file = os.open(f"{folder}/{0:020}.json", os.O_WRONLY | os.O_CREAT)
         assert await quiet(hints) == []
         os.write(file, b"{}")
@@ -92,11 +92,11 @@ async def test_a_commit_that_is_written_in_place_is_hinted_when_it_is_closed(
 async def test_a_log_whose_table_was_moved_away_and_replaced_is_hinted_and_followed(
     tmp_path: Path,
 ) -> None:
-    folder = log_of(tmp_path, "a")
-    watcher = watcher_of(folder)
+    folder = name_log(tmp_path, "a")
+    watcher = make_watcher(folder)
     async with heard(watcher) as hints:
         (tmp_path / "a").rename(tmp_path / "old")
-        log_of(tmp_path, "a")
+        name_log(tmp_path, "a")
         assert set(await quiet(hints)) == {folder}
         commit(f"{tmp_path}/old/_delta_log")
         assert await quiet(hints) == []
@@ -105,17 +105,17 @@ async def test_a_log_whose_table_was_moved_away_and_replaced_is_hinted_and_follo
 
 
 async def test_two_names_of_one_folder_are_both_hinted(tmp_path: Path) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     other = str(tmp_path / "b" / "_delta_log")
-    async with heard(watcher_of(folder, other)) as hints:
+    async with heard(make_watcher(folder, other)) as hints:
         commit(folder)
         assert sorted(await quiet(hints)) == [folder, other]
 
 
 async def test_it_covers_folders_that_are_there_and_only_while_it_listens(tmp_path: Path) -> None:
-    folder, missing = log_of(tmp_path, "a"), str(tmp_path / "nowhere" / "_delta_log")
-    watcher = watcher_of(folder, missing)
+    folder, missing = name_log(tmp_path, "a"), str(tmp_path / "nowhere" / "_delta_log")
+    watcher = make_watcher(folder, missing)
     assert not watcher.covers(folder)
     async with heard(watcher) as hints:
         assert watcher.covers(folder)
@@ -123,14 +123,14 @@ async def test_it_covers_folders_that_are_there_and_only_while_it_listens(tmp_pa
         shutil.rmtree(tmp_path / "a")
         assert await one(hints) == folder
         assert not watcher.covers(folder)
-        log_of(tmp_path, "a")
+        name_log(tmp_path, "a")
         assert await one(hints) == folder
         assert watcher.covers(folder)
     assert not watcher.covers(folder)
 
 
 async def test_a_kernel_that_refuses_is_reported_once_and_asked_again(tmp_path: Path) -> None:
-    folder = log_of(tmp_path, "a")
+    folder = name_log(tmp_path, "a")
     reports: list[tuple[str, str]] = []
     watcher = InotifyWatcher(
         [folder],

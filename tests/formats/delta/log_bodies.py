@@ -51,6 +51,6 @@ def body_of(*actions: Action) -> bytes:
     return "".join(json.dumps(action) + "\n" for action in actions).encode()
 
 
-def commit_of(*actions: Action, version: int = 1, root_url: str = "") -> Commit:
+def make_commit(*actions: Action, version: int = 1, root_url: str = "") -> Commit:
     """Return the scanned commit of some actions."""
     return scan_commit(version, f"{version:020}.json", body_of(*actions), root_url)

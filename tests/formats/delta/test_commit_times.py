@@ -11,7 +11,7 @@ import pytest
 from tailerd.errors import CorruptLogError, UsageError
 from tests.cli.commands import Commands
 from tests.tables.builder import IN_COMMIT_TIMESTAMPS, START_MS, TableBuilder
-from tests.tables.feed import EVERYTHING, batches_of, changes, rows_of
+from tests.tables.feed import EVERYTHING, changes, list_rows, read_batches
 from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
@@ -140,7 +140,7 @@ async def test_row_17_a_version_has_one_time_whether_it_was_followed_or_read_lat
         table.append([{"id": number, "name": ""}], mtime_ms=START_MS - number)
         await source.backlog(at)
         end = await source.latest_offset(at, EVERYTHING)
-        followed |= times(rows_of(await batches_of(source, at, end)))
+        followed |= times(list_rows(await read_batches(source, at, end)))
         await source.commit(end)
         at = end
     later = times(await changes(tmp_path))
@@ -161,10 +161,10 @@ async def test_row_18_a_version_keeps_the_time_it_was_first_seen_with(tmp_path: 
     source = await open_delta(str(tmp_path))
     at = await source.initial_offset("1")
     end = await source.latest_offset(at, EVERYTHING)
-    first = rows_of(await batches_of(source, at, end))
+    first = list_rows(await read_batches(source, at, end))
     table.commit_path(1).touch()
     await source.backlog(at)
-    assert rows_of(await batches_of(source, at, end)) == first
+    assert list_rows(await read_batches(source, at, end)) == first
 
 
 @pytest.mark.parametrize(

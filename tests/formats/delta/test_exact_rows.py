@@ -21,7 +21,7 @@ from tailerd.reading import compared_files, compared_rows
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import Field, field, map_of, struct
-from tests.tables.feed import EVERYTHING, batches_of, changes, told
+from tests.tables.feed import EVERYTHING, changes, read_batches, told
 from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
@@ -41,7 +41,7 @@ async def read(
     """Return the batches from a version to the head."""
     source = await open_delta(str(folder), OpenRequest(identity=identity, columns=columns))
     at = await source.initial_offset(start)
-    return await batches_of(source, at, await source.latest_offset(at, EVERYTHING), limit)
+    return await read_batches(source, at, await source.latest_offset(at, EVERYTHING), limit)
 
 
 def in_order(batches: Sequence[ChangeBatch], *names: str) -> list[Change]:

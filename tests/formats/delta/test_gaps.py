@@ -22,7 +22,7 @@ from tests.cli.commands import Commands
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
-from tests.tables.feed import EVERYTHING, ONE_FILE, batches_of, changes, rows_of, told
+from tests.tables.feed import EVERYTHING, ONE_FILE, changes, list_rows, read_batches, told
 from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
@@ -50,7 +50,7 @@ async def test_row_20_a_gap_inside_the_range_is_an_error_and_nothing_behind_it_c
 
     async def follow(at: Offset) -> None:
         while (end := await source.latest_offset(at, limit)) != at:
-            seen.extend(row["id"] for row in rows_of(await batches_of(source, at, end)))
+            seen.extend(row["id"] for row in list_rows(await read_batches(source, at, end)))
             at = end
 
     with pytest.raises(MissingVersionError, match=f"ersion {missing[0]} "):
@@ -238,7 +238,7 @@ async def test_row_51_a_torn_commit_that_becomes_whole_meanwhile_is_served(
     async with asyncio.TaskGroup() as group:
         group.create_task(finish())
         end = await source.latest_offset(at, EVERYTHING)
-    assert [row["id"] for row in rows_of(await batches_of(source, at, end))] == [5]
+    assert [row["id"] for row in list_rows(await read_batches(source, at, end))] == [5]
 
 
 async def test_row_51_a_last_line_without_its_end_is_whole(tmp_path: Path) -> None:
@@ -276,5 +276,5 @@ async def test_row_20_opened_by_a_listing_with_a_hole_a_pipeline_loses_no_row(
     source = await open_delta(str(tmp_path), OpenRequest(wrap_store=lambda _: store))
     start = await source.initial_offset("0")
     end = await source.latest_offset(start, EVERYTHING)
-    found = [row["id"] for row in rows_of(await batches_of(source, start, end))]
+    found = [row["id"] for row in list_rows(await read_batches(source, start, end))]
     assert found == [0, 1, 2, 3, 4]

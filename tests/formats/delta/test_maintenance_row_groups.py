@@ -47,7 +47,7 @@ def rows(count: int, first: int = 0, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def file_of(*groups: list[Any], kind: pa.DataType = ADD, **options: Any) -> io.BytesIO:
+def make_file(*groups: list[Any], kind: pa.DataType = ADD, **options: Any) -> io.BytesIO:
     sink = io.BytesIO()
     schema = pa.schema({"add": kind})
     with pq.ParquetWriter(sink, schema, **{"compression": "snappy", **options}) as writer:
@@ -101,13 +101,13 @@ def copied(source: io.BytesIO, kind: pa.DataType = MORE) -> list[dict[str, Any]]
 )
 def test_copied_rows_are_the_same_and_new_columns_are_empty(options: dict[str, Any]) -> None:
     groups = [rows(5), rows(300, 5), rows(1, 400)]
-    found = copied(file_of(*groups, **options))
+    found = copied(make_file(*groups, **options))
     wanted = [{**row, "dataChange": False, "tags": None} for group in groups for row in group]
     assert found == [{"add": row, "other": None} for row in wanted]
 
 
 def test_copied_and_encoded_row_groups_lie_in_one_file() -> None:
-    source = file_of(rows(4), rows(3, 4))
+    source = make_file(rows(4), rows(3, 4))
     footer = read_footer(source, "source")
     copier = GroupCopier(footer, parse_footer(blank(1)))
     sink = io.BytesIO()
@@ -144,13 +144,13 @@ PARSED = pa.struct([*ADD, pa.field("stats_parsed", pa.struct({"numRecords": pa.i
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        (file_of([*rows(3), None]), MORE),
-        (file_of(rows(3), compression="none"), MORE),
-        (file_of(rows(3), write_statistics=False), MORE),
-        (file_of(rows(3), kind=pa.struct([*list(ADD)[:3], pa.field("size", pa.int32())])), MORE),
-        (file_of(rows(3)), PARSED),
-        (file_of(rows(3, stats_parsed=None), kind=PARSED), PARSED),
-        (file_of(rows(3, stats=None, stats_parsed={"numRecords": 1}), kind=PARSED), MORE),
+        (make_file([*rows(3), None]), MORE),
+        (make_file(rows(3), compression="none"), MORE),
+        (make_file(rows(3), write_statistics=False), MORE),
+        (make_file(rows(3), kind=pa.struct([*list(ADD)[:3], pa.field("size", pa.int32())])), MORE),
+        (make_file(rows(3)), PARSED),
+        (make_file(rows(3, stats_parsed=None), kind=PARSED), PARSED),
+        (make_file(rows(3, stats=None, stats_parsed={"numRecords": 1}), kind=PARSED), MORE),
     ],
     ids=[
         "a row that is no file",
@@ -169,13 +169,13 @@ def test_what_would_mean_something_else_is_not_copied(
 
 
 def test_statistics_in_both_forms_are_copied() -> None:
-    source = file_of(rows(3, stats_parsed={"numRecords": 1}), kind=PARSED)
+    source = make_file(rows(3, stats_parsed={"numRecords": 1}), kind=PARSED)
     assert is_copied(source, PARSED)
     assert is_copied(source, MORE)
 
 
 def test_a_footer_is_written_as_it_was_read() -> None:
-    body = file_of(rows(20), rows(30), write_page_index=True).getvalue()
+    body = make_file(rows(20), rows(30), write_page_index=True).getvalue()
     footer = parse_footer(body)
     groups = footer.fields[4][1][1]
     written = footer_body(footer, groups, 50)
@@ -192,7 +192,7 @@ def test_what_is_no_parquet_file_is_refused(body: bytes) -> None:
 
 @given(st.data())
 def test_a_damaged_footer_is_refused_or_read(data: st.DataObject) -> None:
-    body = bytearray(file_of(rows(3)).getvalue())
+    body = bytearray(make_file(rows(3)).getvalue())
     size = int.from_bytes(body[-8:-4], "little")
     footer = body[-8 - size : -8]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -204,7 +204,7 @@ def test_a_damaged_footer_is_refused_or_read(data: st.DataObject) -> None:
 
 
 def test_a_file_that_ends_in_a_column_is_noticed() -> None:
-    source = file_of(rows(300))
+    source = make_file(rows(300))
     footer = read_footer(source, "source")
     columns = GroupCopier(footer, parse_footer(blank(1))).select_columns(footer.groups[0])
     assert columns is not None
@@ -220,6 +220,6 @@ def test_a_file_without_rows_is_not_written() -> None:
 
 def test_a_copy_is_read_from_a_path(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
-    path.write_bytes(file_of(rows(7)).getvalue())
+    path.write_bytes(make_file(rows(7)).getvalue())
     with path.open("rb") as source:
         assert len(copied(io.BytesIO(source.read()))) == 7

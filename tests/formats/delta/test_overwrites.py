@@ -17,9 +17,9 @@ from tests.tables.builder import CDF, TableBuilder
 from tests.tables.feed import (
     COMMIT_BY_COMMIT,
     EVERYTHING,
-    batches_of,
     changes,
-    rows_of,
+    list_rows,
+    read_batches,
     told,
 )
 from tests.tables.opened import open_delta
@@ -158,7 +158,7 @@ async def test_row_14_another_identity_within_one_log_is_followed(tmp_path: Path
     end = await source.latest_offset(at, EVERYTHING)
     assert (at.table_id, end.table_id) == (table.table_id, OTHER_ID)
     changed = [(1, "delete", 1), (1, "insert", 2), (2, "insert", 3)]
-    assert told(rows_of(await batches_of(source, at, end)), "id") == changed
+    assert told(list_rows(await read_batches(source, at, end)), "id") == changed
     for mode in (ChangeMode.AUTO, ChangeMode.FILES):
         assert told(await changes(tmp_path, "1", mode=mode), "id") == changed
 
@@ -180,7 +180,7 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
         # The replacing commit is given in two parts, and each part to another process.
         source = await open_delta(str(tmp_path), OpenRequest(changes=raw))
         end = await source.latest_offset(at, ReadLimit(max_files=1))
-        found += told(rows_of(await batches_of(source, at, end)), "id")
+        found += told(list_rows(await read_batches(source, at, end)), "id")
         at = end
         ids.append(at.table_id)
     assert found == [(0, "insert", 1), (1, "delete", 1), (1, "insert", 2)]
@@ -215,4 +215,4 @@ async def test_row_14_replace_keeps_the_identity_and_is_followed(tmp_path: Path)
     at = await source.initial_offset("latest")
     table.commit(table.protocol(), table.metadata(), table.remove(add), operation="REPLACE TABLE")
     end = await source.latest_offset(at, EVERYTHING)
-    assert told(rows_of(await batches_of(source, at, end)), "id") == [(1, "delete", 1)]
+    assert told(list_rows(await read_batches(source, at, end)), "id") == [(1, "delete", 1)]

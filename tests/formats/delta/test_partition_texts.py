@@ -20,7 +20,7 @@ pytestmark = pytest.mark.attack
 STRUCTS = {"delta.checkpoint.writeStatsAsStruct": "true", "delta.checkpointInterval": "1"}
 
 
-def table_of(folder: Path, kind: str, value: object, name: str = "p") -> TableBuilder:
+def make_table(folder: Path, kind: str, value: object, name: str = "p") -> TableBuilder:
     """Return a table with one row, in a file with this partition value."""
     table = TableBuilder(
         folder, fields=[("id", "long"), ("p", kind)], partition_by=["p"], properties=STRUCTS
@@ -55,7 +55,7 @@ READ: list[tuple[str, object, object]] = [
 async def test_a_partition_value_is_read_as_delta_spark_reads_it(
     tmp_path: Path, kind: str, text: object, value: object
 ) -> None:
-    table = table_of(tmp_path, kind, text)
+    table = make_table(tmp_path, kind, text)
     for start in ("1", "snapshot"):
         [row] = await changes(table.folder, start)
         assert row["p"] == value
@@ -88,7 +88,7 @@ REFUSED: list[tuple[str, object]] = [
 async def test_a_partition_value_that_is_not_of_its_type_is_refused(
     tmp_path: Path, kind: str, text: object
 ) -> None:
-    table = table_of(tmp_path, kind, text)
+    table = make_table(tmp_path, kind, text)
     for start in ("1", "snapshot"):
         with pytest.raises(CorruptLogError, match="partition value"):
             await changes(table.folder, start)
@@ -107,7 +107,7 @@ async def test_a_partition_value_that_is_not_of_its_type_is_refused(
 async def test_years_beyond_those_of_python_can_be_partition_values(
     tmp_path: Path, kind: str, text: str
 ) -> None:
-    table = table_of(tmp_path, kind, text)
+    table = make_table(tmp_path, kind, text)
     [add] = table.data_files([{"id": 2, "p": None}])
     add["add"]["partitionValues"] = {"p": text}
     table.commit(add, table.remove(table_add(table)))
@@ -128,7 +128,7 @@ def table_add(table: TableBuilder) -> Any:
 async def test_a_partition_column_that_the_schema_does_not_have_is_refused(
     tmp_path: Path, column: str
 ) -> None:
-    table = table_of(tmp_path, "string", "x", name=column)
+    table = make_table(tmp_path, "string", "x", name=column)
     table.commit(table.metadata(partitionColumns=[column]))
     for start in ("2", "snapshot"):
         with pytest.raises(CorruptLogError, match=f"partitioned by '{column}'"):
@@ -139,7 +139,7 @@ async def test_a_partition_column_that_the_schema_does_not_have_is_refused(
 
 
 async def test_a_partition_value_under_another_key_is_refused(tmp_path: Path) -> None:
-    table = table_of(tmp_path, "string", "x", name="P")
+    table = make_table(tmp_path, "string", "x", name="P")
     for start in ("1", "snapshot"):
         with pytest.raises(CorruptLogError, match="no partition value of the column p"):
             await changes(table.folder, start)

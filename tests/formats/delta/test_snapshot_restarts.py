@@ -40,7 +40,7 @@ async def step(source: VersionedSource, start: Offset) -> tuple[Offset, list[int
     return end, ids
 
 
-def table_of(folder: Path, files: int) -> TableBuilder:
+def make_table(folder: Path, files: int) -> TableBuilder:
     builder = TableBuilder(folder)
     builder.create()
     for number in range(files):
@@ -60,7 +60,7 @@ def clean_up(builder: TableBuilder) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 async def test_a_snapshot_goes_on_after_its_log_was_cleaned_up(tmp_path: Path, steps: int) -> None:
-    builder, spool = table_of(tmp_path / "t", 10), tmp_path / "spool"
+    builder, spool = make_table(tmp_path / "t", 10), tmp_path / "spool"
     source = await open_source(builder, spool)
     offset = await source.initial_offset("snapshot")
     delivered: list[int] = []
@@ -83,7 +83,7 @@ async def test_a_snapshot_goes_on_after_its_log_was_cleaned_up(tmp_path: Path, s
 
 
 async def test_without_the_spool_that_restart_is_an_error_not_a_hole(tmp_path: Path) -> None:
-    builder = table_of(tmp_path / "t", 10)
+    builder = make_table(tmp_path / "t", 10)
     source = await open_source(builder, None)
     offset, _ = await step(source, await source.initial_offset("snapshot"))
     clean_up(builder)
@@ -94,7 +94,7 @@ async def test_without_the_spool_that_restart_is_an_error_not_a_hole(tmp_path: P
 async def test_a_log_cleaned_up_before_its_first_snapshot_is_listed_is_worth_another_look(
     tmp_path: Path,
 ) -> None:
-    builder, spool = table_of(tmp_path / "t", 10), tmp_path / "spool"
+    builder, spool = make_table(tmp_path / "t", 10), tmp_path / "spool"
     source = await open_source(builder, spool)
     clean_up(builder)
     with pytest.raises(LogCleanedUpError) as caught:
@@ -109,7 +109,7 @@ async def test_a_log_cleaned_up_before_its_first_snapshot_is_listed_is_worth_ano
 async def test_a_log_cleaned_up_while_a_snapshot_is_read_is_worth_another_look(
     tmp_path: Path,
 ) -> None:
-    builder = table_of(tmp_path / "t", 10)
+    builder = make_table(tmp_path / "t", 10)
     source = await open_source(builder, None)
     offset, _ = await step(source, await source.initial_offset("snapshot"))
     clean_up(builder)
@@ -121,7 +121,7 @@ async def test_a_log_cleaned_up_while_a_snapshot_is_read_is_worth_another_look(
 
 
 async def test_spooled_and_logged_snapshots_have_the_same_steps(tmp_path: Path) -> None:
-    builder = table_of(tmp_path / "t", 10)
+    builder = make_table(tmp_path / "t", 10)
     found = []
     for spool in (None, tmp_path / "spool"):
         source = await open_source(builder, spool)
@@ -136,7 +136,7 @@ async def test_spooled_and_logged_snapshots_have_the_same_steps(tmp_path: Path) 
 
 
 async def test_a_new_snapshot_is_not_taken_from_an_old_spool(tmp_path: Path) -> None:
-    builder, spool = table_of(tmp_path / "t", 2), tmp_path / "spool"
+    builder, spool = make_table(tmp_path / "t", 2), tmp_path / "spool"
     first = await open_source(builder, spool)
     await first.initial_offset("snapshot")
     # Restored from a copy: the same table id and version, other files.

@@ -16,10 +16,10 @@ from tests.tables.builder import TableBuilder
 from tests.tables.feed import (
     EVERYTHING,
     ONE_FILE,
-    batches_of,
     changes,
     counted,
-    rows_of,
+    list_rows,
+    read_batches,
     steps,
 )
 from tests.tables.opened import open_delta
@@ -81,7 +81,7 @@ async def test_row_33_a_restart_in_the_middle_of_a_snapshot_does_not_mind_a_new_
     delivered = []
     is_first = True
     while (end := await source.latest_offset(at, ONE_FILE)) != at:
-        delivered += rows_of(await batches_of(source, at, end))
+        delivered += list_rows(await read_batches(source, at, end))
         at = Offset.from_json(end.to_json())
         if is_first:
             LAYOUTS[layout](table)
@@ -130,10 +130,10 @@ async def test_row_34_an_empty_table_has_an_empty_snapshot_and_is_then_followed(
     at = await source.initial_offset("snapshot")
     end = await source.latest_offset(at, ONE_FILE)
     assert (end.version, end.phase) == (1, Phase.FOLLOW)
-    assert await batches_of(source, at, end) == []
+    assert await read_batches(source, at, end) == []
     table.append(rows(1))
     last = await source.latest_offset(end, ONE_FILE)
-    assert [row["id"] for row in rows_of(await batches_of(source, end, last))] == [1]
+    assert [row["id"] for row in list_rows(await read_batches(source, end, last))] == [1]
 
 
 async def test_row_34_one_plan_may_reach_from_the_snapshot_into_what_follows(
@@ -146,7 +146,7 @@ async def test_row_34_one_plan_may_reach_from_the_snapshot_into_what_follows(
     end = (
         Offset(table_id=at.table_id, version=at.version).after_version(source).after_version(source)
     )
-    found = rows_of(await batches_of(source, at, end))
+    found = list_rows(await read_batches(source, at, end))
     assert [row["id"] for row in found if row["change_source"] == "files"] == [200]
     assert len(found) == 9
 
@@ -166,7 +166,7 @@ async def test_row_34_snapshot_and_follow_have_no_hole_and_no_overlap(
         end = await source.latest_offset(at, ReadLimit(max_files=chance.randint(1, 4)))
         if end == at and commits == 4:
             break
-        delivered += rows_of(await batches_of(source, at, end))
+        delivered += list_rows(await read_batches(source, at, end))
         at = end
         await source.commit(at)
         if commits < 4 and chance.random() < 0.5:

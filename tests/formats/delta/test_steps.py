@@ -20,9 +20,9 @@ from tests.tables.feed import (
     EVERYTHING,
     ONE_FILE,
     Row,
-    batches_of,
     changes,
-    rows_of,
+    list_rows,
+    read_batches,
     steps,
 )
 from tests.tables.opened import open_delta
@@ -212,8 +212,8 @@ async def test_update_images_stay_in_one_batch_however_small_batches_are(tmp_pat
     end = await source.latest_offset(at, EVERYTHING)
     for max_rows, max_bytes in itertools.product((1, 2, 3, 4, 7), (1, 40, 10**9)):
         limit = BatchLimit(max_rows=max_rows, max_bytes=max_bytes)
-        batches = await batches_of(source, at, end, limit)
-        assert len(rows_of(batches)) == len(images)
+        batches = await read_batches(source, at, end, limit)
+        assert len(list_rows(batches)) == len(images)
         for batch in batches:
             kinds = batch.change_types().to_pylist()
             pairs = kinds.count("update_preimage")
@@ -273,7 +273,7 @@ async def _walk(folder: Path, start: str, limits: list[ReadLimit], restarts: boo
         if (end := await source.latest_offset(at, limit)) == at:
             return delivered
         assert at.is_before(end)
-        delivered += rows_of(await batches_of(source, at, end))
+        delivered += list_rows(await read_batches(source, at, end))
         at = Offset.from_json(end.to_json())
         if restarts:
             source = await open_delta(str(folder))

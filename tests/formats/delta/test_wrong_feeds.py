@@ -19,7 +19,7 @@ POST = {"id": 20, "_change_type": "update_postimage"}
 PRE = {"id": 2, "_change_type": "update_preimage"}
 
 
-def table_of(folder: Path) -> tuple[TableBuilder, Action]:
+def make_table(folder: Path) -> tuple[TableBuilder, Action]:
     table = TableBuilder(
         folder, fields=[("id", "long")], properties=CDF, reader_features=["deletionVectors"]
     )
@@ -45,7 +45,7 @@ BOTH_IMAGES = [("update_preimage", 2, "rows"), ("update_postimage", 20, "rows")]
 async def test_an_update_whose_feed_has_one_image_gives_both(
     tmp_path: Path, given: Row, has_stats: bool
 ) -> None:
-    table, add = table_of(tmp_path)
+    table, add = make_table(tmp_path)
     new = table.data_file([{"id": 1}, {"id": 20}])
     new = new if has_stats else without_stats(new)
     table.commit(table.remove(add), new, table.cdc_file([given]), operation="UPDATE")
@@ -53,7 +53,7 @@ async def test_an_update_whose_feed_has_one_image_gives_both(
 
 
 async def test_an_update_by_vectors_whose_feed_has_one_image_gives_both(tmp_path: Path) -> None:
-    table, add = table_of(tmp_path)
+    table, add = make_table(tmp_path)
     marked, new = table.with_vector(add, [1]), table.data_file([{"id": 20}])
     table.commit(table.remove(add), marked, new, table.cdc_file([POST]), operation="UPDATE")
     assert await last_changes(table) == BOTH_IMAGES
@@ -71,7 +71,7 @@ async def test_an_update_by_vectors_whose_feed_has_one_image_gives_both(tmp_path
 async def test_a_feed_that_does_not_add_up_is_replaced_by_the_rows(
     tmp_path: Path, feed: list[Row]
 ) -> None:
-    table, add = table_of(tmp_path)
+    table, add = make_table(tmp_path)
     new = table.data_file([{"id": 1}, {"id": 20}])
     table.commit(table.remove(add), new, table.cdc_file(feed), operation="MERGE")
     assert await last_changes(table) == [("delete", 2, "rows"), ("insert", 20, "rows")]
@@ -79,7 +79,7 @@ async def test_a_feed_that_does_not_add_up_is_replaced_by_the_rows(
 
 @pytest.mark.parametrize("mode", [ChangeMode.AUTO, ChangeMode.CDF])
 async def test_a_feed_that_adds_up_is_read(tmp_path: Path, mode: ChangeMode) -> None:
-    table, add = table_of(tmp_path)
+    table, add = make_table(tmp_path)
     new = table.data_file([{"id": 1}, {"id": 20}])
     table.commit(table.remove(add), new, table.cdc_file([PRE, POST]), operation="UPDATE")
     assert await last_changes(table, mode=mode) == [
@@ -89,7 +89,7 @@ async def test_a_feed_that_adds_up_is_read(tmp_path: Path, mode: ChangeMode) -> 
 
 
 async def test_the_mode_of_the_feed_gives_the_feed_as_it_is(tmp_path: Path) -> None:
-    table, add = table_of(tmp_path)
+    table, add = make_table(tmp_path)
     new = table.data_file([{"id": 1}, {"id": 20}])
     table.commit(table.remove(add), new, table.cdc_file([POST]), operation="UPDATE")
     assert await last_changes(table, mode=ChangeMode.CDF) == [("update_postimage", 20, "cdc")]

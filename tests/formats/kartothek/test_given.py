@@ -52,7 +52,7 @@ def net(changes: Iterable[tuple[str, dict[str, Any]]]) -> Counter[str]:
     return Counter({row: count for row, count in found.items() if count})
 
 
-def rows_of(batches: Iterable[ChangeBatch]) -> list[tuple[str, dict[str, Any]]]:
+def list_rows(batches: Iterable[ChangeBatch]) -> list[tuple[str, dict[str, Any]]]:
     return [
         pair
         for batch in batches
@@ -75,7 +75,7 @@ async def test_every_state_of_the_librarys_datasets_gives_the_known_changes(
                     follower = await Follower.open(
                         location, ledger=tmp_path / f"ledger{store.name}"
                     )
-                found = net(rows_of(await follower.rest()))
+                found = net(list_rows(await follower.rest()))
                 assert found == net(map(tuple, step["rows"])), (answer["table"], step["state"])
                 for name in garbage:
                     (store / name).unlink()

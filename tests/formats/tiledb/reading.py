@@ -34,13 +34,13 @@ async def batches(source: ChangeSource, start: Offset, end: Offset) -> list[Chan
     ]
 
 
-def rows_of(batch: ChangeBatch) -> list[tuple[str, Row]]:
+def list_rows(batch: ChangeBatch) -> list[tuple[str, Row]]:
     rows = [tuple(map(plain, row.values())) for row in batch.rows.to_pylist()]
     return list(zip(batch.change_types().to_pylist(), rows, strict=True))
 
 
 async def changes(source: ChangeSource, start: Offset, end: Offset) -> list[tuple[str, Row]]:
-    return [row for batch in await batches(source, start, end) for row in rows_of(batch)]
+    return [row for batch in await batches(source, start, end) for row in list_rows(batch)]
 
 
 def applied(before: Counter[Row], found: list[tuple[str, Row]]) -> Counter[Row]:

@@ -62,14 +62,14 @@ def daemon(config: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
             process.wait(10)
 
 
-def log_of(config: Path) -> str:
+def read_log(config: Path) -> str:
     return (config.parent / "daemon.log").read_text()
 
 
 def address(config: Path) -> str:
     """The address of the newest daemon's pages."""
-    eventually(lambda: "Daemon started" in log_of(config))
-    lines = [line for line in log_of(config).splitlines() if "Daemon started" in line]
+    eventually(lambda: "Daemon started" in read_log(config))
+    lines = [line for line in read_log(config).splitlines() if "Daemon started" in line]
     return str(re.findall(r"http://[0-9.:]+", lines[-1])[0])
 
 

@@ -18,15 +18,15 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
     page,
+    read_log,
     run_to_end,
     write_config,
 )
 from tests.tables.builder import TableBuilder
 
 
-def table_of(folder: Path, *ids: int) -> TableBuilder:
+def make_table(folder: Path, *ids: int) -> TableBuilder:
     builder = TableBuilder(folder, table_id=folder.name)
     builder.create()
     for number in ids:
@@ -43,7 +43,7 @@ def change(config: Path, **fields: Any) -> None:
 
 
 def started(config: Path, table: str) -> int:
-    lines = [json.loads(line) for line in log_of(config).splitlines()]
+    lines = [json.loads(line) for line in read_log(config).splitlines()]
     return sum(
         line["event"] == "Pipeline starting" and line.get("table") == table for line in lines
     )
@@ -62,7 +62,7 @@ def test_tables_come_go_and_change_without_touching_the_others(
     tmp_path: Path, is_watching: bool
 ) -> None:
     for name in ("same", "altered", "gone", "new"):
-        table_of(tmp_path / name, 1)
+        make_table(tmp_path / name, 1)
     tables = {
         name: file_table(tmp_path / name, tmp_path / f"{name}_out")
         for name in ("same", "altered", "gone")
@@ -98,20 +98,20 @@ def test_tables_come_go_and_change_without_touching_the_others(
 def test_a_file_that_is_wrong_is_reported_and_changes_nothing(
     tmp_path: Path, fields: dict[str, Any], words: str
 ) -> None:
-    builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     good = config.read_text()
     with daemon(config) as process:
         eventually(lambda: out.exists() and delivered_ids(out) == [1])
         change(config, **fields)
         process.send_signal(signal.SIGHUP)
-        eventually(lambda: words in log_of(config))
+        eventually(lambda: words in read_log(config))
         builder.append([{"id": 2}])
         eventually(lambda: delivered_ids(out) == [1, 2])
         assert started(config, "orders") == 1
         config.write_text(good)
         process.send_signal(signal.SIGHUP)
-        eventually(lambda: "Configuration reloaded" in log_of(config))
+        eventually(lambda: "Configuration reloaded" in read_log(config))
         assert started(config, "orders") == 1
 
 
@@ -126,18 +126,18 @@ def discovering(tmp_path: Path, **tables: dict[str, object]) -> Path:
 @pytest.mark.full
 def test_tables_are_found_come_and_go(tmp_path: Path) -> None:
     lake, out = tmp_path / "lake", tmp_path / "out"
-    table_of(lake / "a", 1)
-    table_of(lake / "b b", 2)
+    make_table(lake / "a", 1)
+    make_table(lake / "b b", 2)
     (lake / "no-table").mkdir()
     (lake / "file").write_text("")
     config = discovering(tmp_path)
     with daemon(config) as process:
         eventually(lambda: delivered_ids(out / "a") == [1] and delivered_ids(out / "b-b") == [2])
-        table_of(lake / "c", 3)
+        make_table(lake / "c", 3)
         eventually(lambda: delivered_ids(out / "c") == [3])
         shutil.move(lake / "a", tmp_path / "away")
         eventually(lambda: set(statuses(config)) == {"b-b", "c"})
-        assert "its folder no longer exists" in log_of(config)
+        assert "its folder no longer exists" in read_log(config)
         eventually(lambda: is_ready(config))
         shutil.move(tmp_path / "away", lake / "a")
         eventually(lambda: "a" in statuses(config))
@@ -151,14 +151,14 @@ def test_tables_are_found_come_and_go(tmp_path: Path) -> None:
 def test_a_daemon_waits_for_the_first_table_of_a_pattern(tmp_path: Path) -> None:
     config = discovering(tmp_path)
     with daemon(config):
-        eventually(lambda: "http://" in log_of(config))
-        table_of(tmp_path / "lake/late", 1)
+        eventually(lambda: "http://" in read_log(config))
+        make_table(tmp_path / "lake/late", 1)
         eventually(lambda: delivered_ids(tmp_path / "out/late") == [1])
 
 
 @pytest.mark.full
 def test_a_daemon_is_not_ready_before_the_tables_of_its_patterns_are(tmp_path: Path) -> None:
-    table_of(tmp_path / "lake/whole", 1)
+    make_table(tmp_path / "lake/whole", 1)
     (tmp_path / "lake/broken/_delta_log").mkdir(parents=True)
     config = discovering(tmp_path)
     with daemon(config):
@@ -172,9 +172,9 @@ def test_a_daemon_is_not_ready_before_the_tables_of_its_patterns_are(tmp_path: P
 
 @pytest.mark.full
 def test_validate_shows_what_is_found_and_what_cannot_be_a_table(tmp_path: Path) -> None:
-    table_of(tmp_path / "lake/orders", 1)
-    table_of(tmp_path / "lake/Known", 1)
-    table_of(tmp_path / "lake/ORDERS", 1)
+    make_table(tmp_path / "lake/orders", 1)
+    make_table(tmp_path / "lake/Known", 1)
+    make_table(tmp_path / "lake/ORDERS", 1)
     config = discovering(
         tmp_path, known=file_table(tmp_path / "lake/Known", tmp_path / "known_out")
     )

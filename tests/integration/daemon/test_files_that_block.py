@@ -31,8 +31,8 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
     page,
+    read_log,
     run_to_end,
     write_config,
 )
@@ -128,7 +128,7 @@ def data_pipes(table: TableBuilder) -> list[Path]:
     return [pipe_at(table.folder / add["add"]["path"]) for add in adds]
 
 
-def table_of(folder: Path, rows: int = 3) -> TableBuilder:
+def make_table(folder: Path, rows: int = 3) -> TableBuilder:
     table = TableBuilder(folder)
     for number in range(rows):
         table.append([{"id": number, "name": "x"}])
@@ -136,7 +136,7 @@ def table_of(folder: Path, rows: int = 3) -> TableBuilder:
 
 
 async def test_a_pipe_for_the_hint_of_the_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    table = table_of(tmp_path)
+    table = make_table(tmp_path)
     with released(*hint_pipe(table)):
         async with asyncio.timeout(5):
             assert (await LogReader.at(str(tmp_path)).open()).version == 2
@@ -145,7 +145,7 @@ async def test_a_pipe_for_the_hint_of_the_checkpoint_is_passed_over(tmp_path: Pa
 async def test_a_pipe_for_the_next_commit_is_an_error_and_not_a_commit_to_come(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path)
+    table = make_table(tmp_path)
     source = await open_delta(str(tmp_path))
     start = await source.initial_offset("latest")
     with released(*commit_pipe(table)):
@@ -159,7 +159,7 @@ async def test_a_pipe_for_the_next_commit_is_an_error_and_not_a_commit_to_come(
 def test_a_table_with_pipes_stops_alone(
     tmp_path: Path, plant: Callable[[TableBuilder], list[Path]]
 ) -> None:
-    attacked, good = table_of(tmp_path / "attacked"), table_of(tmp_path / "good")
+    attacked, good = make_table(tmp_path / "attacked"), make_table(tmp_path / "good")
     config = write_config(
         tmp_path,
         attacked=file_table(attacked.folder, tmp_path / "out-attacked"),
@@ -174,7 +174,7 @@ def test_a_table_with_pipes_stops_alone(
             eventually(lambda wanted=wanted: len(delivered_ids(tmp_path / "out")) == wanted, 5)  # type: ignore[misc]
         assert page(config, "/healthz") == "ok\n"
         if plant is not hint_pipe:
-            eventually(lambda: "is a pipe" in log_of(config), 5)
+            eventually(lambda: "is a pipe" in read_log(config), 5)
             states = {t["table"]: t["state"] for t in json.loads(page(config, "/status"))["tables"]}
             assert states == {"attacked": "failed", "good": "running"}
         stopped(process)
@@ -224,7 +224,7 @@ HANGING = """
 def test_reads_that_never_return_do_not_outlive_the_shutdown_timeout(
     tmp_path: Path, where: str
 ) -> None:
-    attacked, good = table_of(tmp_path / "attacked"), table_of(tmp_path / "good")
+    attacked, good = make_table(tmp_path / "attacked"), make_table(tmp_path / "good")
     config = write_config(
         tmp_path,
         attacked=file_table(attacked.folder, tmp_path / "out-attacked"),
@@ -246,9 +246,9 @@ def test_reads_that_never_return_do_not_outlive_the_shutdown_timeout(
         eventually(lambda: (tmp_path / "out").exists() and len(delivered_ids(tmp_path / "out")) > 2)
         if where == "loop":
             attacked.append([{"id": 3, "name": "x"}])
-        eventually(lambda: "it hangs" in log_of(config))
+        eventually(lambda: "it hangs" in read_log(config))
         assert stopped(process) == 1
-        assert "error[stuck]" in log_of(config)
+        assert "error[stuck]" in read_log(config)
     finally:
         process.kill()
         process.wait(10)

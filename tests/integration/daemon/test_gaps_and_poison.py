@@ -21,7 +21,7 @@ from tests.integration.daemon.running import (
 from tests.tables.builder import TableBuilder
 
 
-def table_of(folder: Path, *ids: int, **options: str) -> TableBuilder:
+def make_table(folder: Path, *ids: int, **options: str) -> TableBuilder:
     builder = TableBuilder(folder, **options)  # type: ignore[arg-type]
     builder.create()
     for number in ids:
@@ -39,7 +39,7 @@ def clean_up(builder: TableBuilder, until: int) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(("on_gap", "ids"), [("snapshot", [1, 1, 2, 3, 4]), ("latest", [1, 4])])
 def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int]) -> None:
-    builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, on_gap=on_gap))
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     builder.append([{"id": 2}])
@@ -64,7 +64,7 @@ def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int])
 def test_a_gap_is_crossed_on_both_engines(
     tmp_path: Path, engine: str, on_gap: str, ids: list[int]
 ) -> None:
-    builder, out = table_of(tmp_path / "t", 1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1), tmp_path / "out"
     options = {"on_gap": on_gap, "engine": engine}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
     once = ["run", "--config", str(config), "--once"]
@@ -83,12 +83,12 @@ def test_a_gap_is_crossed_on_both_engines(
 @pytest.mark.full
 @pytest.mark.parametrize("table_id", ["", "another"], ids=["restored from a copy", "made anew"])
 def test_another_history_begins_anew_beside_what_it_replaces(tmp_path: Path, table_id: str) -> None:
-    table_of(tmp_path / "t", 1, 2)
+    make_table(tmp_path / "t", 1, 2)
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, on_gap="snapshot"))
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     shutil.rmtree(tmp_path / "t")
-    table_of(tmp_path / "t", 7, **({"table_id": table_id} if table_id else {}))
+    make_table(tmp_path / "t", 7, **({"table_id": table_id} if table_id else {}))
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     assert delivered_ids(out) == [7]
     (aside,) = out.glob("replaced-*")
@@ -97,11 +97,11 @@ def test_another_history_begins_anew_beside_what_it_replaces(tmp_path: Path, tab
 
 @pytest.mark.full
 def test_a_table_made_anew_is_an_error_by_default(tmp_path: Path) -> None:
-    table_of(tmp_path / "t", 1, 2)
+    make_table(tmp_path / "t", 1, 2)
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     shutil.rmtree(tmp_path / "t")
-    table_of(tmp_path / "t", 7, 8, 9, table_id="another")
+    make_table(tmp_path / "t", 7, 8, 9, table_id="another")
     done = run_to_end("run", "--config", config, "--once")
     assert done.returncode == 3
     assert "error[table_recreated]" in done.stderr
@@ -113,7 +113,7 @@ def test_a_table_made_anew_is_an_error_by_default(tmp_path: Path) -> None:
 def test_a_damaged_commit_is_left_out_and_recorded_on_both_engines(
     tmp_path: Path, engine: str, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    builder, out = table_of(tmp_path / "t", 1, 2), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1, 2), tmp_path / "out"
     before = set((tmp_path / "t").glob("*.parquet"))
     builder.append([{"id": 3}])
     (bad,) = set((tmp_path / "t").glob("*.parquet")) - before

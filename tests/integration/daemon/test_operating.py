@@ -18,8 +18,8 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
     page,
+    read_log,
     run_to_end,
     write_config,
 )
@@ -28,7 +28,7 @@ from tests.tables.builder import TableBuilder
 TOKEN = "a-long-random-text"
 
 
-def table_of(folder: Path, commits: int = 3) -> TableBuilder:
+def make_table(folder: Path, commits: int = 3) -> TableBuilder:
     builder = TableBuilder(folder, start_ms=None)
     builder.create()
     for number in range(commits):
@@ -52,8 +52,8 @@ def status(config: Path, name: str) -> dict[str, object]:
 
 
 def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    builder, out = table_of(tmp_path / "t"), tmp_path / "out"
-    other, other_out = table_of(tmp_path / "u"), tmp_path / "other"
+    builder, out = make_table(tmp_path / "t"), tmp_path / "out"
+    other, other_out = make_table(tmp_path / "u"), tmp_path / "other"
     config = write_config(
         tmp_path,
         orders=file_table(tmp_path / "t", out),
@@ -72,8 +72,8 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
     with daemon(config) as process:
-        log_before = log_of(config)
-        eventually(lambda: log_of(config).count("Daemon started") == 2, 10)
+        log_before = read_log(config)
+        eventually(lambda: read_log(config).count("Daemon started") == 2, 10)
         append(other, 4)
         eventually(lambda: len(delivered_ids(other_out)) == 50)
         assert status(config, "orders")["state"] == "paused"
@@ -91,7 +91,7 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
 
 @pytest.mark.full
 def test_once_leaves_a_paused_pipeline_alone_and_ends(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     (tmp_path / "state/paused").mkdir(parents=True)
     (tmp_path / "state/paused/names.json").write_text('["orders"]')
@@ -100,7 +100,7 @@ def test_once_leaves_a_paused_pipeline_alone_and_ends(tmp_path: Path) -> None:
 
 
 def test_offsets_reset_goes_through_the_daemon_that_runs(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **{"from": "0"}))
     with daemon(config) as process:
@@ -122,19 +122,19 @@ def test_offsets_reset_goes_through_the_daemon_that_runs(tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_a_failed_pipeline_is_mended_and_resumed_without_a_restart(tmp_path: Path) -> None:
-    table_of(tmp_path / "good")
+    make_table(tmp_path / "good")
     config = write_config(
         tmp_path,
         good=file_table(tmp_path / "good", tmp_path / "out"),
         late=file_table(tmp_path / "late", tmp_path / "late_out"),
     )
     with daemon(config):
-        eventually(lambda: "not_a_table" in log_of(config))
+        eventually(lambda: "not_a_table" in read_log(config))
         failed = status(config, "late")
         error = failed["last_error"]
         assert isinstance(error, dict)
         assert (failed["state"], error["code"]) == ("failed", "not_a_table")
-        table_of(tmp_path / "late")
+        make_table(tmp_path / "late")
         assert tailerd(config, "resume", "late").returncode == 0
         eventually(
             lambda: (
@@ -145,7 +145,7 @@ def test_a_failed_pipeline_is_mended_and_resumed_without_a_restart(tmp_path: Pat
 
 @pytest.mark.full
 def test_growth_and_backlog_are_in_status_and_metrics(tmp_path: Path) -> None:
-    builder, out = table_of(tmp_path / "t"), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t"), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     with daemon(config):
         eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
@@ -171,7 +171,7 @@ def test_growth_and_backlog_are_in_status_and_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_growth_can_be_switched_off(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     config.write_text(f"table_metrics: false\n{config.read_text()}")
@@ -184,7 +184,7 @@ def test_growth_can_be_switched_off(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_token_guards_control_and_appears_nowhere(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     content = yaml.safe_load(config.read_text())
@@ -197,13 +197,13 @@ def test_a_token_guards_control_and_appears_nowhere(tmp_path: Path) -> None:
         assert status(config, "orders")["state"] == "running"
         paused = tailerd(config, "pause", "orders", "--config", str(config))
         assert paused.returncode == 0, paused.stderr
-        shown = page(config, "/status") + page(config, "/metrics") + log_of(config)
+        shown = page(config, "/status") + page(config, "/metrics") + read_log(config)
     assert TOKEN not in shown + refused.stderr + paused.stdout
 
 
 @pytest.mark.full
 def test_a_listener_for_everyone_without_a_token_shows_only_metrics(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     config.write_text(config.read_text().replace("127.0.0.1:0", "0.0.0.0:0"))
@@ -217,7 +217,7 @@ def test_a_listener_for_everyone_without_a_token_shows_only_metrics(tmp_path: Pa
 
 @pytest.mark.full
 def test_watching_shows_again_and_again_until_ctrl_c(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     with daemon(config):
         url = address(config)

@@ -30,7 +30,7 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
+    read_log,
     write_config,
 )
 from tests.tables.builder import TableBuilder
@@ -43,7 +43,7 @@ VERSIONS = 5
 OURS, OTHER = (f"5f1d0f6e-7a11-4e2b-9c1d-00000000000{digit}" for digit in "12")
 
 
-def table_of(folder: Path, table_id: str = OURS, versions: int = VERSIONS) -> TableBuilder:
+def make_table(folder: Path, table_id: str = OURS, versions: int = VERSIONS) -> TableBuilder:
     """A table whose log differs from that of another only in the id."""
     table = TableBuilder(folder, table_id=table_id)
     for number in range(versions):
@@ -55,7 +55,7 @@ def replaced(table: TableBuilder, versions: int = VERSIONS) -> TableBuilder:
     """Put another table in the place of one; what was its newest commit looks the same."""
     before = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(table.log.iterdir())]
     shutil.rmtree(table.folder)
-    other = table_of(table.folder, OTHER, versions)
+    other = make_table(table.folder, OTHER, versions)
     after = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(other.log.iterdir())]
     assert after[:VERSIONS] == before
     return other
@@ -78,7 +78,7 @@ def remote(store: ObjectStore) -> FaultyStore:
 async def test_another_table_with_the_same_sizes_and_times_is_no_continuation(
     tmp_path: Path, is_remote: bool, versions: int
 ) -> None:
-    table = table_of(tmp_path / "t")
+    table = make_table(tmp_path / "t")
     clock = SimClock()
     source = await open_delta(
         str(table.folder), OpenRequest(clock=clock, wrap_store=remote if is_remote else None)
@@ -93,7 +93,7 @@ async def test_another_table_with_the_same_sizes_and_times_is_no_continuation(
 
 
 async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> None:
-    table, other = table_of(tmp_path / "a"), table_of(tmp_path / "b", OTHER)
+    table, other = make_table(tmp_path / "a"), make_table(tmp_path / "b", OTHER)
     stores, clock = Stores(), SimClock()
     store = stores.memory("replaced")
 
@@ -116,7 +116,7 @@ async def test_another_table_in_memory_is_no_continuation(tmp_path: Path) -> Non
 async def test_a_commit_that_grows_after_it_was_read_is_an_error_that_names_it(
     tmp_path: Path, is_read: bool
 ) -> None:
-    table = table_of(tmp_path / "t")
+    table = make_table(tmp_path / "t")
     source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await source.initial_offset(str(VERSIONS - 1) if is_read else "latest")
     if is_read:
@@ -132,7 +132,7 @@ async def test_a_commit_that_grows_after_it_was_read_is_an_error_that_names_it(
 async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_the_next(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path / "t")
+    table = make_table(tmp_path / "t")
     source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await poll(source, await source.initial_offset(str(VERSIONS - 1)))
     path = table.commit_path(VERSIONS - 1)
@@ -145,7 +145,7 @@ async def test_a_commit_that_is_edited_under_its_size_and_time_is_noticed_with_t
 
 
 async def test_a_log_that_was_copied_goes_on(tmp_path: Path) -> None:
-    table = table_of(tmp_path / "t")
+    table = make_table(tmp_path / "t")
     source = await open_delta(str(table.folder), OpenRequest(clock=SystemClock()))
     at = await poll(source, await source.initial_offset("1"))
     # Other files and other times, the same content.
@@ -160,14 +160,14 @@ async def test_a_log_that_was_copied_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_daemon_stops_at_another_table_of_the_same_sizes_and_times(tmp_path: Path) -> None:
-    table, out = table_of(tmp_path / "t"), tmp_path / "out"
+    table, out = make_table(tmp_path / "t"), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(table.folder, out))
     with daemon(config) as process:
         eventually(lambda: out.exists() and len(delivered_ids(out)) == VERSIONS)
-        aside = table_of(tmp_path / "aside", OTHER, VERSIONS + 1)
+        aside = make_table(tmp_path / "aside", OTHER, VERSIONS + 1)
         table.folder.rename(tmp_path / "gone")
         aside.folder.rename(table.folder)
-        eventually(lambda: '"table_recreated"' in log_of(config))
+        eventually(lambda: '"table_recreated"' in read_log(config))
         process.send_signal(signal.SIGTERM)
         process.wait(10)
     assert sorted(delivered_ids(out)) == list(range(VERSIONS))

@@ -20,15 +20,15 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
     page,
+    read_log,
     run_to_end,
     write_config,
 )
 from tests.tables.builder import TableBuilder
 
 
-def table_of(folder: Path, commits: int = 3, rows: int = 10) -> TableBuilder:
+def make_table(folder: Path, commits: int = 3, rows: int = 10) -> TableBuilder:
     builder = TableBuilder(folder, start_ms=None)
     builder.create()
     for number in range(commits):
@@ -41,7 +41,7 @@ def append(builder: TableBuilder, number: int, rows: int = 10) -> None:
 
 
 def test_once_delivers_what_is_there_and_a_second_time_only_what_is_new(tmp_path: Path) -> None:
-    builder, out = table_of(tmp_path / "t"), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t"), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     done = run_to_end("run", "--config", config, "--once")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -55,7 +55,7 @@ def test_once_delivers_what_is_there_and_a_second_time_only_what_is_new(tmp_path
 
 @pytest.mark.full
 def test_the_console_sink_prints_rows_and_nothing_else(tmp_path: Path) -> None:
-    table_of(tmp_path / "t", commits=1)
+    make_table(tmp_path / "t", commits=1)
     config = write_config(
         tmp_path, orders={"path": str(tmp_path / "t"), "from": "0", "sink": {"kind": "console"}}
     )
@@ -69,7 +69,7 @@ def test_the_console_sink_prints_rows_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["snapshot", "0"])
 def test_kill_9_in_the_middle_loses_and_doubles_no_row(tmp_path: Path, mode: str) -> None:
-    builder, out = table_of(tmp_path / "t", commits=40), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", commits=40), tmp_path / "out"
     options: dict[str, object] = {"from": mode, "max_files_per_batch": 1}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
     chance = random.Random(1)
@@ -92,7 +92,7 @@ def test_kill_9_in_the_middle_loses_and_doubles_no_row(tmp_path: Path, mode: str
 
 @pytest.mark.full
 def test_a_commit_is_delivered_without_waiting_for_the_poll(tmp_path: Path) -> None:
-    builder, out = table_of(tmp_path / "t", commits=1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", commits=1), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, poll_interval="1h"))
     with daemon(config):
         eventually(lambda: len(delivered_ids(out)) == 10)
@@ -107,7 +107,7 @@ def test_a_commit_is_delivered_without_waiting_for_the_poll(tmp_path: Path) -> N
 
 
 def test_polling_finds_commits_of_a_table_whose_log_was_replaced(tmp_path: Path) -> None:
-    builder, out = table_of(tmp_path / "t", commits=1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", commits=1), tmp_path / "out"
     # For a moment there is no log, which may be the moment of a look.
     table = file_table(tmp_path / "t", out, poll_interval="50ms", on_gap="latest")
     config = write_config(tmp_path, orders=table)
@@ -123,7 +123,7 @@ def test_polling_finds_commits_of_a_table_whose_log_was_replaced(tmp_path: Path)
 
 @pytest.mark.full
 def test_sigterm_ends_with_status_0_and_everything_saved(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     with daemon(config) as process:
@@ -136,7 +136,7 @@ def test_sigterm_ends_with_status_0_and_everything_saved(tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_ctrl_c_ends_with_status_130(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     with daemon(config) as process:
@@ -148,7 +148,7 @@ def test_ctrl_c_ends_with_status_130(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_sink_that_hangs_does_not_keep_the_process(tmp_path: Path, signals: int) -> None:
-    table_of(tmp_path / "t", commits=1, rows=20_000)
+    make_table(tmp_path / "t", commits=1, rows=20_000)
     config = write_config(
         tmp_path, orders={"path": str(tmp_path / "t"), "from": "0", "sink": {"kind": "console"}}
     )
@@ -178,7 +178,7 @@ def test_a_sink_that_hangs_does_not_keep_the_process(tmp_path: Path, signals: in
 
 @pytest.mark.full
 def test_pages_tell_how_it_goes(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     with daemon(config):
@@ -207,7 +207,7 @@ def test_pages_tell_how_it_goes(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_one_broken_table_fails_by_name_and_the_others_go_on(tmp_path: Path) -> None:
-    builder, out = table_of(tmp_path / "good"), tmp_path / "out"
+    builder, out = make_table(tmp_path / "good"), tmp_path / "out"
     (tmp_path / "bad").mkdir()
     config = write_config(
         tmp_path,
@@ -240,10 +240,10 @@ def test_when_every_pipeline_has_failed_the_daemon_ends_with_the_tables_status(
 
 @pytest.mark.full
 def test_two_daemons_do_not_share_a_state_folder(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     with daemon(config) as process:
-        eventually(lambda: "http://" in log_of(config))
+        eventually(lambda: "http://" in read_log(config))
         second = run_to_end("run", "--config", config)
         assert second.returncode == 2
         assert f"process {process.pid} on " in second.stderr
@@ -255,7 +255,7 @@ def test_two_daemons_do_not_share_a_state_folder(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_an_offset_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     offset = tmp_path / "state/offsets/orders.json"
@@ -268,11 +268,11 @@ def test_an_offset_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_listener_whose_port_is_taken_says_so(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     first = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     with daemon(first):
-        eventually(lambda: "http://" in log_of(first))
-        port = json.loads(log_of(first).splitlines()[0])["path"].removeprefix("http://")
+        eventually(lambda: "http://" in read_log(first))
+        port = json.loads(read_log(first).splitlines()[0])["path"].removeprefix("http://")
         (tmp_path / "second").mkdir()
         second = write_config(
             tmp_path / "second", orders=file_table(tmp_path / "t", tmp_path / "out2")
@@ -285,7 +285,7 @@ def test_a_listener_whose_port_is_taken_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_an_arrow_daemon_loads_no_pyspark(tmp_path: Path) -> None:
-    table_of(tmp_path / "t")
+    make_table(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     code = (
         "import sys; from tailerd.cli import run;"

@@ -18,8 +18,8 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
     page,
+    read_log,
     run_to_end,
     write_config,
 )
@@ -80,7 +80,7 @@ def storm(process: subprocess.Popen[str], *numbers: signal.Signals) -> Iterator[
 
 
 def assert_no_crash(config: Path) -> None:
-    log = log_of(config)
+    log = read_log(config)
     assert "Traceback" not in log
     assert "unexpected error" not in log
 
@@ -98,8 +98,8 @@ def test_hundreds_of_hangups_under_load_lose_nothing(tmp_path: Path) -> None:
         assert page(busy.config, "/readyz") == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
-    assert log_of(busy.config).count("Pipeline starting") == 1
-    assert "Configuration reloaded" in log_of(busy.config)
+    assert read_log(busy.config).count("Pipeline starting") == 1
+    assert "Configuration reloaded" in read_log(busy.config)
     assert_no_crash(busy.config)
 
 
@@ -111,7 +111,7 @@ def test_hangups_from_the_start_and_a_stop_among_them_end_with_status_0(
     with daemon(busy.config) as process:
         wait_for_the_command(process)
         with storm(process, signal.SIGHUP):
-            eventually(lambda: "http://" in log_of(busy.config))
+            eventually(lambda: "http://" in read_log(busy.config))
             busy.commit()
             time.sleep(random.Random(seed).random() * 0.2)
             process.send_signal(signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_stops_by_the_hundred_end_with_status_0_and_no_wrong_offset(
 ) -> None:
     busy = Busy(tmp_path)
     with daemon(busy.config) as process:
-        eventually(lambda: "http://" in log_of(busy.config))
+        eventually(lambda: "http://" in read_log(busy.config))
         time.sleep(random.Random(seed).random() * 0.1)
         for _ in range(3):
             busy.commit()
@@ -142,7 +142,7 @@ def test_a_second_stop_while_a_delivery_is_under_way_ends_at_once_and_repeats_no
 ) -> None:
     busy = Busy(tmp_path, commits=200)
     with daemon(busy.config) as process:
-        eventually(lambda: "http://" in log_of(busy.config))
+        eventually(lambda: "http://" in read_log(busy.config))
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 0
@@ -156,7 +156,7 @@ def test_a_hangup_while_the_daemon_starts_is_not_forgotten(tmp_path: Path) -> No
     with daemon(busy.config) as process:
         wait_for_the_command(process)
         process.send_signal(signal.SIGHUP)
-        eventually(lambda: "Configuration reloaded" in log_of(busy.config))
+        eventually(lambda: "Configuration reloaded" in read_log(busy.config))
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 

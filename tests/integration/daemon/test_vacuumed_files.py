@@ -34,13 +34,13 @@ def delivering(tmp_path: Path, engine: str, on_gap: str, **options: object) -> l
     return ["run", "--config", str(config), "--once"]
 
 
-def table_of(tmp_path: Path, **options: object) -> TableBuilder:
+def make_table(tmp_path: Path, **options: object) -> TableBuilder:
     table = TableBuilder(tmp_path / "t", fields=[("id", "long")], **options)  # type: ignore[arg-type]
     table.append([{"id": 1}])
     return table
 
 
-def rows_of(out: Path) -> list[tuple[str, int]]:
+def list_rows(out: Path) -> list[tuple[str, int]]:
     lines = [
         line for path in sorted(out.glob("**/*.jsonl")) for line in path.read_text().splitlines()
     ]
@@ -55,7 +55,7 @@ def rows_of(out: Path) -> list[tuple[str, int]]:
 def test_files_added_and_removed_since_are_crossed(
     tmp_path: Path, engine: str, on_gap: str, ids: list[int]
 ) -> None:
-    table, once = table_of(tmp_path), delivering(tmp_path, engine, on_gap)
+    table, once = make_table(tmp_path), delivering(tmp_path, engine, on_gap)
     assert run(once) == 0
     [add] = table.append([{"id": 2}]).adds
     replaced(table, add, 2, 3)
@@ -73,7 +73,7 @@ def test_files_added_and_removed_since_are_crossed(
 def test_a_removed_file_is_a_gap_that_a_difference_cannot_cross(
     tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = table_of(tmp_path)
+    table = make_table(tmp_path)
     [add] = table.append([{"id": 2}, {"id": 3}]).adds
     once = delivering(tmp_path, engine, "net")
     assert run(once) == 0
@@ -87,7 +87,7 @@ def test_a_removed_file_is_a_gap_that_a_difference_cannot_cross(
 
 
 def test_a_missing_change_file_is_crossed(tmp_path: Path, engine: str) -> None:
-    table = table_of(tmp_path, properties=CDF)
+    table = make_table(tmp_path, properties=CDF)
     once = delivering(tmp_path, engine, "latest")
     assert run(once) == 0
     change = table.cdc_file([{"id": 2, "_change_type": "insert"}])
@@ -103,7 +103,7 @@ def test_a_missing_change_file_is_crossed(tmp_path: Path, engine: str) -> None:
 def test_a_file_that_the_table_still_has_is_lost_and_no_gap(
     tmp_path: Path, engine: str, on_gap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table, once = table_of(tmp_path), delivering(tmp_path, engine, on_gap)
+    table, once = make_table(tmp_path), delivering(tmp_path, engine, on_gap)
     assert run(once) == 0
     [add] = table.append([{"id": 2}]).adds
     table.append([{"id": 3}])
@@ -115,7 +115,7 @@ def test_a_file_that_the_table_still_has_is_lost_and_no_gap(
 
 @pytest.mark.parametrize("on_gap", ["snapshot", "latest"])
 def test_skipping_a_commit_has_precedence(tmp_path: Path, engine: str, on_gap: str) -> None:
-    table = table_of(tmp_path)
+    table = make_table(tmp_path)
     once = delivering(tmp_path, engine, on_gap, on_corrupt_commit="skip-and-record")
     assert run(once) == 0
     [add] = table.append([{"id": 2}]).adds
@@ -128,7 +128,7 @@ def test_skipping_a_commit_has_precedence(tmp_path: Path, engine: str, on_gap: s
 
 
 def test_a_snapshot_whose_files_vacuum_removed_begins_again(tmp_path: Path, engine: str) -> None:
-    table = table_of(tmp_path)
+    table = make_table(tmp_path)
     adds = [table.append([{"id": number}]).adds[0] for number in (2, 3)]
     once = delivering(
         tmp_path, engine, "snapshot", **{"from": "snapshot", "max_files_per_batch": 1}
@@ -146,7 +146,7 @@ def test_a_snapshot_whose_files_vacuum_removed_begins_again(tmp_path: Path, engi
 def test_verify_is_equal_after_missing_files(
     tmp_path: Path, on_gap: str, is_head: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table, once = table_of(tmp_path), delivering(tmp_path, "arrow", on_gap)
+    table, once = make_table(tmp_path), delivering(tmp_path, "arrow", on_gap)
     assert run(once) == 0
     [add] = table.append([{"id": 2}]).adds
     replaced(table, add, 2, 3)

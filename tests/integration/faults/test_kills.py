@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, file_table, log_of, write_config
+from tests.integration.daemon.running import daemon, eventually, file_table, read_log, write_config
 from tests.tables.builder import TableBuilder
 
 DEFAULT_KILLS = 10
@@ -146,7 +146,7 @@ def live_and_be_killed(config: Path, chances: random.Random) -> None:
 
 
 def starts(config: Path) -> int:
-    return log_of(config).count("http://") if (config.parent / "daemon.log").exists() else 0
+    return read_log(config).count("http://") if (config.parent / "daemon.log").exists() else 0
 
 
 @pytest.mark.full

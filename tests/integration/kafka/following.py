@@ -100,9 +100,9 @@ class Table:
         return self.rewrite(rows) if what < 0.4 else self.insert(rows)
 
     def _row(self, row: int) -> dict[str, Any]:
-        return {"id": row, "name": self.text_of(row)}
+        return {"id": row, "name": self.format_text(row)}
 
-    def text_of(self, row: int) -> str:
+    def format_text(self, row: int) -> str:
         """Return what the column `name` holds in that row."""
         return f"{row}-{self._text}"
 
@@ -290,7 +290,7 @@ class Follower:
         self._have_own_ids(records)
         for record in records:
             row = json.loads(record.value or b"")
-            assert row["name"] == self.table.text_of(row["id"])
+            assert row["name"] == self.table.format_text(row["id"])
 
     def _have_own_ids(self, records: list[Record]) -> None:
         """Check that who leaves out ids that were seen has each change once."""

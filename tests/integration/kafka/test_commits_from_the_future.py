@@ -14,7 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from tailerd.cli import run
 from tailerd.sinks.kafka import topics as topics_module
 from tailerd.sinks.kafka.topics import TopicFacts, _with_settings
-from tests.integration.daemon.running import daemon, eventually, log_of, write_config
+from tests.integration.daemon.running import daemon, eventually, read_log, write_config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -127,7 +127,7 @@ def test_a_running_daemon_goes_on_by_itself_once_the_topic_takes_it(
     topics.delete_later(f"{topic}-offsets")
     config = configured(tmp_path, kafka_broker, topic, delivery="exactly-once")
     with daemon(config):
-        eventually(lambda: "commit_ahead" in log_of(config))
+        eventually(lambda: "commit_ahead" in read_log(config))
         eventually(lambda: ids(kafka_broker, topic) == [1, 2, 3])
         admin = KafkaAdminClient(bootstrap_servers=kafka_broker.plain)
         settings = {"message.timestamp.after.max.ms": str(24 * HOUR_MS)}

@@ -101,7 +101,7 @@ def offset(version: int, position: int = 0) -> Offset:
     return Offset(table_id="table-1", version=Version(version), position=position)
 
 
-def rows_of(version: int, change: ChangeType = ChangeType.INSERT, **columns: Any) -> ChangeBatch:
+def make_rows(version: int, change: ChangeType = ChangeType.INSERT, **columns: Any) -> ChangeBatch:
     return ChangeBatch(
         rows=pa.record_batch({name: pa.array(values) for name, values in columns.items()}),
         change_type=change,
@@ -112,8 +112,8 @@ def rows_of(version: int, change: ChangeType = ChangeType.INSERT, **columns: Any
     )
 
 
-def ids_of(version: int, *ids: int) -> ChangeBatch:
-    return rows_of(version, id=list(ids))
+def make_ids(version: int, *ids: int) -> ChangeBatch:
+    return make_rows(version, id=list(ids))
 
 
 def delivery(start: Offset, end: Offset, *batches: ChangeBatch) -> Delivery:
@@ -140,7 +140,7 @@ async def test_records_have_key_headers_and_the_time_of_the_commit(target: Kafka
     target.create()
     headers = {"origin": "lake", "version": "{table}/{commit_version}"}
     async with target.open(key=["id"], headers=headers, event_ids=True) as sink:
-        await sink.write(commit(0, ids_of(0, 7)))
+        await sink.write(commit(0, make_ids(0, 7)))
     [record] = target.read()
     assert record.key == b'{"id":7}'
     assert record.timestamp_ms == 1_700_000_000_123
@@ -157,7 +157,7 @@ async def test_headers_stay_with_their_rows_where_a_batch_is_larger_than_what_is
 ) -> None:
     target.create()
     # Twice what `BatchProducer` lays out at once.
-    wide = rows_of(0, id=list(range(160)), text=["x" * 100_000] * 160)
+    wide = make_rows(0, id=list(range(160)), text=["x" * 100_000] * 160)
     async with target.open(key=["id"], event_ids=True) as sink:
         await sink.write(commit(0, wide))
     found = {record.key: dict(record.headers)["tailerd.id"] for record in target.read()}
@@ -170,8 +170,8 @@ async def test_records_say_the_id_that_the_table_had_where_their_delivery_begins
     target.create()
     replaced = replace(offset(1), table_id="table-2")
     async with target.open(format="debezium", key=["id"]) as sink:
-        await sink.write(delivery(offset(0), replaced, ids_of(0, 1)))
-        await sink.write(delivery(replaced, replace(replaced, version=Version(2)), ids_of(1, 2)))
+        await sink.write(delivery(offset(0), replaced, make_ids(0, 1)))
+        await sink.write(delivery(replaced, replace(replaced, version=Version(2)), make_ids(1, 2)))
     sources = [json.loads(record.value or b"")["source"] for record in target.read()]
     assert [source["table_id"] for source in sources] == ["table-1", "table-2"]
 
@@ -181,7 +181,7 @@ async def test_a_key_is_in_the_partition_where_other_producers_put_it(target: Ka
 
     target.create(partitions=5)
     async with target.open(key=["id"]) as sink:
-        await sink.write(commit(0, ids_of(0, *range(200))))
+        await sink.write(commit(0, make_ids(0, *range(200))))
     records = target.read()
     assert len(records) == 200
     expected = {record.key: (murmur2(record.key) & 0x7FFFFFFF) % 5 for record in records}
@@ -193,14 +193,14 @@ async def test_a_column_chooses_the_partition_or_the_topic(target: KafkaTarget) 
     for region in regions:
         target.topics.create(f"{target.topic}.{region}", partitions=3)
     template = f"{target.topic}.{{column:region}}"
-    rows = rows_of(0, id=[1, 2, 3, 4], region=["eu", "us", "eu", "us"], shard=[0, 1, 2, 0])
+    rows = make_rows(0, id=[1, 2, 3, 4], region=["eu", "us", "eu", "us"], shard=[0, 1, 2, 0])
     async with target.open(topic=template, partition={"column": "shard"}) as sink:
         await sink.write(commit(0, rows))
         with pytest.raises(SinkRefusedError, match="does not choose a topic"):
-            await sink.write(commit(1, rows_of(1, id=[5], region=["a/b"], shard=[0])))
+            await sink.write(commit(1, make_rows(1, id=[5], region=["a/b"], shard=[0])))
         await sink.resume(offset(1))
         with pytest.raises(ConfigError, match="partition 3"):
-            await sink.write(commit(1, rows_of(1, id=[5], region=["eu"], shard=[3])))
+            await sink.write(commit(1, make_rows(1, id=[5], region=["eu"], shard=[3])))
     found = {
         json.loads(record.value or b"")["id"]: (region, record.partition)
         for region in regions
@@ -216,7 +216,7 @@ async def test_a_row_that_moves_to_another_topic_is_gone_from_the_old_one(
     for topic in topics:
         target.topics.create(topic)
     images = pa.array(["update_preimage", "update_postimage"])
-    update = replace(rows_of(0, id=[1, 1], region=["eu", "us"]), change_type=images)
+    update = replace(make_rows(0, id=[1, 1], region=["eu", "us"]), change_type=images)
     fields: dict[str, Any] = {"topic": f"{target.topic}.{{column:region}}", "format": "debezium"}
     async with target.open(**fields, key=["id"]) as sink:
         await sink.write(commit(0, update))
@@ -264,7 +264,7 @@ async def test_a_row_that_is_too_large_stops_the_delivery_and_nothing_is_saved(
     target: KafkaTarget, guarantee: str
 ) -> None:
     target.create()
-    large = rows_of(0, id=[1, 2], text=["small", "x" * 2_000_000])
+    large = make_rows(0, id=[1, 2], text=["small", "x" * 2_000_000])
     async with target.open(guarantee) as sink:
         with pytest.raises(SinkRefusedError, match="takes 1048576") as raised:
             await sink.write(commit(0, large))
@@ -280,7 +280,7 @@ async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arri
 ) -> None:
     target.create(config={"max.message.bytes": "10000"})
     target.topics.create(target.other)
-    rows = rows_of(0, id=[1, 2, 3], text=["a", "x" * 20_000, "c"])
+    rows = make_rows(0, id=[1, 2, 3], text=["a", "x" * 20_000, "c"])
     options = {"on_oversize": "dead-letter", "dead_letter_topic": target.other, "key": ["id"]}
     async with target.open(guarantee, **options) as sink:
         assert await sink.write(commit(0, rows)) == 3
@@ -313,8 +313,8 @@ async def test_batches_that_the_broker_finds_too_large_are_split_and_each_row_co
     async with target.open(guarantee, key=["id"], producer=producer) as sink:
         # Learned too late: the sink has asked what the topic takes.
         target.topics.configure(target.topic, {"max.message.bytes": "30000"})
-        await sink.write(commit(0, rows_of(0, id=list(range(1000)), text=texts)))
-        await sink.write(commit(1, ids_of(1, 1000)))
+        await sink.write(commit(0, make_rows(0, id=list(range(1000)), text=texts)))
+        await sink.write(commit(1, make_ids(1, 1000)))
     assert sorted(target.ids()) == list(range(1001))
 
 
@@ -323,11 +323,11 @@ async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(
 ) -> None:
     target.create()
     async with target.open() as sink:
-        await sink.write(commit(0, ids_of(0, 1)))
+        await sink.write(commit(0, make_ids(0, 1)))
         session = sink._session
         assert session is not None
         session.begin()
-        session.send(offset(1), ids_of(1, 2))
+        session.send(offset(1), make_ids(1, 2))
         session.keep(session._pipeline, SavedOffset(offset=offset(2), changes=ChangeMode.AUTO))
         session._await_acknowledgements()
         # The process ends here: rows and offset are written, the transaction is open.
@@ -337,7 +337,7 @@ async def test_what_a_crash_leaves_between_rows_and_offset_is_seen_by_nobody(
         assert await kept(sink, target) == 1
         async with target.open() as successor:
             assert await kept(successor, target) == 1
-            await successor.write(commit(1, ids_of(1, 2)))
+            await successor.write(commit(1, make_ids(1, 2)))
             assert await kept(successor, target) == 2
     assert target.ids() == [1, 2]
 
@@ -355,30 +355,30 @@ async def test_the_older_of_two_sinks_is_shut_out_and_does_not_come_back(
             assert newer.offsets is not None
             await newer.offsets.save(target.topic, replace(saved, epoch=2))
             with pytest.raises(SinkError, match="no longer accept this claim"):
-                await older.write(commit(0, ids_of(0, 99)))
+                await older.write(commit(0, make_ids(0, 99)))
             with pytest.raises(SinkFencedError, match="another process"):
                 await older.fence()
-            await newer.write(commit(0, ids_of(0, 1)))
-            await newer.write(commit(1, ids_of(1, 2)))
+            await newer.write(commit(0, make_ids(0, 1)))
+            await newer.write(commit(1, make_ids(1, 2)))
     assert target.ids() == [1, 2]
 
 
 async def test_looking_at_the_offset_shuts_nobody_out(target: KafkaTarget) -> None:
     target.create()
     async with target.open() as running:
-        await running.write(commit(0, ids_of(0, 1)))
+        await running.write(commit(0, make_ids(0, 1)))
         looking = target.sink()
         assert await kept(looking, target) == 1
         await looking.healthcheck()
         await looking.aclose()
-        await running.write(commit(1, ids_of(1, 2)))
+        await running.write(commit(1, make_ids(1, 2)))
         assert await kept(running, target) == 2
 
 
 async def test_an_offset_that_was_reset_is_where_the_next_run_begins(target: KafkaTarget) -> None:
     target.create()
     async with target.open() as sink:
-        await sink.write(commit(0, ids_of(0, 1)))
+        await sink.write(commit(0, make_ids(0, 1)))
     command = target.sink()
     assert command.offsets is not None
     await command.offsets.save(
@@ -395,7 +395,7 @@ async def test_an_offset_far_behind_those_of_others_is_found(
     monkeypatch.setattr(offset_topic, "_FIRST_WINDOW", 3)
     target.create()
     async with target.open("at-least-once") as sink:
-        await sink.write(commit(0, ids_of(0, 1)))
+        await sink.write(commit(0, make_ids(0, 1)))
         assert sink.offsets is not None
         for number in range(70):
             saved = SavedOffset(offset=offset(number), changes=ChangeMode.AUTO)
@@ -411,9 +411,9 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
     target.create()
     text = "x" * 1000
     # The first one alone is many times what may be in flight.
-    batches = [rows_of(0, id=list(range(n)), text=[text] * n) for n in (8000, 500, 500, 500, 500)]
+    batches = [make_rows(0, id=list(range(n)), text=[text] * n) for n in (8000, 500, 500, 500, 500)]
     async with target.open(guarantee, max_in_flight_bytes="1MiB") as sink:
-        await sink.write(commit(0, ids_of(0, 1)))
+        await sink.write(commit(0, make_ids(0, 1)))
         session = sink._session
         assert session is not None
         with paused(target.broker):
@@ -439,20 +439,20 @@ async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
 ) -> None:
     target.create()
     async with target.open(guarantee) as sink:
-        await sink.write(commit(0, ids_of(0, 1)))
+        await sink.write(commit(0, make_ids(0, 1)))
         with paused(target.broker):
-            writing = asyncio.create_task(sink.write(commit(1, ids_of(1, 2))))
+            writing = asyncio.create_task(sink.write(commit(1, make_ids(1, 2))))
             await asyncio.sleep(0.3)
             writing.cancel()
             async with asyncio.timeout(25):
                 await asyncio.wait({writing})
             assert writing.cancelled()
         with pytest.raises(SinkError, match="was lost"):
-            await sink.write(commit(1, ids_of(1, 2)))
+            await sink.write(commit(1, make_ids(1, 2)))
         await sink.fence()
         saved = await kept(sink, target)
         await sink.resume(offset(saved or 0))
-        await sink.write(commit(1, ids_of(1, 2)))
+        await sink.write(commit(1, make_ids(1, 2)))
     assert set(target.ids()) == {1, 2}
     assert guarantee == "at-least-once" or target.ids() == [1, 2]
 
@@ -460,9 +460,9 @@ async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
 async def test_commits_are_framed_as_debezium_frames_transactions(target: KafkaTarget) -> None:
     target.create()
     target.topics.create(target.other)
-    part = ids_of(2, 4, 5)
+    part = make_ids(2, 4, 5)
     async with target.open(transaction_topic=target.other) as sink:
-        await sink.write(delivery(offset(0), offset(2), ids_of(0, 1, 2), ids_of(1, 3)))
+        await sink.write(delivery(offset(0), offset(2), make_ids(0, 1, 2), make_ids(1, 3)))
         # A huge commit in two deliveries: nobody knows its size in one target.
         await sink.write(delivery(offset(2), offset(2, 7), part))
         await sink.write(delivery(offset(2, 7), offset(3), part))
@@ -485,9 +485,9 @@ async def test_hearts_beat_while_nothing_changes(target: KafkaTarget) -> None:
     target.create()
     target.topics.create(target.other)
     async with target.open(heartbeat_interval="100ms", heartbeat_topic=target.other) as sink:
-        await sink.write(commit(0, ids_of(0, 1)))
+        await sink.write(commit(0, make_ids(0, 1)))
         await asyncio.sleep(0.6)
-        await sink.write(commit(1, ids_of(1, 2)))
+        await sink.write(commit(1, make_ids(1, 2)))
     beats = [json.loads(record.value or b"") for record in target.read(target.other)]
     assert len(beats) >= 2
     assert beats[-1]["next_version"] == 1

@@ -23,7 +23,7 @@ from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
 from tests.contracts.test_sink import batch, delivery, offset
 from tests.integration.kafka import transaction_program
-from tests.integration.kafka.transaction_program import config, ids_of
+from tests.integration.kafka.transaction_program import config, make_ids
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
@@ -67,7 +67,7 @@ def test_a_delivery_counts_once_wherever_its_daemon_dies(
     assert run(kafka_broker, topic, offsets, "0", die_at) == "died"
     assert run(kafka_broker, topic, offsets, "0", "never") == then
     assert run(kafka_broker, topic, offsets, "1", "never") == "written"
-    assert found_in(kafka_broker, topic) == Counter([*ids_of(0), *ids_of(1)])
+    assert found_in(kafka_broker, topic) == Counter([*make_ids(0), *make_ids(1)])
 
 
 @pytest.mark.full
@@ -79,7 +79,7 @@ def test_a_commit_that_nobody_heard_the_answer_of_is_found_out_by_the_next_daemo
     died = run(kafka_broker, topic, offsets, "0", "committing", die_after=die_after)
     then = run(kafka_broker, topic, offsets, "0", "never")
     assert (died, then) in {("died", "written"), ("died", "repeated")}
-    assert found_in(kafka_broker, topic) == Counter(ids_of(0))
+    assert found_in(kafka_broker, topic) == Counter(make_ids(0))
 
 
 class SharedTopic:
@@ -201,7 +201,7 @@ async def test_the_daemon_writes_into_partitions_that_another_process_wrote_befo
 ) -> None:
     sink = await target.sink()
     for version in range(6):
-        rows = batch(version, ids_of(version))
+        rows = batch(version, make_ids(version))
         if version % 2:
             await sink.write(delivery(version, rows))
         else:

@@ -21,7 +21,7 @@ from tests.remote_deliveries import remote_delivery, with_run, written_by
 ROWS = 100
 
 
-def ids_of(version: int) -> range:
+def make_ids(version: int) -> range:
     """Return the rows of a delivery."""
     return range(version * ROWS, (version + 1) * ROWS)
 
@@ -62,7 +62,7 @@ async def main(bootstrap: str, topic: str, offsets: str, version: int, die_at: s
     await sink.resume(offset(version))
 
     async def run(writer: RowWriter) -> object:
-        found = await written_by(batch(version, ids_of(version)))(writer)
+        found = await written_by(batch(version, make_ids(version)))(writer)
         if die_at == "produced":
             os._exit(9)
         return found

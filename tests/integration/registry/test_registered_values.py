@@ -26,7 +26,7 @@ from tailerd.errors import (
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.kafka.sink import KafkaSink
 from tailerd.telemetry import Telemetry, events
-from tests.integration.kafka.test_delivery import commit, offset, rows_of
+from tests.integration.kafka.test_delivery import commit, make_rows, offset
 from tests.kafka.broker import Broker
 from tests.kafka.reader import Record, read_topic
 from tests.kafka.schema_registry import SchemaRegistry
@@ -106,7 +106,7 @@ def target(
 
 
 def rows(version: int, *ids: int, **columns: Any) -> ChangeBatch:
-    return rows_of(version, id=list(ids), **columns)
+    return make_rows(version, id=list(ids), **columns)
 
 
 def of_protobuf(target: RegisteredTopic, raw: bytes) -> dict[str, Any]:
@@ -157,7 +157,7 @@ async def test_rows_are_read_by_confluents_deserializers(
 @pytest.mark.parametrize("form", ["avro", "json_schema"])
 async def test_envelopes_are_those_of_debezium(target: RegisteredTopic, form: str) -> None:
     batch = rows(0, 1)
-    gone = rows_of(1, ChangeType.DELETE, id=[1])
+    gone = make_rows(1, ChangeType.DELETE, id=[1])
     async with target.open(format=form, envelope="debezium") as sink:
         await sink.write(commit(0, batch))
         await sink.write(commit(1, gone))

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.integration.daemon.running import address, log_of, page
+from tests.integration.daemon.running import address, page, read_log
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 
 STATIC_KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
@@ -88,7 +88,7 @@ def all_that_is_shown(config: Path, process: subprocess.Popen[str]) -> str:
         for path in (config.parent / "state").rglob("*")
         if path.is_file()
     ]
-    shown = [log_of(config), events, *(page(config, name) for name in names)]
+    shown = [read_log(config), events, *(page(config, name) for name in names)]
     return "\n".join([*shown, *words, *kept])
 
 

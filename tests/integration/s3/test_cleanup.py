@@ -60,7 +60,7 @@ async def clean(store: S3Store | MeteredStore, root: str) -> CleanupResult:
     return await job.apply(await job.plan(snapshot.state))
 
 
-async def log_of(store: S3Store, root: str) -> list[str]:
+async def read_log(store: S3Store, root: str) -> list[str]:
     return [meta.name async for meta in store.list_from(f"{root}/_delta_log")]
 
 
@@ -89,7 +89,7 @@ async def test_what_has_expired_goes_with_one_request_for_the_log_and_one_for_si
         assert proxy.counts()["delete"] == metered.requests["delete"] == 2
         # Eight commits, the checkpoint of 3, the compaction, two sidecars.
         assert (len(result.files), result.oldest_version) == (12, KEPT)
-        assert (await log_of(store, f"{bucket}/orders"))[0] == f"{KEPT:020}.checkpoint.parquet"
+        assert (await read_log(store, f"{bucket}/orders"))[0] == f"{KEPT:020}.checkpoint.parquet"
         assert [m async for m in store.list_from(f"{bucket}/orders/_delta_log/_sidecars")] == []
         await assert_right_or_an_error(store, f"{bucket}/orders", old_table)
 
@@ -109,7 +109,7 @@ async def test_a_deletion_that_fails_is_repeated_for_what_is_left(
     # Repeated, or file by file where the server knows nothing else.
     most = 12 + 2 if fault is Fault.NO_BATCHES else 3
     assert proxy.counts()["delete"] == most
-    assert (await log_of(store, root))[0] == f"{KEPT:020}.checkpoint.parquet"
+    assert (await read_log(store, root))[0] == f"{KEPT:020}.checkpoint.parquet"
 
 
 @pytest.mark.parametrize("fault", [Fault.DENY, Fault.UNKNOWN], ids=lambda fault: fault.value)
@@ -138,13 +138,13 @@ async def test_where_a_batch_goes_only_in_part_no_version_comes_out_wrong(
         await clean(store, root)
     assert isinstance(caught.value, AccessDeniedError) == (fault is Fault.DENY)
     if fault is Fault.HALF_DELETED:
-        assert len(await log_of(store, root)) < 12 + 3
+        assert len(await read_log(store, root)) < 12 + 3
         assert "files were not deleted, first" in str(caught.value)
     proxy.forget()
     await assert_right_or_an_error(store, root, old_table)
     assert (await clean(store, root)).oldest_version == KEPT
     await assert_right_or_an_error(store, root, old_table)
-    assert (await log_of(store, root))[0] == f"{KEPT:020}.checkpoint.parquet"
+    assert (await read_log(store, root))[0] == f"{KEPT:020}.checkpoint.parquet"
 
 
 @pytest.mark.full

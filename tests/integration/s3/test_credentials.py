@@ -13,7 +13,7 @@ import pytest
 from tailerd.errors import AccessDeniedError, CredentialsExpiredError, StorageError
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.s3.store import S3Store
-from tests.integration.daemon.running import daemon, eventually, log_of, page
+from tests.integration.daemon.running import daemon, eventually, page, read_log
 from tests.integration.s3.configured import delivered, write_tables_config
 from tests.integration.s3.living_table import LivingTable
 from tests.s3.notified import NotifiedBucket
@@ -115,13 +115,13 @@ def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
         renew("second")
         eventually(lambda: ids(tmp_path) == living.ids)
         # Renewed in time, nobody hears of it.
-        told = log_of(config).count("credentials_expired")
+        told = read_log(config).count("credentials_expired")
         renew("third")
         turnstile.is_good = lambda key: key == "third"
         living.append()
         eventually(lambda: ids(tmp_path) == living.ids)
-        assert log_of(config).count("credentials_expired") == told
-    assert not re.search("hush|psst", log_of(config))
+        assert read_log(config).count("credentials_expired") == told
+    assert not re.search("hush|psst", read_log(config))
     assert [*turnstile.used] == ["first", "second", "third"]
 
 
@@ -148,12 +148,12 @@ def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
         credential_process(tmp_path, "2001-01-01T00:00:00Z")("first")
         living.append()
         eventually(lambda: "credentials_expired" in page(config, "/status"))
-        eventually(lambda: "The credentials for http" in log_of(config))
+        eventually(lambda: "The credentials for http" in read_log(config))
         credential_process(tmp_path)("second")
         eventually(lambda: ids(tmp_path) == living.ids)
-        eventually(lambda: "Notifications recovered" in log_of(config))
+        eventually(lambda: "Notifications recovered" in read_log(config))
     # Nothing but our own lines: the vendor's client says all of it again, with a traceback.
-    assert all(json.loads(line) for line in log_of(config).splitlines())
+    assert all(json.loads(line) for line in read_log(config).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_a_web_identity_gets_other_keys_when_the_first_expire(
             turnstile.is_good = lambda key: key not in expired  # noqa: B023
     assert len(turnstile.used) >= 3
     assert all(key.startswith("ASIA") for key in turnstile.used)
-    assert "credentials_expired" not in log_of(config)
-    assert "a-token-of-the-cluster" not in log_of(config)
+    assert "credentials_expired" not in read_log(config)
+    assert "a-token-of-the-cluster" not in read_log(config)
 
 
 def ids(folder: Path) -> list[int]:

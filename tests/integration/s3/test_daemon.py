@@ -20,8 +20,8 @@ from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
     eventually,
-    log_of,
     page,
+    read_log,
     run_to_end,
 )
 from tests.integration.s3.living_table import LivingTable, write_config
@@ -54,7 +54,7 @@ def test_the_example_runs_as_readme_says(tmp_path: Path) -> None:
             assert server.stdout is not None
             assert any(line.startswith("Table") for line in server.stdout)
             with daemon(config) as process:
-                eventually(lambda: log_of(config).count("Batch delivered") >= 4)
+                eventually(lambda: read_log(config).count("Batch delivered") >= 4)
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(20) == 0
         finally:
@@ -127,7 +127,7 @@ def test_a_message_of_what_a_killed_daemon_had_not_seen_comes_again(
             proxy.fail_every(1, Fault.INTERNAL)
             living.append()
             # It was woken, and cannot look.
-            eventually(lambda: "Attempt failed, retrying" in log_of(config))
+            eventually(lambda: "Attempt failed, retrying" in read_log(config))
             process.kill()
         assert not has_all(living, tmp_path)
         assert living.notified.left() > 0
@@ -147,14 +147,14 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             eventually(lambda: has_all(living, tmp_path))
             proxy.fail_every(1, Fault.EXPIRED)
             living.append()
-            eventually(lambda: "Notifications unavailable" in log_of(config))
+            eventually(lambda: "Notifications unavailable" in read_log(config))
             [problem] = json.loads(page(config, "/status"))["problems"]
             assert (problem["part"], problem["path"]) == ("notifications", living.notified.queue)
             assert 'job="notifications"} 1.0' in page(config, "/metrics")
             assert not has_all(living, tmp_path)
             proxy.forget()
             eventually(lambda: has_all(living, tmp_path), seconds=60)
-            eventually(lambda: "Notifications recovered" in log_of(config))
+            eventually(lambda: "Notifications recovered" in read_log(config))
             eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
 
 
@@ -173,8 +173,8 @@ def test_a_bucket_that_is_gone_is_an_error_that_names_it(
         )
         s3.delete_bucket(Bucket=bucket)
         assert process.wait(30) == 1
-    assert "bucket_missing" in log_of(config)
-    assert bucket in log_of(config)
+    assert "bucket_missing" in read_log(config)
+    assert bucket in read_log(config)
 
 
 @pytest.mark.full
@@ -233,7 +233,7 @@ def test_a_version_that_the_queue_names_and_the_log_lacks_stops_the_pipeline(
         living.builder.version += 1
         living.append()
         assert process.wait(30) != 0
-    assert "missing from the log" in log_of(config)
+    assert "missing from the log" in read_log(config)
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, log_of, page, run_to_end
+from tests.integration.daemon.running import daemon, eventually, page, read_log, run_to_end
 from tests.integration.s3.configured import STATIC_KEYS, delivered, write_tables_config
 from tests.integration.s3.living_table import LivingTable
 from tests.s3.notified import NotifiedBucket
@@ -31,7 +31,7 @@ def living(s3_moto: S3Server, tmp_path: Path) -> LivingTable:
     return LivingTable(tmp_path / "table", NotifiedBucket(s3_moto))
 
 
-def config_of(living: LivingTable, folder: Path, endpoint: str = "", state: str = "") -> Path:
+def make_config(living: LivingTable, folder: Path, endpoint: str = "", state: str = "") -> Path:
     top: dict[str, Any] = {"state": state} if state else {}
     return write_tables_config(
         folder,
@@ -54,7 +54,7 @@ def test_whatever_a_third_of_all_requests_meets_each_row_arrives_once(
 ) -> None:
     state = f"s3://{living.notified.bucket}/state" if has_state_in_bucket else ""
     with FaultProxy(living.notified.server.port, delay_seconds=0.2) as proxy:
-        config = config_of(living, tmp_path, proxy.endpoint, state)
+        config = make_config(living, tmp_path, proxy.endpoint, state)
         with daemon(config) as process:
             for fault in GOT_OVER:
                 proxy.forget()
@@ -71,7 +71,7 @@ def test_a_clock_that_is_wrong_is_told_of_until_it_is_right(
     living: LivingTable, tmp_path: Path
 ) -> None:
     with FaultProxy(living.notified.server.port) as proxy:
-        config = config_of(living, tmp_path, proxy.endpoint)
+        config = make_config(living, tmp_path, proxy.endpoint)
         with daemon(config):
             eventually(lambda: ids(tmp_path) == living.ids)
             proxy.fail_every(1, Fault.SKEW)
@@ -89,7 +89,7 @@ def test_a_bucket_that_comes_back_is_gone_on_with_where_it_was_left(
     living: LivingTable, tmp_path: Path
 ) -> None:
     s3, bucket = living.notified.server.admin(), living.notified.bucket
-    config = config_of(living, tmp_path)
+    config = make_config(living, tmp_path)
     with daemon(config) as process:
         eventually(lambda: ids(tmp_path) == living.ids)
         keys = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
@@ -97,7 +97,7 @@ def test_a_bucket_that_comes_back_is_gone_on_with_where_it_was_left(
         s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys]})
         s3.delete_bucket(Bucket=bucket)
         assert process.wait(30) == 1
-    assert f"The bucket {bucket} does not exist" in log_of(config)
+    assert f"The bucket {bucket} does not exist" in read_log(config)
     s3.create_bucket(Bucket=bucket)
     for key, body in kept.items():
         s3.put_object(Bucket=bucket, Key=key, Body=body)
@@ -113,12 +113,12 @@ def test_without_conditional_put_state_in_a_bucket_is_refused_at_the_start(
     with FaultProxy(living.notified.server.port) as proxy:
         proxy.choose = lambda seen: Fault.NO_CONDITIONS if seen.kind == "put" else None
         state = f"s3://{living.notified.bucket}/state"
-        config = config_of(living, tmp_path, proxy.endpoint, state)
+        config = make_config(living, tmp_path, proxy.endpoint, state)
         ran = run_to_end("run", "--config", config, "--once")
         assert ran.returncode == 1
         assert "error[conditional_put_unsupported]: " in ran.stderr
         assert "does not honour conditional writes" in ran.stderr
         assert ids(tmp_path) == []
         # With its state on a disk, the table is followed.
-        ran = run_to_end("run", "--config", config_of(living, tmp_path, proxy.endpoint), "--once")
+        ran = run_to_end("run", "--config", make_config(living, tmp_path, proxy.endpoint), "--once")
         assert (ran.returncode, ids(tmp_path)) == (0, living.ids)

@@ -20,8 +20,8 @@ from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
     eventually,
-    log_of,
     page,
+    read_log,
     run_to_end,
 )
 from tests.s3.proxy import Fault, FaultProxy
@@ -41,7 +41,7 @@ def lake(server: S3Server, bucket: str, *folders: str) -> None:
     put(server, bucket, *(f"{folder}/_delta_log/{0:020}.json" for folder in folders))
 
 
-def config_of(*patterns: str, every: str = "10m") -> Config:
+def make_config(*patterns: str, every: str = "10m") -> Config:
     groups = {
         f"lake{n or ''}": {"path": pattern, "every": every, "template": TEMPLATE}
         for n, pattern in enumerate(patterns)
@@ -86,7 +86,7 @@ def test_folders_with_a_log_are_found_as_deep_as_the_pattern_goes(
     bucket = server.new_bucket()
     lake(server, bucket, "orders", "refunds", "eu/orders", "us/orders", "x/a b", ".hidden")
     put(server, bucket, "plain/file", "loose", "eu/other/deep/_delta_log/x")
-    config = config_of(f"s3://{bucket}/{pattern}")
+    config = make_config(f"s3://{bucket}/{pattern}")
     assert sorted(discover_tables(config, server.stores()).found) == names
 
 
@@ -95,7 +95,7 @@ async def test_a_look_costs_a_listing_a_level_and_one_key_of_each_new_folder(
 ) -> None:
     lake(s3_moto, bucket, *(f"lake/{area}/t{n}" for area in ("eu", "us") for n in range(5)))
     put(s3_moto, bucket, "lake/eu/t0/part-0.parquet", "lake/none/file")
-    searched, config = Searched(), config_of(f"s3://{bucket}/lake/[eu]*/*")
+    searched, config = Searched(), make_config(f"s3://{bucket}/lake/[eu]*/*")
     # Two tables of each name: the first is taken.
     assert len(await searched.names(config)) == 5
     # And one for the files beside the folders, which show tables of other formats.
@@ -128,7 +128,7 @@ async def test_a_pattern_without_bounds_is_an_error_that_says_so(
     monkeypatch.setattr(folder_pattern, "MAX_REQUESTS", 20)
     lake(s3_moto, bucket, *(f"t{n}" for n in range(30)))
     with pytest.raises(ConfigError, match="more than 20 requests"):
-        await TableSearch(Stores()).search(config_of(f"s3://{bucket}/*"), is_strict=True)
+        await TableSearch(Stores()).search(make_config(f"s3://{bucket}/*"), is_strict=True)
     assert sum(proxy.counts().values()) <= 20
 
 
@@ -140,14 +140,14 @@ async def test_a_look_that_hangs_fails(
         slow.fail_every(1, Fault.DELAY)
         search = TableSearch(s3_moto.stores(slow.endpoint))
         with pytest.raises(StorageError, match="took longer than"):
-            await search.search(config_of(f"s3://{bucket}/*"), is_strict=True)
+            await search.search(make_config(f"s3://{bucket}/*"), is_strict=True)
 
 
 async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str
 ) -> None:
     lake(s3_moto, bucket, "orders", "refunds")
-    searched, config = Searched(), config_of(f"s3://{bucket}/*")
+    searched, config = Searched(), make_config(f"s3://{bucket}/*")
     assert await searched.names(config) == ["orders", "refunds"]
     proxy.fail_every(1, Fault.DENY)
     await searched.clock.advance(600)
@@ -167,7 +167,7 @@ async def test_a_name_is_free_once_a_look_that_succeeded_did_not_find_its_folder
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
     lake(s3_moto, bucket, "orders")
-    searched, config = Searched(), config_of(f"{tmp_path}/*", f"s3://{bucket}/*")
+    searched, config = Searched(), make_config(f"{tmp_path}/*", f"s3://{bucket}/*")
     assert await searched.names(config) == ["orders"]
     (tmp_path / "orders" / "_delta_log").mkdir(parents=True)
     s3_moto.admin().delete_object(Bucket=bucket, Key=f"orders/_delta_log/{0:020}.json")
@@ -186,7 +186,7 @@ async def test_every_request_of_a_look_may_fail_once(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, fault: Fault
 ) -> None:
     lake(s3_moto, bucket, "eu/orders", "us/orders")
-    config = config_of(f"s3://{bucket}/*/orders")
+    config = make_config(f"s3://{bucket}/*/orders")
     for nth in range(1, 4):
         proxy.forget()
         proxy.fail_nth(nth, fault)
@@ -198,7 +198,7 @@ async def test_a_table_whose_log_is_gone_is_noticed_though_its_folder_is_there(
 ) -> None:
     lake(s3_moto, bucket, "orders")
     put(s3_moto, bucket, "orders/part-0.parquet")
-    searched, config = Searched(), config_of(f"s3://{bucket}/*")
+    searched, config = Searched(), make_config(f"s3://{bucket}/*")
     assert await searched.names(config) == ["orders"]
     s3_moto.admin().delete_object(Bucket=bucket, Key=f"orders/_delta_log/{0:020}.json")
     found = [await searched.names(config, is_requested=True) for _ in range(10)]
@@ -208,7 +208,7 @@ async def test_a_table_whose_log_is_gone_is_noticed_though_its_folder_is_there(
 async def test_each_pattern_is_looked_at_in_its_own_time(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
-    config = config_of(f"s3://{bucket}/*", f"{tmp_path}/*")
+    config = make_config(f"s3://{bucket}/*", f"{tmp_path}/*")
     quick = config.discover["lake1"].model_copy(update={"every": 1.0})
     config = config.model_copy(update={"discover": {**config.discover, "lake1": quick}})
     searched = Searched()
@@ -224,8 +224,8 @@ async def test_a_failing_pattern_that_is_no_longer_configured_troubles_nobody(
     s3_moto: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
     searched = Searched()
-    assert await searched.names(config_of("s3://no-such-bucket-anywhere/*")) == []
-    await searched.names(config_of(f"{tmp_path}/*"))
+    assert await searched.names(make_config("s3://no-such-bucket-anywhere/*")) == []
+    await searched.names(make_config(f"{tmp_path}/*"))
     [failed, ended] = searched.told
     assert isinstance(failed, events.DiscoveryFailed)
     assert isinstance(ended, events.ProblemEnded)
@@ -277,7 +277,7 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
         assert refused.returncode == 1
         assert "error[access_denied]" in refused.stderr
         with daemon(config):
-            eventually(lambda: "Table discovery failed" in log_of(config))
+            eventually(lambda: "Table discovery failed" in read_log(config))
             status = json.loads(page(config, "/status"))
             [problem] = status["problems"]
             assert (problem["part"], problem["name"]) == ("discovery", "lake")
@@ -294,6 +294,6 @@ def test_the_daemon_waits_for_a_bucket_and_follows_what_comes_and_goes(
             s3 = s3_moto.admin()
             for entry in s3.list_objects_v2(Bucket=bucket, Prefix="lake/orders/")["Contents"]:
                 s3.delete_object(Bucket=bucket, Key=entry["Key"])
-            eventually(lambda: "Table removed" in log_of(config))
+            eventually(lambda: "Table removed" in read_log(config))
         checked = run_to_end("validate", config)
         assert "new (found by discover.lake): " in checked.stdout

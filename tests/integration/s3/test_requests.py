@@ -15,7 +15,7 @@ from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import CDF, TableBuilder
-from tests.tables.feed import EVERYTHING, batches_of
+from tests.tables.feed import EVERYTHING, read_batches
 from tests.tables.opened import open_delta
 
 MOST = 0.5
@@ -113,7 +113,7 @@ async def test_a_commit_with_a_change_file_takes_three_requests_and_half_of_the_
     source.notify(version)
     end = await source.latest_offset(at, EVERYTHING)
     backlog = await source.backlog(at)
-    [batch] = await batches_of(source, at, end)
+    [batch] = await read_batches(source, at, end)
     await source.commit(end)
     assert await source.latest_offset(end, EVERYTHING) == end
     ours = counted(proxy)

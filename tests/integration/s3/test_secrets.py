@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, log_of, run_to_end
+from tests.integration.daemon.running import daemon, eventually, read_log, run_to_end
 from tests.integration.s3.configured import (
     STATIC_KEYS,
     all_that_is_shown,
@@ -76,11 +76,11 @@ def test_a_daemon_whose_requests_fail_in_all_ways_shows_no_secret(
 ) -> None:
     with daemon(config) as process:
         eventually(lambda: len(delivered(tmp_path, "orders")) >= len(table.rows()))
-        eventually(lambda: log_of(config).count("access_denied") >= 2)
-        eventually(lambda: "Notifications unavailable" in log_of(config))
+        eventually(lambda: read_log(config).count("access_denied") >= 2)
+        eventually(lambda: "Notifications unavailable" in read_log(config))
         assert_says_nothing(all_that_is_shown(config, process))
     assert_says_nothing(
-        log_of(config),
+        read_log(config),
         said_by("validate", config, "--json"),
         said_by("--debug", "validate", config),
         said_by("offsets", "--config", config),

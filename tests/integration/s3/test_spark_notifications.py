@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.integration.daemon.running import daemon, delivered_ids, eventually, log_of
+from tests.integration.daemon.running import daemon, delivered_ids, eventually, read_log
 from tests.integration.s3.configured import write_tables_config
 from tests.integration.s3.living_table import LivingTable
 from tests.s3.notified import NotifiedBucket
@@ -77,7 +77,7 @@ def test_tables_on_spark_are_woken_by_the_queue_and_cost_no_request_before(
             eventually(lambda: notified.left() == 0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
-    assert '"level":"error"' not in log_of(config).replace(" ", "")
+    assert '"level":"error"' not in read_log(config).replace(" ", "")
 
 
 def _config(folder: Path, follows: dict[str, Followed], endpoint: str) -> Path:

@@ -71,7 +71,7 @@ def message_of(bucket: str, *keys: str) -> str:
     return json.dumps({"Records": records})
 
 
-def watcher_of(
+def make_watcher(
     notified: NotifiedBucket,
     *tables: str,
     endpoint: str = "",
@@ -115,7 +115,7 @@ async def listening(watcher: SqsWatcher, board: WakeupRegistry) -> AsyncGenerato
 async def test_a_commit_is_told_of_whatever_the_way(s3_moto: S3Server, way: Way) -> None:
     table = "lake/a b+ü%20/orders"
     notified = NotifiedBucket(s3_moto, way)
-    async with aclosing(watcher_of(notified, table).events()) as events:
+    async with aclosing(make_watcher(notified, table).events()) as events:
         notified.put(f"{table}/part-0.parquet")
         notified.put(commit_key(7, table))
         [event] = await next_events(events, 1)
@@ -129,7 +129,7 @@ async def test_one_queue_serves_many_tables_and_what_is_of_none_is_deleted(
     tables = [f"t{number}" for number in range(15)]
     for table in (*tables, "unknown"):
         notified.put(commit_key(1, table))
-    async with aclosing(watcher_of(notified, *tables).events()) as events:
+    async with aclosing(make_watcher(notified, *tables).events()) as events:
         found = await next_events(events, len(tables))
         assert {event.folder.split("/")[1] for event in found} == set(tables)
         for event in found:
@@ -145,7 +145,7 @@ async def test_a_message_is_deleted_only_when_its_pipeline_has_looked(s3_moto: S
     notified = NotifiedBucket(s3_moto)
     board = WakeupRegistry()
     wakeup = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
-    async with listening(watcher_of(notified), board):
+    async with listening(make_watcher(notified), board):
         notified.put(commit_key(3))
         await asyncio.wait_for(wakeup.wait(), PATIENCE_SECONDS)
         poll = wakeup.begin_poll()
@@ -160,7 +160,7 @@ async def test_what_was_told_to_a_process_that_died_is_told_to_the_next(s3_moto:
     notified = NotifiedBucket(s3_moto, visible_seconds=1)
     notified.put(commit_key(3))
     for _ in range(2):
-        async with aclosing(watcher_of(notified).events()) as events:
+        async with aclosing(make_watcher(notified).events()) as events:
             [event] = await next_events(events, 1)
             assert event.version == 3
 
@@ -170,7 +170,7 @@ async def test_a_message_that_comes_again_is_one_hint_while_it_is_not_seen(
 ) -> None:
     notified = NotifiedBucket(s3_moto, visible_seconds=1)
     notified.put(commit_key(3))
-    async with aclosing(watcher_of(notified).events()) as events:
+    async with aclosing(make_watcher(notified).events()) as events:
         [first] = await next_events(events, 1)
         waiting = asyncio.ensure_future(anext(events))
         await asyncio.sleep(2.5)
@@ -190,7 +190,7 @@ async def test_a_message_nobody_understands_is_reported_and_deleted_in_the_end(
     notified.send("not a notification")
     notified.send('{"Service": "Amazon S3", "Event": "s3:TestEvent"}')
     reports = Reports()
-    watcher = watcher_of(notified, reports=reports, malformed_receives=3)
+    watcher = make_watcher(notified, reports=reports, malformed_receives=3)
     async with aclosing(watcher.events()) as events:
         waiting = asyncio.ensure_future(anext(events))
         await comes_true(lambda: notified.left() == 0)
@@ -203,7 +203,7 @@ async def test_commits_are_told_of_however_they_were_put(s3_moto: S3Server) -> N
     notified = NotifiedBucket(s3_moto)
     s3, bucket = s3_moto.admin(), notified.bucket
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    async with aclosing(watcher_of(notified).events()) as events:
+    async with aclosing(make_watcher(notified).events()) as events:
         notified.put("elsewhere")
         s3.copy_object(
             Bucket=bucket, Key=commit_key(1), CopySource={"Bucket": bucket, "Key": "elsewhere"}
@@ -222,7 +222,7 @@ async def test_a_message_of_many_records_is_deleted_when_all_of_them_are_seen(
 ) -> None:
     notified = NotifiedBucket(s3_moto)
     notified.send(message_of(notified.bucket, *(commit_key(n, f"t{n}") for n in range(3)), "other"))
-    async with aclosing(watcher_of(notified, "t0", "t1", "t2").events()) as events:
+    async with aclosing(make_watcher(notified, "t0", "t1", "t2").events()) as events:
         found = await next_events(events, 3)
         waiting = asyncio.ensure_future(anext(events))
         for event in found:
@@ -250,7 +250,7 @@ async def test_messages_nobody_understands_hold_up_no_other_and_go_where_the_que
     for body in corrupt_commits:
         notified.send(body)
     notified.put(commit_key(5))
-    watcher = watcher_of(notified, reports=reports, malformed_receives=None)
+    watcher = make_watcher(notified, reports=reports, malformed_receives=None)
     async with aclosing(watcher.events()) as events:
         [event] = await next_events(events, 1)
         assert event.version == 5
@@ -271,7 +271,7 @@ async def test_a_queue_that_fails_is_told_of_and_heard_again_with_what_came_mean
     reports = Reports()
     folder = f"{notified.bucket}/lake/orders/_delta_log"
     with FaultProxy(s3_moto.port) as proxy:
-        watcher = watcher_of(notified, endpoint=proxy.endpoint, reports=reports)
+        watcher = make_watcher(notified, endpoint=proxy.endpoint, reports=reports)
         async with aclosing(watcher.events()) as events:
             waiting = asyncio.ensure_future(anext(events))
             await comes_true(lambda: watcher.covers(folder))
@@ -291,7 +291,7 @@ async def test_a_queue_that_is_not_there_is_asked_for_again_and_again(s3_moto: S
     notified = NotifiedBucket(s3_moto)
     notified.queue += "-missing"
     reports = Reports()
-    async with aclosing(watcher_of(notified, reports=reports).events()) as events:
+    async with aclosing(make_watcher(notified, reports=reports).events()) as events:
         waiting = asyncio.ensure_future(anext(events))
         await comes_true(lambda: len(reports.failures) >= 2)
         waiting.cancel()
@@ -302,7 +302,7 @@ async def test_a_queue_that_is_not_there_is_asked_for_again_and_again(s3_moto: S
 async def test_a_long_poll_ends_promptly_when_it_is_cancelled(s3_moto: S3Server) -> None:
     notified = NotifiedBucket(s3_moto)
     board = WakeupRegistry()
-    watcher = watcher_of(notified, wait="20s")
+    watcher = make_watcher(notified, wait="20s")
     async with listening(watcher, board):
         await asyncio.sleep(0.5)
         began = time.monotonic()
@@ -313,7 +313,7 @@ async def test_a_long_poll_ends_promptly_when_it_is_cancelled(s3_moto: S3Server)
 async def test_a_queue_at_rest_is_asked_once_a_wait(s3_moto: S3Server) -> None:
     notified = NotifiedBucket(s3_moto)
     with FaultProxy(s3_moto.port) as proxy:
-        watcher = watcher_of(notified, endpoint=proxy.endpoint, wait="2s")
+        watcher = make_watcher(notified, endpoint=proxy.endpoint, wait="2s")
         async with listening(watcher, WakeupRegistry()):
             # The message that tells that a notification was set up.
             await comes_true(lambda: notified.left() == 0)
@@ -328,7 +328,7 @@ async def test_messages_that_cannot_be_deleted_are_told_of_until_they_can(
     notified = NotifiedBucket(s3_moto, visible_seconds=1)
     reports = Reports()
     with FaultProxy(s3_moto.port) as proxy:
-        watcher = watcher_of(notified, "unknown", endpoint=proxy.endpoint, reports=reports)
+        watcher = make_watcher(notified, "unknown", endpoint=proxy.endpoint, reports=reports)
         proxy.choose = lambda seen: (
             Fault.DENY if "DeleteMessageBatch" in seen.headers.get("x-amz-target", "") else None
         )
@@ -352,7 +352,7 @@ async def test_what_ails_a_queue_has_a_code_and_a_way_out(
     reports = Reports()
     with FaultProxy(s3_moto.port) as proxy:
         proxy.fail_every(1, fault)
-        watcher = watcher_of(notified, endpoint=proxy.endpoint, reports=reports)
+        watcher = make_watcher(notified, endpoint=proxy.endpoint, reports=reports)
         async with listening(watcher, WakeupRegistry()):
             await comes_true(lambda: bool(reports.failures))
     assert reports.failures[0] == (code, 1)
@@ -368,7 +368,7 @@ async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_i
     reports, board = Reports(), WakeupRegistry()
     folders = [f"{notified.bucket}/{table}/_delta_log" for table in ("a", "b")]
     silent, told = (board.subscribe(folder) for folder in folders)
-    watcher = watcher_of(notified, "a", "b", reports=reports)
+    watcher = make_watcher(notified, "a", "b", reports=reports)
     async with listening(watcher, board):
         notified.put(commit_key(3, "b"))
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -394,7 +394,7 @@ async def test_a_table_is_not_called_silent_for_news_that_are_on_their_way(
     notified = NotifiedBucket(s3_moto)
     reports, board = Reports(), WakeupRegistry()
     wakeup = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")
-    async with listening(watcher_of(notified, reports=reports), board):
+    async with listening(make_watcher(notified, reports=reports), board):
         await comes_true(lambda: notified.left() == 0)
         for is_news in (False, True):
             wakeup.end_poll(wakeup.begin_poll(), is_news=is_news)

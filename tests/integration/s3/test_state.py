@@ -27,8 +27,8 @@ from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
     eventually,
-    log_of,
     page,
+    read_log,
     run_to_end,
 )
 from tests.integration.s3.living_table import LivingTable, write_config
@@ -44,7 +44,7 @@ def living(s3_moto: S3Server, tmp_path: Path) -> LivingTable:
     return LivingTable(tmp_path / "table", NotifiedBucket(s3_moto, visible_seconds=5))
 
 
-def config_of(
+def make_config(
     folder: Path, living: LivingTable, endpoint: str = "", poll_interval: str = "200ms"
 ) -> Path:
     path = write_config(
@@ -64,7 +64,7 @@ def has_more_than(count: int, out: Path) -> bool:
 def test_killed_again_and_again_it_goes_on_without_a_disk(
     living: LivingTable, tmp_path: Path
 ) -> None:
-    config = config_of(tmp_path, living)
+    config = make_config(tmp_path, living)
     for _ in range(3):
         with daemon(config) as process:
             before = len(delivered_ids(tmp_path / "out"))
@@ -82,7 +82,7 @@ def test_killed_again_and_again_it_goes_on_without_a_disk(
 def test_a_state_in_a_bucket_serves_both_engines_and_resets(
     living: LivingTable, tmp_path: Path, engine: str
 ) -> None:
-    config = config_of(tmp_path, living)
+    config = make_config(tmp_path, living)
     out = tmp_path / "out"
     for _ in range(2):
         assert run(["run", "--config", str(config), "--once", "--engine", engine]) == 0
@@ -99,7 +99,7 @@ def test_a_state_in_a_bucket_serves_both_engines_and_resets(
 def test_a_second_daemon_is_refused_by_the_name_of_the_first(
     living: LivingTable, tmp_path: Path
 ) -> None:
-    config = config_of(tmp_path, living, poll_interval="1s")
+    config = make_config(tmp_path, living, poll_interval="1s")
     with daemon(config) as process:
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
         second = run_to_end("run", "--config", config, "--once")
@@ -110,7 +110,7 @@ def test_a_second_daemon_is_refused_by_the_name_of_the_first(
         assert "orders  arrow   version" in shown.stdout
         living.append()
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
-    assert "taken over" not in log_of(config)
+    assert "taken over" not in read_log(config)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -204,7 +204,7 @@ def test_whichever_request_of_a_takeover_fails_no_row_is_lost_or_doubled(
     chances = random.Random(3)
     faults = [Fault.LOSE_ANSWER, Fault.RESET, Fault.SLOW_DOWN, Fault.EXPIRED]
     with FaultProxy(living.notified.server.port) as proxy:
-        config = config_of(tmp_path, living, proxy.endpoint)
+        config = make_config(tmp_path, living, proxy.endpoint)
         rounds = request.config.getoption("--kills") or 3
         for number in range(rounds):
             with daemon(config) as process:
@@ -240,17 +240,17 @@ def claim(living: LivingTable, token: int, **fields: object) -> None:
 def test_waiting_for_a_daemon_that_died_elsewhere_is_shown_with_its_longest_time(
     living: LivingTable, tmp_path: Path
 ) -> None:
-    config = config_of(tmp_path, living)
+    config = make_config(tmp_path, living)
     claim(living, 1)
     with daemon(config):
-        eventually(lambda: "http://" in log_of(config))
+        eventually(lambda: "http://" in read_log(config))
         [problem] = json.loads(page(config, "/status"))["problems"]
         assert problem["part"] == "state"
         assert "process 7 on elsewhere has it." in problem["error"]["message"]
         assert "starts within 4 s" in problem["error"]["message"]
         eventually(lambda: delivered_ids(tmp_path / "out") == living.ids)
         eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
-    assert "State lock acquired" in log_of(config)
+    assert "State lock acquired" in read_log(config)
 
 
 async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_ends(
@@ -259,7 +259,7 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
     monkeypatch.setattr("tailerd.daemon.offsets.make_lease", partial(make_lease, seconds=2))
     told: list[events.Event] = []
     running = asyncio.create_task(
-        Daemon(load_config(config_of(tmp_path, living)), handlers=[told.append]).run()
+        Daemon(load_config(make_config(tmp_path, living)), handlers=[told.append]).run()
     )
     try:
         async with asyncio.timeout(30):
@@ -290,7 +290,7 @@ def test_validate_names_the_right_that_the_state_lacks(
         proxy.choose = lambda seen: (
             fault if seen.kind == kind and ("state" in seen.path + seen.query) else None
         )
-        done = run_to_end("validate", config_of(tmp_path, living, proxy.endpoint), "--json")
+        done = run_to_end("validate", make_config(tmp_path, living, proxy.endpoint), "--json")
     state, table = (json.loads(line) for line in done.stdout.splitlines())
     assert state["missing_rights"] == ([right] if right else [])
     assert (done.returncode != 0) == bool(right)

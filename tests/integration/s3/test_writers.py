@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, log_of, run_to_end
+from tests.integration.daemon.running import daemon, eventually, read_log, run_to_end
 from tests.integration.s3.configured import (
     STATIC_KEYS,
     all_that_is_shown,
@@ -79,18 +79,18 @@ class LakeTable:
         self.table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
     def rows(self) -> Rows:
-        return text_of(pa.table(self.table.to_pyarrow_table()).to_pylist())
+        return format_text(pa.table(self.table.to_pyarrow_table()).to_pylist())
 
     def feed(self) -> Rows:
         found = self.table.load_cdf(starting_version=0).read_all()
-        return text_of(pa.table(found).to_pylist())
+        return format_text(pa.table(found).to_pylist())
 
 
 def _named(ids: Iterable[int], name: str = "n") -> pa.Table:
     return pa.table([(pa.array([*ids], pa.int64())), [f"{name}{i}" for i in ids]], ["id", "name"])
 
 
-def text_of(rows: Iterable[Mapping[str, Any]]) -> Rows:
+def format_text(rows: Iterable[Mapping[str, Any]]) -> Rows:
     """Return rows as they can be counted, without the commits' times."""
     return Counter(
         json.dumps({k: v for k, v in row.items() if k != "_commit_timestamp"}, sort_keys=True)
@@ -122,11 +122,11 @@ def test_what_deltalake_writes_is_delivered_while_it_writes(
                 wanted = lake.rows()
                 eventually(lambda: replayed(delivered(tmp_path, "orders")) == wanted)  # noqa: B023
         if has_feed:
-            assert text_of(delivered(tmp_path, "orders")) == lake.feed()
+            assert format_text(delivered(tmp_path, "orders")) == lake.feed()
         lake.vacuum()
         lake.append([300])
         eventually(lambda: replayed(delivered(tmp_path, "orders")) == lake.rows())
-    assert "error" not in {json.loads(line)["level"] for line in log_of(config).splitlines()}
+    assert "error" not in {json.loads(line)["level"] for line in read_log(config).splitlines()}
 
 
 @pytest.fixture
@@ -171,12 +171,12 @@ def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
         assert [*lake.live()]
         rows = lake.rows()
         eventually(lambda: replayed(delivered(tmp_path, "fed")) == rows, seconds=120)
-        eventually(lambda: "does not accept the credentials" in log_of(config))
+        eventually(lambda: "does not accept the credentials" in read_log(config))
         shown = all_that_is_shown(config, process)
         assert SECRET_KEY not in shown
         assert "unsayable" not in shown
-    assert text_of(delivered(tmp_path, "fed")) == lake.feed()
-    assert replayed(delivered(tmp_path, "built")) == text_of(table.rows())
+    assert format_text(delivered(tmp_path, "fed")) == lake.feed()
+    assert replayed(delivered(tmp_path, "built")) == format_text(table.rows())
     assert len(delivered(tmp_path, "clone")) == 6
 
 
@@ -209,8 +209,8 @@ def test_what_delta_spark_writes_is_delivered_while_it_writes_and_so_is_a_clone_
         delta_spark.ask("sql", text=f"INSERT INTO delta.`{location}` VALUES (200, 'last')")
         feed = {"readChangeFeed": "true", "startingVersion": "0"}
         said = delta_spark.ask("rows", path=location, format="delta", options=feed)
-        wanted = text_of(json.loads(row) for row in said)
-        eventually(lambda: text_of(delivered(tmp_path, "orders")) == wanted)
+        wanted = format_text(json.loads(row) for row in said)
+        eventually(lambda: format_text(delivered(tmp_path, "orders")) == wanted)
     delta_spark.ask("sql", text=f"CREATE TABLE delta.`{cloned}` SHALLOW CLONE delta.`{location}`")
     config = write_tables_config(
         tmp_path,

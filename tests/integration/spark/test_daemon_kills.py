@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually, file_table, log_of
+from tests.integration.daemon.running import eventually, file_table, read_log
 from tests.integration.kafka.following import Follower, Table, Writer, topic_for
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
@@ -145,7 +145,7 @@ def test_whatever_is_killed_each_row_is_in_one_file_and_each_change_once_in_the_
         _until_more(tmp_path, sum(load.counts) - 1)
         follower.catches_up(PATIENCE_SECONDS)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, log_of(follower.config)
+        assert running.wait(60) == 0, read_log(follower.config)
     for number, count in enumerate(load.counts):
         assert _delivered(tmp_path, number) == list(range(count)), number
     follower.obeys_the_law()

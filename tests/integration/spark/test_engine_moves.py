@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually, file_table, log_of
+from tests.integration.daemon.running import eventually, file_table, read_log
 from tests.integration.faults.test_kills import (
     BusyTable,
     check_everything_came,
@@ -80,7 +80,7 @@ def test_killed_on_each_engine_in_turn_every_row_is_in_one_file_and_every_change
         eventually(lambda: saved_order(state, FILES) == end, SECONDS)
         follower.catches_up(SECONDS)
         process.terminate()
-        assert process.wait(60) == 0, log_of(follower.config)
+        assert process.wait(60) == 0, read_log(follower.config)
     assert check_what_a_kill_left(busy, out, state, FILES) == 0
     check_everything_came(busy, out)
     assert not list(out.glob(".*.tmp"))

@@ -44,7 +44,7 @@ def test_updates_are_the_rows_that_kept_their_ids(delta_spark: DeltaSpark, tmp_p
         versions.append(max(int(f.stem) for f in (tmp_path / "_delta_log").glob("*0*.json")))
     found = asyncio.run(changes_by_version(tmp_path, versions[-1], BatchLimit()))
     paired = []
-    by_version = rows_of(delta_spark, name, versions[2:])
+    by_version = list_rows(delta_spark, name, versions[2:])
     after = by_version[versions[2]]
     for end, text in zip(versions[3:], statements[3:], strict=True):
         before, after = after, by_version[end]
@@ -73,7 +73,7 @@ def test_updates_are_the_rows_that_kept_their_ids(delta_spark: DeltaSpark, tmp_p
     assert paired == ["UPDATE", "UPDATE", "MERGE"]
 
 
-def rows_of(delta: DeltaSpark, name: str, versions: list[int]) -> dict[int, Rows]:
+def list_rows(delta: DeltaSpark, name: str, versions: list[int]) -> dict[int, Rows]:
     """Return version -> its rows by the ids that the reference gives them."""
     # One statement: the reference takes longer to plan one than to read these tables.
     text = " UNION ALL ".join(

@@ -19,7 +19,7 @@ from tailerd.storage.metered import KINDS, MeteredStore
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
-from tests.tables.feed import EVERYTHING, batches_of, rows_of
+from tests.tables.feed import EVERYTHING, list_rows, read_batches
 from tests.tables.opened import open_delta
 
 NOTHING = dict.fromkeys(KINDS, 0)
@@ -97,14 +97,14 @@ async def test_a_small_commit_is_decoded_once_from_finding_it_to_its_rows(
     table.append([{"id": 7, "name": "seven"}])
     table.append([{"id": 8, "name": "eight"}])
     end = await source.latest_offset(at, EVERYTHING)
-    rows = rows_of(await batches_of(source, at, end))
+    rows = list_rows(await read_batches(source, at, end))
     assert sorted(row["id"] for row in rows) == [7, 8]
     assert [decoded.count(f"{version:020}.json") for version in (2, 3)] == [times, times]
 
 
 async def _step(source: VersionedSource, at: Offset) -> Offset:
     end = await source.latest_offset(at, EVERYTHING)
-    await batches_of(source, at, end)
+    await read_batches(source, at, end)
     await source.commit(end)
     return end
 
@@ -119,7 +119,7 @@ async def test_a_storage_that_fails_once_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         await source.latest_offset(at, EVERYTHING)
     end = await source.latest_offset(at, EVERYTHING)
-    assert [row["id"] for row in rows_of(await batches_of(source, at, end))] == [3]
+    assert [row["id"] for row in list_rows(await read_batches(source, at, end))] == [3]
 
 
 async def test_a_step_can_be_planned_again_after_its_commits_were_forgotten(
@@ -129,11 +129,11 @@ async def test_a_step_can_be_planned_again_after_its_commits_were_forgotten(
     source = await open_delta(str(tmp_path))
     at = await source.initial_offset("0")
     middle = await source.latest_offset(at, ReadLimit(max_files=3))
-    first = rows_of(await batches_of(source, at, middle))
+    first = list_rows(await read_batches(source, at, middle))
     await source.commit(middle)
-    assert rows_of(await batches_of(source, at, middle)) == first
+    assert list_rows(await read_batches(source, at, middle)) == first
     end = await source.latest_offset(middle, EVERYTHING)
-    assert [row["id"] for row in rows_of(await batches_of(source, middle, end))] == [3, 4]
+    assert [row["id"] for row in list_rows(await read_batches(source, middle, end))] == [3, 4]
 
 
 async def test_a_planned_commit_that_vanishes_is_an_error_and_not_an_empty_range(
@@ -146,7 +146,7 @@ async def test_a_planned_commit_that_vanishes_is_an_error_and_not_an_empty_range
     table.commit_path(2).unlink()
     source = await open_delta(str(tmp_path))
     with pytest.raises(MissingVersionError, match="version 2"):
-        await batches_of(source, start, end)
+        await read_batches(source, start, end)
 
 
 async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_an_offset_of_another_table_is_refused_everywhere(tmp_path: Path) 
     with pytest.raises(TableRecreatedError):
         await source.latest_offset(other, EVERYTHING)
     with pytest.raises(TableRecreatedError):
-        await batches_of(source, other, other.after_version(source))
+        await read_batches(source, other, other.after_version(source))
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "an empty log", "foreign files"])

@@ -21,7 +21,7 @@ from tests.tables.builder import TableBuilder
 from tests.tables.opened import open_delta
 
 
-async def plan_of(table: TableBuilder, first: int = 2) -> NetPlan:
+async def make_plan(table: TableBuilder, first: int = 2) -> NetPlan:
     """Return the plan of everything from one version on."""
     source = await open_delta(
         str(table.folder), OpenRequest(changes=ChangeMode.NET, identity=["id"])
@@ -47,7 +47,7 @@ def rewritten_table(folder: Path) -> TableBuilder:
 
 async def test_a_plan_is_found_as_it_was_and_only_for_its_step(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "50% off")
-    plan = await plan_of(table)
+    plan = await make_plan(table)
     files = rewritten_files(plan.group.tasks[0])
     assert {file.rows.include is None for file in files.removed} == {True, False}
     file = NetPlanFile(Spool(owned_scratch(tmp_path / "state")), DataPaths(str(table.folder)))
@@ -64,7 +64,7 @@ async def test_a_step_without_rows_is_a_plan_too(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "table")
     table.append([{"id": 1, "name": "a"}])
     table.commit({"txn": {"appId": "a", "version": 1}})
-    plan = await plan_of(table, first=table.version)
+    plan = await make_plan(table, first=table.version)
     assert plan.group.tasks == ()
     file = NetPlanFile(Spool(owned_scratch(tmp_path / "state")), DataPaths(str(table.folder)))
     await file.keep(plan)
@@ -74,7 +74,7 @@ async def test_a_step_without_rows_is_a_plan_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0, 1, 40, -1])
 async def test_a_damaged_plan_is_none(tmp_path: Path, keep: int) -> None:
     table = rewritten_table(tmp_path / "table")
-    plan = await plan_of(table)
+    plan = await make_plan(table)
     spool = Spool(owned_scratch(tmp_path / "state"))
     file = NetPlanFile(spool, DataPaths(str(table.folder)))
     await file.keep(plan)
@@ -87,7 +87,7 @@ async def test_a_damaged_plan_is_none(tmp_path: Path, keep: int) -> None:
 
 async def test_a_plan_names_no_file_outside_the_table(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "table")
-    plan = await plan_of(table)
+    plan = await make_plan(table)
     spool = Spool(owned_scratch(tmp_path / "state"))
     await NetPlanFile(spool, DataPaths(str(table.folder))).keep(plan)
     elsewhere = NetPlanFile(spool, DataPaths(str(tmp_path / "other")))
@@ -97,7 +97,7 @@ async def test_a_plan_names_no_file_outside_the_table(tmp_path: Path) -> None:
 
 async def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "table")
-    plan = await plan_of(table)
+    plan = await make_plan(table)
     (tmp_path / "state").write_text("in the way")
     file = NetPlanFile(Spool(owned_scratch(tmp_path / "state")), DataPaths(str(table.folder)))
     assert await file.find(plan.group.start, plan.group.end) is None
@@ -107,7 +107,7 @@ async def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
 
 async def test_without_a_folder_nothing_is_stored(tmp_path: Path) -> None:
     table = rewritten_table(tmp_path / "table")
-    plan = await plan_of(table)
+    plan = await make_plan(table)
     file = NetPlanFile(None, DataPaths(str(table.folder)))
     await file.keep(plan)
     start: Offset = plan.group.start

@@ -23,7 +23,7 @@ from tests.tables.builder import TableBuilder
 LARGEST = 2**64
 
 
-def reader_of(table: TableBuilder) -> LogReader:
+def make_reader(table: TableBuilder) -> LogReader:
     return LogReader(LocalStore(), str(table.folder))
 
 
@@ -33,7 +33,7 @@ async def test_every_live_file_is_found_once_in_any_range_of_keys(
 ) -> None:
     table = write_history(tmp_path)
     write_checkpoint(table, kind, 5)
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open()
     everything = await live_files(reader, snapshot)
     assert_described(everything, table.state(), has_stats=kind != "classic-no-stats")
@@ -52,7 +52,7 @@ async def test_statistics_are_read_only_where_they_are_wanted(tmp_path: Path) ->
     table.create(add("a", stats='{"numRecords":7}'))
     for stats in ("json", "struct", "both"):
         table.checkpoint(stats=stats)
-        reader = reader_of(table)
+        reader = make_reader(table)
         snapshot = await reader.open()
         for with_stats, count in ((True, 7), (False, None)):
             [[file]] = [
@@ -68,7 +68,7 @@ async def test_a_large_commit_is_found_again_in_slices(
     table = TableBuilder(tmp_path)
     table.create(*(add(f"f{number}") for number in range(50)))
     table.commit(*(remove(f"f{number}") for number in range(0, 50, 2)))
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open()
     lists = [files async for files in read_live_files(reader, snapshot)]
     assert len(lists) > 1
@@ -81,7 +81,7 @@ async def test_a_log_cleaned_up_meanwhile_is_an_error_and_not_a_shorter_list(
     tmp_path: Path,
 ) -> None:
     table = write_history(tmp_path)
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open()
     table.commit_path(9).unlink()
     with pytest.raises(MissingVersionError, match="version 9 no longer exists"):
@@ -92,7 +92,7 @@ async def test_a_commit_replaced_meanwhile_is_an_error_and_not_a_shorter_list(
     tmp_path: Path,
 ) -> None:
     table = write_history(tmp_path)
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open()
     table.commit(add("other"), version=9)
     with pytest.raises(CorruptLogError, match="the log changed while it was read"):

@@ -39,7 +39,7 @@ from tests.tables.builder import TableBuilder
 from tests.tables.table_files import START_MS
 
 
-def reader_of(table: TableBuilder, **options: Any) -> LogReader:
+def make_reader(table: TableBuilder, **options: Any) -> LogReader:
     return LogReader(LocalStore(), str(table.folder), **options)
 
 
@@ -52,7 +52,7 @@ async def test_every_version_is_what_a_naive_replay_gives(
 ) -> None:
     table = write_history(tmp_path)
     write_checkpoint(table, kind, 4)
-    reader = reader_of(table)
+    reader = make_reader(table)
     for version in range(HEAD + 1):
         for with_files in (True, False):
             snapshot = await reader.open(version, with_files=with_files)
@@ -71,7 +71,7 @@ async def test_a_cleaned_up_log_is_read_from_its_checkpoint(
     write_checkpoint(table, kind, 6)
     for version in range(7):
         table.commit_path(version).unlink()
-    reader = reader_of(table)
+    reader = make_reader(table)
     for version in range(6, HEAD + 1):
         snapshot = await reader.open(version)
         assert_is(snapshot, states[version])
@@ -85,7 +85,7 @@ async def test_a_cleaned_up_log_is_read_from_its_checkpoint(
 async def test_advancing_equals_opening_anew(tmp_path: Path, kind: CheckpointKind) -> None:
     table = write_history(tmp_path)
     write_checkpoint(table, kind, 2)
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open(2)
     bare = await reader.open(2, with_files=False)
     for version in range(3, HEAD + 1):
@@ -110,7 +110,7 @@ async def test_compactions_replace_commits_that_are_gone(tmp_path: Path) -> None
     table.compact(4, 7)
     for version in (0, 1, 2, 4, 5, 6, 7):
         table.commit_path(version).unlink()
-    reader = reader_of(table)
+    reader = make_reader(table)
     for version in (2, 3, 7, 8, HEAD):
         snapshot = await reader.open(version)
         assert_is(snapshot, states[version])
@@ -140,14 +140,14 @@ async def test_a_hint_that_points_nowhere_or_is_corrupt_changes_nothing(
     write_checkpoint(table, "classic", 4)
     (table.log / "_last_checkpoint").write_bytes(hint)
     for version in (2, 4, 8, None):
-        snapshot = await reader_of(table).open(version)
+        snapshot = await make_reader(table).open(version)
         assert_is(snapshot, table.state(version))
 
 
 async def test_a_hint_far_ahead_of_a_log_that_was_set_back_changes_nothing(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     table.last_checkpoint(5000)
-    assert_is(await reader_of(table).open(), table.state())
+    assert_is(await make_reader(table).open(), table.state())
 
 
 async def test_a_hint_to_a_newer_version_than_asked_for_does_not_hide_older_ones(
@@ -160,7 +160,7 @@ async def test_a_hint_to_a_newer_version_than_asked_for_does_not_hide_older_ones
         table.commit(add(f"f{number}"))
     table.checkpoint()
     for version in (0, 1, 20, 128, 129, None):
-        assert_is(await reader_of(table).open(version), table.state(version))
+        assert_is(await make_reader(table).open(version), table.state(version))
 
 
 async def test_a_hint_keeps_the_listing_short(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_hint_keeps_the_listing_short(tmp_path: Path) -> None:
     table.checkpoint()
     for version in range(10):
         table.commit_path(version).write_bytes(b"never looked at")
-    assert (await reader_of(table).open()).version == 120
+    assert (await make_reader(table).open()).version == 120
 
 
 def damage(path: Path, how: str) -> None:
@@ -203,11 +203,11 @@ async def test_a_damaged_checkpoint_is_passed_over(
     for path in write_checkpoint(table, kind, 6):
         kept = path.read_bytes()
         damage(path, how)
-        snapshot = await reader_of(table).open()
+        snapshot = await make_reader(table).open()
         assert snapshot.checkpoint_version == 3
         assert_is(snapshot, table.state())
         path.write_bytes(kept)
-    assert (await reader_of(table).open()).checkpoint_version == 6
+    assert (await make_reader(table).open()).checkpoint_version == 6
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -221,7 +221,7 @@ async def test_without_another_way_a_damaged_checkpoint_is_one_clear_error(
         table.commit_path(version).unlink()
     damage(files[-1], how)
     with pytest.raises((CorruptLogError, MissingVersionError)) as raised:
-        await reader_of(table).open()
+        await make_reader(table).open()
     assert raised.value.remedy
 
 
@@ -233,7 +233,7 @@ async def test_of_several_checkpoints_at_one_version_a_whole_one_is_found(tmp_pa
     write_checkpoint(table, "parts", 6)
     for version in range(7):
         table.commit_path(version).unlink()
-    snapshot = await reader_of(table).open()
+    snapshot = await make_reader(table).open()
     assert_is(snapshot, states)
     assert [file.parts for file, _ in snapshot.checkpoint_files] == [3, 3, 3]
 
@@ -243,7 +243,7 @@ async def test_a_checkpoint_that_says_another_version_is_damaged(tmp_path: Path)
     [manifest] = write_checkpoint(table, "v2-json", 6)
     text = manifest.read_text()
     manifest.write_text(text.replace('"version": 6', '"version": 5', 1))
-    snapshot = await reader_of(table).open()
+    snapshot = await make_reader(table).open()
     assert snapshot.checkpoint_version is None
     assert_is(snapshot, table.state())
 
@@ -253,11 +253,11 @@ async def test_a_checkpoint_without_metadata_is_damaged(tmp_path: Path) -> None:
     [manifest] = write_checkpoint(table, "v2-json", 6)
     lines = [line for line in manifest.read_text().splitlines() if "metaData" not in line]
     manifest.write_text("\n".join(lines) + "\n")
-    assert (await reader_of(table).open()).checkpoint_version is None
+    assert (await make_reader(table).open()).checkpoint_version is None
     for version in range(7):
         table.commit_path(version).unlink()
     with pytest.raises(CorruptLogError, match="no metaData"):
-        await reader_of(table).open()
+        await make_reader(table).open()
 
 
 async def test_paths_of_a_checkpoint_may_be_large_texts(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ async def test_paths_of_a_checkpoint_may_be_large_texts(tmp_path: Path) -> None:
     arrays[names.index("path")] = arrays[names.index("path")].cast(pa.large_string())
     new = pa.StructArray.from_arrays(arrays, names, mask=old.is_null())
     pq.write_table(read.set_column(read.column_names.index("add"), "add", new), path)
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open()
     assert snapshot.checkpoint_version == HEAD
     assert_is(snapshot, table.state())
@@ -282,16 +282,16 @@ async def test_a_right_checksum_is_silent(tmp_path: Path) -> None:
     table.checksum()
     table.checksum(3)
     for version in (3, None):
-        assert_is(await reader_of(table).open(version), table.state(version))
+        assert_is(await make_reader(table).open(version), table.state(version))
 
 
 async def test_a_wrong_checksum_is_an_error_without_anybody_to_tell(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     table.checksum(numFiles=999)
     with pytest.raises(ChecksumMismatchError, match="numFiles is 999"):
-        await reader_of(table).open()
+        await make_reader(table).open()
     told: list[ChecksumMismatchError] = []
-    snapshot = await reader_of(table, on_mismatch=told.append).open()
+    snapshot = await make_reader(table, on_mismatch=told.append).open()
     assert_is(snapshot, table.state())
     assert [error.code for error in told] == ["checksum_mismatch"]
 
@@ -299,9 +299,9 @@ async def test_a_wrong_checksum_is_an_error_without_anybody_to_tell(tmp_path: Pa
 async def test_a_wrong_checksum_is_not_looked_at_without_files(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     table.checksum(numFiles=999)
-    assert (await reader_of(table).open(with_files=False)).version == HEAD
+    assert (await make_reader(table).open(with_files=False)).version == HEAD
     (table.log / f"{HEAD:020}.crc").write_text("garbage")
-    assert (await reader_of(table).open()).version == HEAD
+    assert (await make_reader(table).open()).version == HEAD
 
 
 @pytest.mark.parametrize("missing", [0, 3, 8])
@@ -309,12 +309,12 @@ async def test_a_missing_commit_is_a_gap(tmp_path: Path, missing: int) -> None:
     table = write_history(tmp_path)
     table.commit_path(missing).unlink()
     with pytest.raises(MissingVersionError):
-        await reader_of(table).open()
+        await make_reader(table).open()
 
 
 async def test_an_empty_folder_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(NotATableError, match=str(tmp_path)):
-        await reader_of(TableBuilder(tmp_path)).open()
+        await make_reader(TableBuilder(tmp_path)).open()
 
 
 async def test_junk_beside_the_log_is_ignored(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ async def test_junk_beside_the_log_is_ignored(tmp_path: Path) -> None:
     for folder in ("_staged_commits", "_commits", "00000000000000000011.json"):
         (table.log / folder).mkdir()
         (table.log / folder / f"{HEAD + 1:020}.json").write_bytes(body_of(add("no")))
-    assert_is(await reader_of(table).open(), state)
+    assert_is(await make_reader(table).open(), state)
 
 
 async def test_a_damaged_commit_is_one_clear_error(tmp_path: Path) -> None:
@@ -336,8 +336,8 @@ async def test_a_damaged_commit_is_one_clear_error(tmp_path: Path) -> None:
     for body, kind in ((kept[:-30], TornCommitError), (b"", TornCommitError), (b"x\n", None)):
         path.write_bytes(body)
         with pytest.raises(kind or CorruptLogError, match=path.name):
-            await reader_of(table, torn_wait_seconds=0.1).open()
-        assert (await reader_of(table).open(4)).version == 4
+            await make_reader(table, torn_wait_seconds=0.1).open()
+        assert (await make_reader(table).open(4)).version == 4
 
 
 async def test_a_failed_replay_leaves_no_fetch_running(
@@ -348,7 +348,7 @@ async def test_a_failed_replay_leaves_no_fetch_running(
     monkeypatch.setattr(segment_replay, "_GROUP_FILES", 1)
     before = asyncio.all_tasks()
     with pytest.raises(CorruptLogError):
-        await reader_of(table).open()
+        await make_reader(table).open()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
 
@@ -364,7 +364,7 @@ async def test_groups_and_large_commits_change_nothing(
     monkeypatch.setattr(log_reader, "LARGE_COMMIT_BYTES", 300)
     monkeypatch.setattr(log_folder, "SLICE_BYTES", 50)
     monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 50)
-    reader = reader_of(table)
+    reader = make_reader(table)
     snapshot = await reader.open()
     assert_is(snapshot, table.state())
     assert_described(await live_files(reader, snapshot), table.state())
@@ -388,7 +388,7 @@ async def test_a_torn_newest_commit_is_given_time(tmp_path: Path) -> None:
 async def test_a_commit_that_stays_torn_is_reported_with_what_to_do(tmp_path: Path) -> None:
     table = write_history(tmp_path)
     table.raw_commit(b'{"add":{"path":"x"')
-    reader = reader_of(table, torn_wait_seconds=0.1)
+    reader = make_reader(table, torn_wait_seconds=0.1)
     file = await reader.commit_file(HEAD + 1)
     assert file is not None
     with pytest.raises(TornCommitError, match="remove the file"):
@@ -417,7 +417,7 @@ async def test_lines_are_read_again_from_where_a_line_begins(
     monkeypatch.setattr(log_folder, "SLICE_BYTES", 64)
     monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 64)
     monkeypatch.setattr(log_folder, "LINES_SLICE_BYTES", 64)
-    reader = reader_of(table)
+    reader = make_reader(table)
     file = await reader.commit_file(0)
     assert file is not None
     body = table.commit_path(0).read_bytes()
@@ -447,7 +447,7 @@ async def test_a_refused_protocol_is_refused_at_its_versions_only(tmp_path: Path
     )
     table.commit(add("b"))
     table.commit(PROTOCOL, operation="DROP FEATURE")
-    reader = reader_of(table)
+    reader = make_reader(table)
     for version in (1, 2):
         with pytest.raises(UnsupportedFeatureError, match=r"newThing \(unknown"):
             await reader.open(version)
@@ -470,33 +470,33 @@ async def test_a_protocol_that_cannot_be_read_is_named(
     table = TableBuilder(tmp_path)
     table.create()
     table.commit({"protocol": protocol})
-    for open_it in (reader_of(table).open, reader_of(table).open_listed):
+    for open_it in (make_reader(table).open, make_reader(table).open_listed):
         with pytest.raises(TailerdError, match=why):
             await open_it()
-    assert (await reader_of(table).open(0)).version == 0
+    assert (await make_reader(table).open(0)).version == 0
 
 
 async def test_a_log_that_begins_without_protocol_is_corrupt(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     table.commit(metadata())
     with pytest.raises(CorruptLogError, match="no protocol action"):
-        await reader_of(table).open()
+        await make_reader(table).open()
 
 
 async def test_files_know_their_size_and_time(tmp_path: Path) -> None:
     table = write_history(tmp_path)
-    file = await reader_of(table).commit_file(3)
+    file = await make_reader(table).commit_file(3)
     assert file is not None
     assert (file.version, file.mtime_ms) == (3, START_MS + 3000)
     assert file.size_bytes == table.commit_path(3).stat().st_size
-    listing = await reader_of(table).list_log(7)
+    listing = await make_reader(table).list_log(7)
     assert sorted(listing.commits) == [7, 8, 9]
     assert listing.commits[7].mtime_ms == START_MS + 7000
 
 
 async def test_commits_are_read_together_as_they_are_one_by_one(tmp_path: Path) -> None:
     table = write_history(tmp_path)
-    reader = reader_of(table)
+    reader = make_reader(table)
     commits = (await reader.list_log()).commits
     files = [commits[version] for version in range(HEAD + 1)]
     assert await reader.read_commits(files) == [await reader.read_commit(file) for file in files]

@@ -37,7 +37,7 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
-    log_of,
+    read_log,
     write_config,
 )
 from tests.tables.builder import TableBuilder
@@ -208,9 +208,11 @@ def test_a_run_that_ends_at_the_head_delivers_all_of_a_slow_commit(
     config = write_config(tmp_path, orders=file_table(table.folder, out, **{"from": start}))
     writer = SlowProcess(table)
     with daemon(config, "--once") as process:
-        eventually(lambda: "is still being written" in log_of(config) or process.poll() is not None)
+        eventually(
+            lambda: "is still being written" in read_log(config) or process.poll() is not None
+        )
         writer.finish()
-        assert process.wait(20) == 0, log_of(config)
+        assert process.wait(20) == 0, read_log(config)
     assert sorted(delivered_ids(out)) == [0, *IDS]
 
 

@@ -15,7 +15,7 @@ from tailerd.formats.delta.protocol.commit_file import decode_lines
 from tailerd.formats.delta.protocol.data_file import RowFilter, data_file
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.snapshot import TableState
-from tests.formats.delta.log_bodies import SCHEMA, add, body_of, cdc, commit_of, remove, vector
+from tests.formats.delta.log_bodies import SCHEMA, add, body_of, cdc, make_commit, remove, vector
 from tests.tables.naive_log import Action
 
 ROOT = "/lake/t"
@@ -31,8 +31,10 @@ def state(*, feed: bool = False, schema: str = SCHEMA) -> TableState:
     )
 
 
-def plan_of(*actions: Action, mode: ChangeMode = ChangeMode.AUTO, feed: bool = False) -> CommitPlan:
-    commit = commit_of(*actions, root_url=ROOT)
+def make_plan(
+    *actions: Action, mode: ChangeMode = ChangeMode.AUTO, feed: bool = False
+) -> CommitPlan:
+    commit = make_commit(*actions, root_url=ROOT)
     return plan_commit(commit, state(feed=feed), state(feed=feed), 5, mode)
 
 
@@ -49,7 +51,7 @@ def tasks_of(plan: CommitPlan, *actions: Action) -> list[ChangeTask]:
 
 def changes(*actions: Action, **options: Any) -> list[tuple[str, str, str]]:
     """Return (change, file, rows) of each task; rows as `include - exclude`."""
-    plan = plan_of(*actions, **options)
+    plan = make_plan(*actions, **options)
     tasks = tasks_of(plan, *actions)
     assert [task.position for task in tasks] == list(range(len(tasks)))
     assert len(tasks) <= plan.max_tasks
@@ -81,7 +83,7 @@ def test_case_a_change_files_are_all_that_counts() -> None:
     actions = [add("a"), remove("b"), cdc("_change_data/c"), cdc("_change_data/d")]
     expected = [("None", "_change_data/c", "all"), ("None", "_change_data/d", "all")]
     assert changes(*actions) == changes(*reversed(actions))[::-1] == expected
-    plan = plan_of(*actions)
+    plan = make_plan(*actions)
     assert (plan.kind, plan.is_whole, plan.size_bytes) == (ChangeSourceKind.CDC, True, 20)
 
 
@@ -93,14 +95,14 @@ def test_case_a_does_not_hold_where_files_were_asked_for() -> None:
 def test_case_b_rows_of_an_added_file_are_inserted() -> None:
     assert changes(add("a%20b")) == [("insert", "a b", "all")]
     assert changes(add("a", **vector("v"))) == [("insert", "a", "all - v")]
-    plan = plan_of(add("a"), add("b"))
+    plan = make_plan(add("a"), add("b"))
     assert (plan.is_whole, plan.size_bytes, plan.passes) == (False, 20, 1)
 
 
 def test_case_c_rows_of_a_removed_file_are_deleted_but_those_gone_before() -> None:
     assert changes(remove("a")) == [("delete", "a", "all")]
     assert changes(remove("a", **vector("v"))) == [("delete", "a", "all - v")]
-    assert plan_of(remove("a", **vector("v"))).is_whole
+    assert make_plan(remove("a", **vector("v"))).is_whole
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_case_d_only_the_difference_of_two_vectors_changed(
 ) -> None:
     actions = [remove(spelling, **before), add("a", **after)]
     assert changes(*(reversed(actions) if add_comes_first else actions)) == expected
-    assert plan_of(*actions).is_whole
+    assert make_plan(*actions).is_whole
 
 
 def test_case_d_does_not_touch_the_other_files_of_the_commit() -> None:
@@ -150,8 +152,8 @@ def test_case_e_does_not_hold_without_a_change_of_data() -> None:
 
 def test_case_f_a_merge_that_says_it_changed_no_row_gives_none() -> None:
     actions = [NO_ROWS_INFO, remove("a"), add("b")]
-    assert plan_of(*actions).kind is ChangeSourceKind.ROWS, "its rows are compared"
-    plan = plan_of(*actions, mode=ChangeMode.FILES)
+    assert make_plan(*actions).kind is ChangeSourceKind.ROWS, "its rows are compared"
+    plan = make_plan(*actions, mode=ChangeMode.FILES)
     assert (plan.kind, plan.passes, plan.operation) == (ChangeSourceKind.NONE, 0, "MERGE")
     assert tasks_of(plan, *actions) == []
 
@@ -195,50 +197,50 @@ def test_case_f_needs_a_merge_and_all_three_counts(changed: dict[str, Any]) -> N
 def test_case_g_rows_are_compared_where_some_are_taken_away_and_others_brought(
     actions: list[Action], kind: str
 ) -> None:
-    plan = plan_of(*actions)
+    plan = make_plan(*actions)
     assert plan.kind == kind
     assert plan.is_compared is (kind in ("rows", "vectors"))
     assert plan.is_whole is (kind != "files")
-    raw = plan_of(*actions, mode=ChangeMode.FILES)
+    raw = make_plan(*actions, mode=ChangeMode.FILES)
     assert (raw.kind, raw.is_compared) == (ChangeSourceKind.FILES, False)
 
 
 def test_case_g_vectors_of_a_delete_only_grow() -> None:
     actions = [remove("a", **vector("v")), add("a", **vector("w"))]
     for operation in ("DELETE", "RESTORE"):
-        plan = plan_of({"commitInfo": {"operation": operation}}, *actions)
+        plan = make_plan({"commitInfo": {"operation": operation}}, *actions)
         assert (plan.kind, plan.is_whole) == (ChangeSourceKind.VECTORS, True)
         assert plan.is_compared is (operation == "RESTORE")
 
 
 def test_actions_without_a_change_of_data_give_no_rows() -> None:
-    plan = plan_of(remove("a", dataChange=False), add("b", dataChange=False))
+    plan = make_plan(remove("a", dataChange=False), add("b", dataChange=False))
     assert (plan.kind, plan.max_tasks) == (ChangeSourceKind.NONE, 0)
     assert changes(remove("a", dataChange=False), add("b")) == [("insert", "b", "all")]
 
 
 def test_a_commit_without_file_actions_has_no_rows() -> None:
-    assert plan_of({"txn": {"appId": "a", "version": 1}}).kind is ChangeSourceKind.NONE
+    assert make_plan({"txn": {"appId": "a", "version": 1}}).kind is ChangeSourceKind.NONE
 
 
 def test_the_feed_is_refused_where_it_is_off() -> None:
     with pytest.raises(ChangeFeedDisabledError, match="Version 1"):
-        plan_of(add("a"), mode=ChangeMode.CDF)
-    plan = plan_of(add("a"), mode=ChangeMode.CDF, feed=True)
+        make_plan(add("a"), mode=ChangeMode.CDF)
+    plan = make_plan(add("a"), mode=ChangeMode.CDF, feed=True)
     assert plan.kind is ChangeSourceKind.FILES
 
 
 def test_removed_rows_have_the_schema_before_and_added_rows_the_one_after() -> None:
     actions = [remove("a"), add("b")]
     old, new = state(), state(schema=SCHEMA.replace("id", "key"))
-    plan = plan_commit(commit_of(*actions), old, new, 5, ChangeMode.AUTO)
+    plan = plan_commit(make_commit(*actions), old, new, 5, ChangeMode.AUTO)
     removed, added = tasks_of(plan, *actions)
     assert (data_file(removed).schema, data_file(added).schema) == (old.schema, new.schema)
 
 
 def test_tasks_carry_what_reading_needs() -> None:
     action = add("a", partitionValues={"p": None, "q": ""}, stats='{"numRecords":7}', size=9)
-    [task] = tasks_of(plan_of(action), action)
+    [task] = tasks_of(make_plan(action), action)
     assert data_file(task).partition_values == (("p", None), ("q", ""))
     assert (task.num_records, task.size_bytes, task.version) == (7, 9, 1)
 
@@ -275,7 +277,7 @@ def test_pairs_in_several_passes_equal_those_of_one(
     single = changes(*actions)
     for limit in (1, 4, 24):
         monkeypatch.setattr(change_plan, "MAX_PAIRS_PER_PASS", limit)
-        plan = plan_of(*actions)
+        plan = make_plan(*actions)
         assert plan.passes == 2 * -(-25 // limit)
         passes = changes(*actions)
         assert sorted(passes) == sorted(single)
@@ -285,7 +287,7 @@ def test_pairs_in_several_passes_equal_those_of_one(
 
 def test_a_first_pass_may_be_taken_up_in_its_middle() -> None:
     actions = [add("a"), add("b"), add("c")]
-    plan = plan_of(*actions)
+    plan = make_plan(*actions)
     planner = TaskPlanner(plan, PATHS)
     planner.begin_pass(0, position=1)
     tasks = [
@@ -297,7 +299,7 @@ def test_a_first_pass_may_be_taken_up_in_its_middle() -> None:
 def test_a_commit_that_changed_under_the_reader_is_noticed() -> None:
     actions = [remove("a"), add("a", **vector("v"))]
     with pytest.raises(CorruptLogError, match="changed while it was read"):
-        tasks_of(plan_of(*actions), actions[0])
+        tasks_of(make_plan(*actions), actions[0])
 
 
 def test_every_order_of_actions_means_the_same() -> None:

@@ -22,7 +22,7 @@ from tests.formats.delta.log_bodies import (
     add,
     body_of,
     cdc,
-    commit_of,
+    make_commit,
     metadata,
     remove,
 )
@@ -170,7 +170,7 @@ def test_a_last_line_of_broken_text_is_one_clear_error() -> None:
 
 
 def test_unknown_actions_and_fields_are_ignored() -> None:
-    commit = commit_of(
+    commit = make_commit(
         {"futureAction": {"path": "x"}},
         {},
         add("a", futureField={"y": 1}, tags={"t": "u"}, size=7),
@@ -199,8 +199,8 @@ def test_fields_that_are_null_are_absent() -> None:
         {"domainMetadata": {"domain": "d", "configuration": "", "removed": False}},
         {},
     ]
-    commit = commit_of(*({**NULLS, **action} for action in actions))
-    plain = commit_of(*actions)
+    commit = make_commit(*({**NULLS, **action} for action in actions))
+    plain = make_commit(*actions)
     plain.size_bytes = commit.size_bytes
     assert commit == plain
     assert commit.is_info_first
@@ -239,26 +239,26 @@ def test_provenance_of_broken_text_counts_as_absent() -> None:
 
 def test_metrics_may_be_numbers_or_texts() -> None:
     info = {"operationMetrics": {"a": 0, "b": "1"}, "operation": "MERGE"}
-    read = commit_of({"commitInfo": info}).info
+    read = make_commit({"commitInfo": info}).info
     assert read is not None
     assert read.operation_metrics == {"a": "0", "b": "1"}
 
 
 def test_provenance_that_is_not_first_is_told_apart() -> None:
-    assert not commit_of(PROTOCOL, {"commitInfo": {"inCommitTimestamp": 5}}).is_info_first
+    assert not make_commit(PROTOCOL, {"commitInfo": {"inCommitTimestamp": 5}}).is_info_first
 
 
 @pytest.mark.parametrize("action", [metadata(), PROTOCOL], ids=["metaData", "protocol"])
 def test_two_metadata_or_protocol_actions_are_refused(action: dict[str, Any]) -> None:
     with pytest.raises(CorruptLogError, match=f"two {next(iter(action))} actions"):
-        commit_of(action, action)
+        make_commit(action, action)
 
 
 def test_many_keys_are_packed_into_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     actions = [action for n in range(20) for action in (add(f"a{n}"), remove(f"r{n}"))]
-    plain = commit_of(*actions)
+    plain = make_commit(*actions)
     monkeypatch.setattr(commit_file, "PACK_AT_LEAST", 10)
-    packed = commit_of(*actions)
+    packed = make_commit(*actions)
     assert not isinstance(packed.added_keys, list)
     for name in ("added_keys", "removed_keys", "added_paths", "removed_paths", "added_sizes"):
         assert list(getattr(packed, name)) == getattr(plain, name)

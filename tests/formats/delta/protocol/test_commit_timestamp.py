@@ -11,7 +11,7 @@ from tailerd.formats.delta.protocol.actions import Metadata, Protocol
 from tailerd.formats.delta.protocol.commit_timestamp import commit_time_ms, monotonic_file_times
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
 from tailerd.formats.delta.protocol.snapshot import TableState
-from tests.formats.delta.log_bodies import PROTOCOL, SCHEMA, commit_of
+from tests.formats.delta.log_bodies import PROTOCOL, SCHEMA, make_commit
 from tests.tables.naive_log import Action
 
 
@@ -60,12 +60,12 @@ INFO: Action = {"commitInfo": {"inCommitTimestamp": 5, "timestamp": 6}}
 
 
 def test_the_commits_own_time_counts_where_it_is_enabled() -> None:
-    assert commit_time_ms(commit_of(INFO), state(is_in_commit=True), 7) == 5
+    assert commit_time_ms(make_commit(INFO), state(is_in_commit=True), 7) == 5
 
 
 def test_the_files_time_counts_where_it_is_not_whatever_the_commit_says() -> None:
-    assert commit_time_ms(commit_of(INFO), state(is_in_commit=False), 7) == 7
-    assert commit_time_ms(commit_of(PROTOCOL), state(is_in_commit=False), 7) == 7
+    assert commit_time_ms(make_commit(INFO), state(is_in_commit=False), 7) == 7
+    assert commit_time_ms(make_commit(PROTOCOL), state(is_in_commit=False), 7) == 7
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_the_files_time_counts_where_it_is_not_whatever_the_commit_says() -> Non
 )
 def test_a_commit_that_lacks_the_time_it_must_carry_is_refused(actions: tuple[Action, ...]) -> None:
     with pytest.raises(CorruptLogError, match="Version 1 has no inCommitTimestamp"):
-        commit_time_ms(commit_of(*actions), state(is_in_commit=True), 7)
+        commit_time_ms(make_commit(*actions), state(is_in_commit=True), 7)

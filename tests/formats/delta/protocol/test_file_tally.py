@@ -14,7 +14,7 @@ from tailerd.formats.delta.protocol import file_index, file_tally
 from tailerd.formats.delta.protocol.commit_file import Commit, CommitScan
 from tailerd.formats.delta.protocol.file_index import FileIndex
 from tailerd.formats.delta.protocol.file_tally import BINS, SizeHistogram, VectorTally
-from tests.formats.delta.log_bodies import add, body_of, commit_of, metadata, remove, vector
+from tests.formats.delta.log_bodies import add, body_of, make_commit, metadata, remove, vector
 from tests.tables.builder import TableBuilder
 from tests.tables.naive_log import Action
 
@@ -67,7 +67,7 @@ def commit_of_step(
     new = {file.name: file for file in step[1]}
     live.update(new)
     actions += [add(f"f{f.name}", size=f.size, **with_vector(f)) for f in new.values()]
-    return commit_of(*actions, metadata(), version=version)
+    return make_commit(*actions, metadata(), version=version)
 
 
 @pytest.mark.parametrize(("fold_at_least", "bulk"), [(3, 16_384), (65_536, 4), (65_536, 16_384)])
@@ -134,7 +134,7 @@ def test_rows_are_counted_from_statistics_and_unknown_where_one_file_has_none() 
     assert scanned_rows(four, four, gone) == (8, 9)
     assert scanned_rows(four, add("c"), gone) == (None, 9)
     assert scanned_rows(four, remove("c")) == (4, None)
-    assert commit_of(four).rows_added is None
+    assert make_commit(four).rows_added is None
 
 
 def test_a_remove_without_statistics_has_the_rows_of_the_add_of_its_path() -> None:

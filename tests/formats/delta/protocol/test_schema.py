@@ -19,7 +19,7 @@ from tailerd.formats.delta.protocol.schema import (
 )
 
 
-def text_of(*fields: tuple[str, Any]) -> str:
+def format_text(*fields: tuple[str, Any]) -> str:
     return json.dumps(
         {
             "type": "struct",
@@ -32,7 +32,7 @@ def text_of(*fields: tuple[str, Any]) -> str:
 
 
 def arrow_of(kind: Any) -> pa.DataType:
-    return arrow_schema(parse_schema(text_of(("c", kind)))).field("c").type
+    return arrow_schema(parse_schema(format_text(("c", kind)))).field("c").type
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_every_primitive_type_has_its_arrow_type(kind: str, arrow: pa.DataType) 
 
 
 def test_nested_types_keep_their_shape_and_what_may_be_null() -> None:
-    inner = json.loads(text_of(("x", "integer"), ("y", "variant")))
+    inner = json.loads(format_text(("x", "integer"), ("y", "variant")))
     array = {"type": "array", "elementType": inner, "containsNull": False}
     mapping = {"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": True}
     kind = arrow_of(mapping)
@@ -76,8 +76,8 @@ def test_nested_types_keep_their_shape_and_what_may_be_null() -> None:
 
 def test_void_columns_have_a_type_of_their_own_wherever_they_are() -> None:
     array = {"type": "array", "elementType": "void", "containsNull": True}
-    inner = json.loads(text_of(("x", "void"), ("y", "long"), ("z", "null"), ("l", array)))
-    schema = parse_schema(text_of(("a", "void"), ("b", "string"), ("c", inner)))
+    inner = json.loads(format_text(("x", "void"), ("y", "long"), ("z", "null"), ("l", array)))
+    schema = parse_schema(format_text(("a", "void"), ("b", "string"), ("c", inner)))
     assert arrow_schema(schema).types[:2] == [pa.null(), pa.string()]
     members = {item.name: item.type for item in arrow_schema(schema).field("c").type}
     nothings = pa.list_(pa.field("element", pa.null()))
@@ -96,7 +96,7 @@ def test_void_columns_have_a_type_of_their_own_wherever_they_are() -> None:
     ],
 )
 def test_a_type_this_release_does_not_read_is_named_with_its_column(kind: str) -> None:
-    struct = json.loads(text_of(("inner", kind)))
+    struct = json.loads(format_text(("inner", kind)))
     with pytest.raises(UnsupportedFeatureError) as raised:
         arrow_of(struct)
     assert "c.inner" in str(raised.value)

@@ -20,7 +20,7 @@ from tailerd.formats.delta.protocol.version_checksum import (
     parse_version_checksum,
     validate_checksum,
 )
-from tests.formats.delta.log_bodies import PROTOCOL, SCHEMA, add, commit_of, metadata, remove
+from tests.formats.delta.log_bodies import PROTOCOL, SCHEMA, add, make_commit, metadata, remove
 from tests.tables.naive_log import Action
 
 PLAIN = Protocol(min_reader_version=1, min_writer_version=2)
@@ -33,13 +33,13 @@ def state(
     provider: str = "parquet",
 ) -> TableState:
     body = metadata(configuration=dict(configuration or {}), format={"provider": provider})
-    found = commit_of(body).metadata
+    found = make_commit(body).metadata
     assert found is not None
     return TableState(version=0, protocol=protocol, metadata=found)
 
 
 def snapshot(*actions: Action, with_files: bool = True) -> Snapshot:
-    commit = commit_of(*actions, version=0)
+    commit = make_commit(*actions, version=0)
     files = FileIndex()
     files.apply(commit)
     return Snapshot.from_replay(
@@ -63,20 +63,20 @@ def domain(name: str, text: str, *, removed: bool = False) -> Action:
 
 def test_a_log_must_begin_with_protocol_and_metadata() -> None:
     for actions, lacking in (((PROTOCOL,), "metaData"), ((metadata(),), "protocol")):
-        commit = commit_of(*actions)
+        commit = make_commit(*actions)
         with pytest.raises(CorruptLogError, match=f"no {lacking} action"):
             first_state(1, commit.protocol, commit.metadata)
 
 
 def test_metadata_only_and_protocol_only_commits_are_folded_over_the_chain() -> None:
     begun = state()
-    renamed = begun.after(commit_of(metadata(name="new"), version=1))
+    renamed = begun.after(make_commit(metadata(name="new"), version=1))
     raised = renamed.after(
-        commit_of({"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, version=2)
+        make_commit({"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, version=2)
     )
     assert (raised.version, raised.metadata.name) == (2, "new")
     assert raised.protocol.min_reader_version == 2
-    assert raised.after(commit_of(add("a"), version=3)) is raised
+    assert raised.after(make_commit(add("a"), version=3)) is raised
 
 
 def test_rows_in_another_format_are_refused() -> None:
@@ -103,28 +103,28 @@ def test_properties_are_on_when_they_say_true(text: str, is_on: bool) -> None:
 
 def test_advancing_hands_the_files_over() -> None:
     old = snapshot(add("a"), add("b"))
-    new = old.advance(commit_of(remove("a"), add("c", size=5)))
+    new = old.advance(make_commit(remove("a"), add("c", size=5)))
     assert (old.num_files, old.size_bytes) == (2, 20)
     assert (new.version, new.num_files, new.size_bytes) == (1, 2, 15)
     assert new.files.num_files == 2
     with pytest.raises(BugError, match="moved on to version 1"):
         _ = old.files
     with pytest.raises(BugError, match="moved on"):
-        old.advance(commit_of(add("d")))
+        old.advance(make_commit(add("d")))
 
 
 @pytest.mark.parametrize("version", [0, 2, 9])
 def test_advancing_refuses_a_gap_and_leaves_the_snapshot_as_it_was(version: int) -> None:
     begun = snapshot(add("a"))
     with pytest.raises(CorruptLogError, match=f"Version {version} cannot follow version 0"):
-        begun.advance(commit_of(add("b"), version=version))
+        begun.advance(make_commit(add("b"), version=version))
     assert begun.files.num_files == 1
 
 
 def test_a_snapshot_without_files_has_none_and_advances() -> None:
     begun = snapshot(add("a"), with_files=False)
     assert begun.num_files is None
-    new = begun.advance(commit_of(add("b"), txn("app", 1)))
+    new = begun.advance(make_commit(add("b"), txn("app", 1)))
     assert (new.num_files, new.transactions["app"].version) == (None, 1)
     with pytest.raises(BugError, match="without files"):
         _ = new.files
@@ -132,15 +132,15 @@ def test_a_snapshot_without_files_has_none_and_advances() -> None:
 
 def test_the_newest_transaction_and_domain_of_each_name_counts() -> None:
     one = snapshot(PROTOCOL).advance(
-        commit_of(txn("a", 1), txn("b", 1), domain("d", "1"), domain("e", ""))
+        make_commit(txn("a", 1), txn("b", 1), domain("d", "1"), domain("e", ""))
     )
-    two = one.advance(commit_of(txn("a", 5), domain("d", "2"), version=2))
-    three = two.advance(commit_of(domain("d", "", removed=True), version=3))
+    two = one.advance(make_commit(txn("a", 5), domain("d", "2"), version=2))
+    three = two.advance(make_commit(domain("d", "", removed=True), version=3))
     assert {app: action.version for app, action in three.transactions.items()} == {"a": 5, "b": 1}
     assert two.domain_metadata["d"].configuration == "2"
     assert set(three.domain_metadata) == {"e"}
     assert set(one.domain_metadata) == {"d", "e"}
-    again = three.advance(commit_of(domain("d", "3"), version=4))
+    again = three.advance(make_commit(domain("d", "3"), version=4))
     assert again.domain_metadata["d"].configuration == "3"
 
 
@@ -207,5 +207,5 @@ def test_a_sidecar_that_is_no_file_is_refused(path: str) -> None:
 
 def test_metadata_may_lack_what_the_protocol_makes_optional() -> None:
     plain = Metadata(id="t", schema_string=SCHEMA)
-    found = commit_of({"metaData": {"id": "t", "schemaString": SCHEMA, "format": {}}}).metadata
+    found = make_commit({"metaData": {"id": "t", "schemaString": SCHEMA, "format": {}}}).metadata
     assert found == plain

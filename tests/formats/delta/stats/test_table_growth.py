@@ -31,7 +31,7 @@ def rows(count: int, first: int = 0) -> list[dict[str, object]]:
     return [{"id": first + n, "name": "x" * n} for n in range(count)]
 
 
-def reader_of(table: TableBuilder) -> LogReader:
+def make_reader(table: TableBuilder) -> LogReader:
     return LogReader(LocalStore(), str(table.folder), with_rows=True)
 
 
@@ -40,7 +40,7 @@ def follow_from(version: int) -> Offset:
 
 
 async def opened(table: TableBuilder, next_version: int = 10**6) -> TableGrowth:
-    growth = TableGrowth(reader_of(table))
+    growth = TableGrowth(make_reader(table))
     await growth.open(0.0, first=None, next_up=follow_from(next_version))
     return growth
 
@@ -189,13 +189,13 @@ async def test_the_log_is_counted_and_a_checkpoint_found(tmp_path: Path) -> None
     table = TableBuilder(tmp_path)
     for _ in range(4):
         table.append(rows(1))
-    tally = LogTally(reader_of(table))
+    tally = LogTally(make_reader(table))
     assert await tally.refresh(0.0)
     assert (tally.checkpoint_version, tally.commits, tally.files) == (None, 4, 4)
     assert tally.bytes == sum(path.stat().st_size for path in table.log.glob("*.json"))
     table.checkpoint()
     table.append(rows(1))
-    reader = reader_of(table)
+    reader = make_reader(table)
     newest = await reader.commit_file(4)
     assert newest is not None
     assert not await tally.refresh(RECENT_SECONDS / 2)
@@ -213,7 +213,7 @@ async def test_cleanup_of_old_log_files_is_seen_by_a_whole_listing(tmp_path: Pat
     for _ in range(4):
         table.append(rows(1))
     table.checkpoint()
-    tally = LogTally(reader_of(table))
+    tally = LogTally(make_reader(table))
     await tally.refresh(0.0)
     assert tally.files == 5
     for version in range(3):
@@ -228,7 +228,7 @@ async def test_cleanup_of_old_log_files_is_seen_by_a_whole_listing(tmp_path: Pat
 async def test_a_commit_the_listing_has_seen_is_not_counted_twice(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path)
     table.append(rows(1))
-    reader = reader_of(table)
+    reader = make_reader(table)
     tally = LogTally(reader)
     await tally.refresh(0.0)
     file = await reader.commit_file(0)
