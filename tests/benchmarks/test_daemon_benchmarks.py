@@ -9,7 +9,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,18 @@ from tests.benchmarks.many_tables import (
     quantile,
 )
 from tests.benchmarks.measuring import Row, mebibytes, milliseconds, per_second
-from tests.integration.daemon.running import daemon, eventually, page, write_config
+from tests.formats.delivering import delivered
+from tests.formats.tiledb import arrays
+from tests.integration.daemon.running import daemon, eventually, file_table, page, write_config
+from tests.tables.dataset_writer import DatasetWriter
+from tests.tables.lance_writer import LanceWriter
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 
 TABLES = 1000
 IDLE_SECONDS = 60
 COMMITS = 300
+FORMAT_COMMITS, SOON_SECONDS = 30, 0.05
 MEBIBYTE = 2**20
 BUDGET_BYTES = 256 * MEBIBYTE
 MILLION = 1_000_000
@@ -179,3 +184,49 @@ def test_a_snapshot_of_a_table_of_two_million_files(tmp_path: Path, report: Repo
         memory = memory_row("snapshot of 2 M files", Watched(popen.pid), bare)
     speed = f"{first:.1f} s, then {rows / 10 / seconds:,.0f} files/s"
     report([memory, Row("snapshot of 2 M files: first delivery", speed, "", None, "", True)])
+
+
+def _kartothek(folder: Path) -> tuple[Path, Callable[[int], object]]:
+    writer = DatasetWriter(folder / "store")
+    return writer.location, lambda number: writer.commit([{"id": number, "name": "n"}])
+
+
+def _lance(folder: Path) -> tuple[Path, Callable[[int], object]]:
+    writer = LanceWriter(folder / "t", stable_ids=True)
+    return folder / "t", lambda number: writer.append([{"id": number, "name": "n"}])
+
+
+def _tiledb(folder: Path) -> tuple[Path, Callable[[int], object]]:
+    arrays.create_named(folder / "array")
+    return folder / "array", lambda number: arrays.write_named(folder / "array", None, [number])
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("Kartothek", _kartothek), ("Lance", _lance), ("TileDB", _tiledb)]
+)
+def test_a_commit_of_another_format_reaches_its_file_soon(
+    tmp_path: Path,
+    report: Report,
+    name: str,
+    make: Callable[[Path], tuple[Path, Callable[[int], object]]],
+) -> None:
+    location, commit = make(tmp_path)
+    commit(0)
+    out = tmp_path / "out"
+    config = write_config(tmp_path, orders=file_table(location, out))
+    seconds: list[float] = []
+    with daemon(config):
+        eventually(lambda: len(delivered(out)) == 1, 120)
+        for number in range(1, FORMAT_COMMITS + 1):
+            # It is at rest by then.
+            time.sleep(0.2)
+            commit(number)
+            began = time.perf_counter()
+            while len(delivered(out)) <= number:
+                assert time.perf_counter() - began < 60, "the rows did not come"
+                time.sleep(0.001)
+            seconds.append(time.perf_counter() - began)
+    found = quantile(seconds, 0.5)
+    goal = f"<= {milliseconds(SOON_SECONDS)}"
+    work = f"{name}: commit -> its file, idle: p50"
+    report([Row(work, milliseconds(found), "", None, goal, found <= SOON_SECONDS)])

@@ -1,4 +1,4 @@
-"""One changed partition of a large dataset, against reading the dataset whole; and a commit's way.
+"""One changed partition of a large dataset, against reading the dataset whole.
 
 What ours does in the first is what a daemon does at each commit: look, read the metadata, keep the
 state in the ledger, plan, read the rows that changed, forget the state before.
@@ -15,11 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.benchmarks.conftest import Report
-from tests.benchmarks.many_tables import quantile
-from tests.benchmarks.measuring import Row, milliseconds
-from tests.formats.delivering import delivered
+from tests.benchmarks.measuring import Row
 from tests.formats.kartothek.observing import Follower
-from tests.integration.daemon.running import daemon, eventually, file_table, write_config
 from tests.tables.dataset_writer import DatasetWriter
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
@@ -27,7 +24,6 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 PARTITIONS, ROWS = 10_000, 100
 TIMES = 5
 GOAL = 0.01
-COMMITS, SOON_SECONDS = 30, 0.05
 
 
 def test_one_partition_of_ten_thousand_costs_a_hundredth_of_the_dataset(
@@ -75,27 +71,3 @@ def test_one_partition_of_ten_thousand_costs_a_hundredth_of_the_dataset(
             )
         ]
     )
-
-
-def test_a_commit_reaches_its_file_soon(tmp_path: Path, report: Report) -> None:
-    writer = DatasetWriter(tmp_path / "store")
-    writer.commit([{"id": 0, "name": "n"}])
-    out = tmp_path / "out"
-    config = write_config(tmp_path, orders=file_table(writer.location, out))
-    seconds: list[float] = []
-    with daemon(config):
-        eventually(lambda: len(delivered(out)) == 1, 120)
-        for number in range(1, COMMITS + 1):
-            # It is at rest by then.
-            time.sleep(0.2)
-            writer.commit([{"id": number, "name": "n"}])
-            began = time.perf_counter()
-            while len(delivered(out)) <= number:
-                assert time.perf_counter() - began < 60, "the rows did not come"
-                time.sleep(0.001)
-            seconds.append(time.perf_counter() - began)
-    found = quantile(seconds, 0.5)
-    is_met = found <= SOON_SECONDS
-    goal = f"<= {milliseconds(SOON_SECONDS)}"
-    work = "Kartothek: commit -> its file, idle: p50"
-    report([Row(work, milliseconds(found), "", None, goal, is_met)])

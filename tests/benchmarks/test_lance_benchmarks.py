@@ -1,4 +1,4 @@
-"""One commit of a table of many fragments, rows to Arrow, and a commit's way to a file."""
+"""One commit of a table of many fragments, and rows to Arrow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from lance.fragment import LanceFragment
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Version
 from tests.benchmarks.conftest import Report
-from tests.benchmarks.many_tables import quantile
 from tests.benchmarks.measuring import Row, milliseconds
-from tests.formats.delivering import delivered
 from tests.formats.lance.following import EVERYTHING, opened
-from tests.formats.lance.test_gaps import rows, written
-from tests.integration.daemon.running import daemon, eventually, file_table, write_config
 from tests.tables.lance_writer import LanceWriter
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
@@ -27,7 +23,6 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 FRAGMENTS, TIMES = 10_000, 5
 COMMIT_GOAL = 0.02
 ROWS, READ_GOAL = 1_000_000, 0.5
-COMMITS, SOON_SECONDS = 30, 0.05
 
 
 def test_a_commit_of_ten_thousand_fragments_costs_little(tmp_path: Path, report: Report) -> None:
@@ -109,25 +104,3 @@ def test_created_rows_come_at_half_the_speed_of_a_plain_scan(
     work = "Lance: 1 M created rows to Arrow"
     goal = f">= {READ_GOAL}x"
     report([Row(work, speeds[0], f"pylance scan: {speeds[1]}", ratio, goal, ratio >= READ_GOAL)])
-
-
-def test_a_commit_reaches_its_file_soon(tmp_path: Path, report: Report) -> None:
-    writer = written(tmp_path / "t", 1)
-    out = tmp_path / "out"
-    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
-    seconds: list[float] = []
-    with daemon(config):
-        eventually(lambda: len(delivered(out)) == 2, 120)
-        for number in range(1, COMMITS + 1):
-            # It is at rest by then.
-            time.sleep(0.2)
-            writer.append(rows(100 + number))
-            began = time.perf_counter()
-            while len(delivered(out)) <= number + 1:
-                assert time.perf_counter() - began < 60, "the rows did not come"
-                time.sleep(0.001)
-            seconds.append(time.perf_counter() - began)
-    found = quantile(seconds, 0.5)
-    work = "Lance: commit -> its file, idle: p50"
-    goal = f"<= {milliseconds(SOON_SECONDS)}"
-    report([Row(work, milliseconds(found), "", None, goal, found <= SOON_SECONDS)])

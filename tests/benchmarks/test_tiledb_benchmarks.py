@@ -14,18 +14,14 @@ import tiledb
 
 from tailerd.changefeed.offset import Offset, Version
 from tests.benchmarks.conftest import Report
-from tests.benchmarks.many_tables import quantile
 from tests.benchmarks.measuring import Row, milliseconds
-from tests.formats.delivering import delivered
 from tests.formats.tiledb import arrays
 from tests.formats.tiledb.reading import batches, opened
-from tests.integration.daemon.running import daemon, eventually, file_table, write_config
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 
 CELLS, UPSERTS, TIMES = 1_000_000, 1_000, 5
 UPSERT_GOAL, DELETE_GOAL = 0.3, 0.8
-COMMITS, SOON_SECONDS = 30, 0.05
 
 
 def written(path: Path) -> None:
@@ -93,27 +89,3 @@ def test_steps_cost_less_than_both_whole_states(tmp_path: Path, report: Report) 
             )
         )
     report(rows)
-
-
-def test_a_commit_reaches_its_file_soon(tmp_path: Path, report: Report) -> None:
-    location, out = tmp_path / "array", tmp_path / "out"
-    arrays.create_named(location)
-    arrays.write_named(location, None, [0])
-    config = write_config(tmp_path, orders=file_table(location, out))
-    found: list[float] = []
-    with daemon(config):
-        eventually(lambda: len(delivered(out)) == 1, 120)
-        for number in range(1, COMMITS + 1):
-            # It is at rest by then.
-            time.sleep(0.2)
-            arrays.write_named(location, None, [number])
-            began = time.perf_counter()
-            while len(delivered(out)) <= number:
-                assert time.perf_counter() - began < 60, "the rows did not come"
-                time.sleep(0.001)
-            found.append(time.perf_counter() - began)
-    median = quantile(found, 0.5)
-    is_met = median <= SOON_SECONDS
-    goal = f"<= {milliseconds(SOON_SECONDS)}"
-    work = "TileDB: commit -> its file, idle: p50"
-    report([Row(work, milliseconds(median), "", None, goal, is_met)])
