@@ -34,9 +34,8 @@ from tests.integration.daemon.running import (
     page,
     write_config,
 )
+from tests.web.test_control import LOOPBACK, Steered
 from tests.web.test_security import (
-    LOOPBACK,
-    Steered,
     ask,
     send,
     server,
@@ -287,7 +286,7 @@ async def test_a_body_that_comes_in_time_is_read_whole() -> None:
         answer = await reader.read()
         writer.close()
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert steered.asked == ["reset"]
+    assert steered.asked == [("reset", "orders", "snapshot")]
 
 
 @pytest.mark.parametrize("leaves", ["in-its-body", "before-its-answer", "in-its-answer"])
