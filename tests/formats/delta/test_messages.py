@@ -97,7 +97,7 @@ def test_no_remedy_of_the_package_says_to_remove_a_checkpoint() -> None:
     package = Path(__file__).resolve().parents[3] / "tailerd"
     found = [
         str(path)
-        for path in (package / "delta").rglob("*.py")
+        for path in (package / "formats/delta").rglob("*.py")
         if "Remove it; the table can be read" in path.read_text()
         or "Remove the checkpoint" in path.read_text()
     ]
