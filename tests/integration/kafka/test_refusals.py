@@ -43,52 +43,49 @@ def refused(follower: Follower, text: str) -> str:
     return done.stderr
 
 
-@pytest.mark.full
-@BOTH
-def test_a_wrong_password_is_refused_and_not_shown(
-    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
-) -> None:
-    table = Table(tmp_path / "t")
-    table.insert()
-    topic = topic_for(topics)
-    follower = Follower(
-        tmp_path / "d",
-        table,
-        topic,
-        bootstrap=kafka_broker.sasl,
-        reads_from=kafka_broker.plain,
-        guarantee=guarantee,
-        producer=sign_in("tailerd", "not-the-password") | IMPATIENT,
-    )
-    said = refused(follower, "authentication")
-    assert "not-the-password" not in said
-    follower.write(producer=sign_in("tailerd", USERS["tailerd"]))
-    done = once(follower)
-    assert done.returncode == 0, done.stderr
-    follower.obeys_the_law()
+def trust(authority: Path) -> dict[str, Any]:
+    return {"security_protocol": "SSL", "ssl_cafile": str(authority)}
 
 
 @pytest.mark.full
 @BOTH
-def test_a_broker_with_a_certificate_of_somebody_else_is_refused(
-    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("a wrong password", "authentication"),
+        ("a user without rights", "authorization"),
+        ("a certificate of somebody else", "certificate"),
+    ],
+)
+def test_who_is_refused_saves_nothing_and_no_password_is_shown(
+    kafka_broker: Broker,
+    topics: Topics,
+    tmp_path: Path,
+    guarantee: Guarantee,
+    case: str,
+    said: str,
 ) -> None:
+    wrong = {
+        "a wrong password": sign_in("tailerd", "not-the-password") | IMPATIENT,
+        "a user without rights": sign_in("limited", USERS["limited"]),
+        "a certificate of somebody else": trust(make_certificates(tmp_path / "other").authority)
+        | IMPATIENT,
+    }[case]
+    is_tls = said == "certificate"
     table = Table(tmp_path / "t")
     table.insert()
-    topic = topic_for(topics)
-    other = make_certificates(tmp_path / "other").authority
     follower = Follower(
         tmp_path / "d",
         table,
-        topic,
-        bootstrap=kafka_broker.tls,
+        topic_for(topics),
+        bootstrap=kafka_broker.tls if is_tls else kafka_broker.sasl,
         reads_from=kafka_broker.plain,
         guarantee=guarantee,
-        producer={"security_protocol": "SSL", "ssl_cafile": str(other)} | IMPATIENT,
+        producer=wrong,
     )
-    refused(follower, "certificate")
-    authority = kafka_broker.certificates.authority
-    follower.write(producer={"security_protocol": "SSL", "ssl_cafile": str(authority)})
+    assert "not-the-password" not in refused(follower, said)
+    signed_in = sign_in("tailerd", USERS["tailerd"])
+    follower.write(producer=trust(kafka_broker.certificates.authority) if is_tls else signed_in)
     done = once(follower)
     assert done.returncode == 0, done.stderr
     follower.obeys_the_law()
@@ -101,41 +98,16 @@ def test_a_port_without_tls_is_told_and_tried_again_because_a_stopping_broker_lo
     table = Table(tmp_path / "t")
     table.insert()
     topic = topic_for(topics)
-    authority = kafka_broker.certificates.authority
     follower = Follower(
         tmp_path / "d",
         table,
         topic,
         bootstrap=kafka_broker.plain,
-        producer={"security_protocol": "SSL", "ssl_cafile": str(authority)} | IMPATIENT,
+        producer=trust(kafka_broker.certificates.authority) | IMPATIENT,
     )
     with follower.running():
         follower.waits_for_error("whether this port uses TLS", state="retrying")
     assert follower.records() == []
-
-
-@pytest.mark.full
-@BOTH
-def test_a_user_without_rights_is_refused_and_nothing_is_saved(
-    kafka_broker: Broker, topics: Topics, tmp_path: Path, guarantee: Guarantee
-) -> None:
-    table = Table(tmp_path / "t")
-    table.insert()
-    topic = topic_for(topics)
-    follower = Follower(
-        tmp_path / "d",
-        table,
-        topic,
-        bootstrap=kafka_broker.sasl,
-        reads_from=kafka_broker.plain,
-        guarantee=guarantee,
-        producer=sign_in("limited", USERS["limited"]),
-    )
-    refused(follower, "authorization")
-    follower.write(producer=sign_in("tailerd", USERS["tailerd"]))
-    done = once(follower)
-    assert done.returncode == 0, done.stderr
-    follower.obeys_the_law()
 
 
 @pytest.mark.full
