@@ -46,7 +46,7 @@ REMEDIES: Mapping[str, str] = {
     " does so by itself.",
     "change_feed_disabled": "Use `changes: auto`, or start at a version with the feed enabled.",
     "table_recreated": "Reset the offset with `tailerd offsets reset`, or set `on_gap`.",
-    "path_outside_table": "Permit the place: `allowed_paths`, or `--allow-path`.",
+    "path_outside_table": "Allow the path: `allowed_paths`, or `--allow-path`.",
     "link_in_path": "Remove the symbolic link: maintenance writes and deletes through none.",
     "storage": "Check the disk or the network; it is retried.",
     "file_missing": "Restore the file that the message names.",

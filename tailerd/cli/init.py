@@ -27,7 +27,7 @@ Examples:
 
 
 @click.command("init", epilog=_EXAMPLES)
-@click.argument("location", metavar="PLACE")
+@click.argument("location", metavar="LOCATION")
 @click.option("--sink", type=click.Choice(SINKS), help="Where changes go; asked for if left out.")
 @click.option("--folder", default="./changes", show_default=True, help="Folder of the file sink.")
 @click.option(
@@ -67,9 +67,9 @@ def command(
     engine: str,
     output: Path | None,
 ) -> None:
-    """Find the tables in PLACE and print a commented configuration that delivers their changes.
+    """Find the tables in LOCATION and print a commented configuration that delivers their changes.
 
-    PLACE is a table, or a folder or s3://bucket/prefix with tables up to three levels below it.
+    LOCATION is a table, or a folder or s3://bucket/prefix with tables up to three levels below it.
     """
     from tailerd.config.starter import StarterSink
 
@@ -130,8 +130,8 @@ async def _configuration(location: str, sink: StarterSink, engine: str) -> str:
     found = await find_tables(location, stores)
     if not found.is_complete:
         click.echo(
-            f"warning: only the first {MAX_FOLDERS:,} folders were searched; give a deeper PLACE,"
-            " or use `discover` in the configuration.",
+            f"warning: only the first {MAX_FOLDERS:,} folders were searched; give a deeper"
+            " LOCATION, or use `discover` in the configuration.",
             err=True,
         )
     if not found.tables:

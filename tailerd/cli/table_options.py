@@ -14,7 +14,7 @@ allow_path_option = click.option(
     "--allow-path",
     "allowed_paths",
     multiple=True,
-    metavar="PLACE",
+    metavar="LOCATION",
     help="A folder outside the table that its log may name (shallow clones), or a symbolic link in"
     " it lead to; repeatable.",
 )

@@ -113,7 +113,7 @@ def _sentence(text: str) -> str:
 def _may_hold_secrets(value: object, kind: str, section: type[BaseModel] | None) -> bool:
     """Return whether a value may be or contain a secret, and so must not be in a message.
 
-    Any field of a section or list may be a secret, and so may a text in place of a section, and
+    Any field of a section or list may be a secret, and so may a text instead of a section, and
     any value in a mapping of third-party options.
     """
     if value is None or isinstance(value, bool | int | float):

@@ -46,8 +46,8 @@ class Config(BaseSettings):
     name: str = Field(
         default="tailerd",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="Name of this daemon. With a table's name and the place of its sink it says"
-        " which pipeline an offset belongs to, so two daemons that deliver tables of one name into"
+        description="Name of this daemon. With a table's name and the location of its sink it"
+        " identifies the pipeline of an offset, so two daemons that deliver tables of one name into"
         " one topic need different names.",
         examples=["tailerd"],
     )
@@ -179,7 +179,7 @@ def check_no_conflict(seen: dict[str, str], name: str, table: TableConfig) -> No
     """
     keys = [f"the name {name.casefold()!r}"]
     if table.sink.location():
-        keys.append(f"the place {table.sink.location()!r}")
+        keys.append(f"the location {table.sink.location()!r}")
     for key in keys:
         if key in seen:
             raise ConfigError(
@@ -218,8 +218,8 @@ def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
     _check_engine(where, group.template.engine or engine, first)
     if first.sink.location() and first.sink.location() == second.sink.location():
         raise ConfigError(
-            f"{where}.sink gives every table the place {first.sink.location()!r}, so their output"
-            " would mix.",
+            f"{where}.sink gives every table the location {first.sink.location()!r}, so their"
+            " output would mix.",
             remedy="Write {name} in it, which is the table's name.",
             where=f"{where}.sink",
         )

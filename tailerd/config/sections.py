@@ -261,8 +261,8 @@ class TableConfig(BaseModel):
     ledger: str | None = Field(
         default=None,
         min_length=1,
-        description="Folder or URL where what was observed of a table without history (Kartothek)"
-        " is kept, in place of the one below `state`.",
+        description="Folder or URL of the ledger of a table without history (Kartothek), instead of"
+        " the one below `state`.",
         examples=["/var/lib/tailerd/ledger/orders"],
     )
     sink: SerializeAsAny[SinkConfig] = Field(
@@ -496,4 +496,4 @@ def refuse_credentials(path: str) -> None:
     host, _, rest = path.partition("://")[2].partition("/")
     # Half of Amazon's secrets contain a slash, so the `@` may come after one.
     if "@" in host or (":" in host and "@" in rest):
-        raise ValueError("credentials do not belong in a place; use access_key_id of `storage`")
+        raise ValueError("credentials do not belong in a path; use access_key_id of `storage`")

@@ -100,7 +100,7 @@ class StorageConfig(BucketConfig):
     )
     buckets: dict[str, BucketConfig] = Field(
         default_factory=dict,
-        description="Buckets in another place or account: each with the fields of this section"
+        description="Buckets in another region or account: each with the fields of this section"
         " that differ.",
         examples=[{"public-data": {"region": "us-east-1", "anonymous": True}}],
     )

@@ -103,7 +103,7 @@ async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
     names = ", ".join(each.name for each in formats)
     raise NotATableError(
         f"There is no table at {location.name} that is of a format known here ({names}).",
-        remedy="Check the path. Tables in folders below it: `tailerd init PLACE` finds them.",
+        remedy="Check the path. Tables in folders below it: `tailerd init LOCATION` finds them.",
     )
 
 

@@ -110,7 +110,7 @@ def check_same(saved: PipelineIdentity, now: PipelineIdentity) -> None:
     raise PipelineReboundError(
         f"The saved offset belongs to the pipeline {saved}, and the configuration now describes"
         f" {now}: rows before the offset were never delivered there.",
-        remedy="Set the configuration back; or accept the new place and keep the offset with"
+        remedy="Set the configuration back; or accept the new location and keep the offset with"
         f" `tailerd offsets rebind {now.table} --config FILE`; or begin again with `tailerd offsets"
         f" reset {now.table} --to snapshot --config FILE`.",
     )

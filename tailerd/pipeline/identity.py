@@ -314,5 +314,5 @@ async def _check_table(table: str, offset: Offset, source: ChangeSource) -> Tabl
 def _reset(table: str) -> str:
     return (
         f"Run `tailerd offsets reset {table} --to snapshot`, or set `on_gap: snapshot`. Where"
-        " another daemon delivers that table to the same place, give this one its own `name`."
+        " another daemon delivers that table to the same location, give this one its own `name`."
     )

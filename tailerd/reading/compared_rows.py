@@ -409,7 +409,7 @@ def _hashes(
     return RowHashes(np.concatenate(first), np.concatenate(second)), found
 
 
-_PLACE = pa.field("place", pa.int64(), nullable=False)
+_POSITION = pa.field("position", pa.int64(), nullable=False)
 """The last column, whatever the names of the others."""
 _ROW_BITS = 40
 
@@ -427,7 +427,7 @@ def add_positions(
         positions = np.arange(positions, positions + rows.num_rows)
     row_positions = positions | (2 * number + side) << _ROW_BITS
     return pa.RecordBatch.from_arrays(
-        [*rows.columns, pa.array(row_positions, pa.int64())], schema=rows.schema.append(_PLACE)
+        [*rows.columns, pa.array(row_positions, pa.int64())], schema=rows.schema.append(_POSITION)
     )
 
 

@@ -115,7 +115,7 @@ class LegacyCalendar:
 
 
 def _replace_valid(array: pa.Array, rebased: Callable[[_Numbers], _Numbers]) -> pa.Array:
-    """Return an array with other numbers in the place of its valid ones."""
+    """Return an array with other numbers instead of its valid ones."""
     stored = pa.int32() if pa.types.is_date32(array.type) else pa.int64()
     numbers = array.view(stored).fill_null(0).to_numpy().astype(np.int64)
     changed = rebased(numbers)

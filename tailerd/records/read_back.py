@@ -96,8 +96,8 @@ class RowReader:
             except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
                 raise SinkError(
                     f"A record is not a {self.format} change: {value[:80]!r} ({error!r})."
-                    " Something else writes to the same place.",
-                    remedy="Verify a place that only this pipeline writes to.",
+                    " Another program writes to the same location.",
+                    remedy="Verify a location that only this pipeline writes to.",
                 ) from error
         return rows, signs, versions
 

@@ -207,7 +207,7 @@ class SnapshotManifests(Generic[T]):
     async def write(
         self, table_id: str, version: int, listing: Listing[T], details: object
     ) -> StoredList[T]:
-        """Store a list durably, in place of any previous one.
+        """Store a list durably; it replaces any previous one.
 
         Args:
             details: JSON values that `StoredList.details` has later.

@@ -73,7 +73,7 @@ class AllowedPaths:
         raise PathOutsideTableError(
             f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"
             f" table at {self.root}, so a link could make this process read any file.",
-            remedy="If that is meant, allow the place with --allow-path (or allowed_paths in the"
+            remedy="If that is meant, allow the path with --allow-path (or allowed_paths in the"
             f" configuration), for example {os.path.dirname(real)}.",  # noqa: PTH120
         )
 
@@ -103,7 +103,7 @@ def link_in_path(path: str) -> LinkInPathError:
     return LinkInPathError(
         f"{path} is a symbolic link, and nothing is written or deleted through one, because that"
         " could change files elsewhere.",
-        remedy="Put the folder or file itself in its place, or leave this table's maintenance out.",
+        remedy="Replace it with the folder or file itself, or leave this table's maintenance out.",
     )
 
 

@@ -165,7 +165,7 @@ def _require_file(mode: int, path: str) -> None:
     raise NotAFileError(
         f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'no regular file')}, and only files are read:"
         " reading it might never end.",
-        remedy="Remove it, or put the file in its place.",
+        remedy="Remove it, or replace it with the file.",
     )
 
 

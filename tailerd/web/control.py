@@ -145,7 +145,7 @@ async def _body(request: web.Request) -> dict[str, object]:
 def _location(body: dict[str, object]) -> str:
     to = body["to"]
     if isinstance(to, float) or to is None:
-        raise UsageError("`to` is not a valid place.", remedy='Send {"to": "snapshot"}.')
+        raise UsageError("`to` is not a valid starting point.", remedy='Send {"to": "snapshot"}.')
     try:
         return check_start(str(parse_start(to)))
     except ValueError as error:

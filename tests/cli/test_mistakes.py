@@ -116,7 +116,7 @@ tables:
   c: {{path: z, on_gap: maybe, sink: {{kind: console}}}}
 """
     lines = "\n".join(refused(text))
-    assert "tables.b and tables.a both have the place" in lines
+    assert "tables.b and tables.a both have the location" in lines
     assert "tables.c.on_gap is 'maybe'" in lines
 
 

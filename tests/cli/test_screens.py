@@ -121,8 +121,8 @@ async def test_tail_shows_rows_with_the_changed_cells_in_colour() -> None:
         assert styles[2:] == ["", CHANGED_STYLE, "", ""]
         assert [str(cell) for cell in table.get_row_at(2)][2:5] == ["8", "x", "y"]
         assert table.cursor_row == 2
-        await until(lambda: "nothing more" in said(app, "#place"))
-        assert said(app, "#place").startswith("3 rows, version 3")
+        await until(lambda: "nothing more" in said(app, "#status"))
+        assert said(app, "#status").startswith("3 rows, version 3")
 
 
 async def test_tail_follows_the_newest_row_unless_another_is_chosen_and_pauses() -> None:
@@ -145,7 +145,7 @@ async def test_tail_follows_the_newest_row_unless_another_is_chosen_and_pauses()
         assert table.cursor_row < 3
         await pilot.press("f", "space")
         assert table.cursor_row == 3
-        assert said(app, "#place").endswith("paused")
+        assert said(app, "#status").endswith("paused")
         given.put_nowait(batch([{"id": 4}], ChangeType.INSERT))
         await asyncio.sleep(0.5)
         assert table.row_count == 4
@@ -159,7 +159,7 @@ async def test_tail_keeps_a_bounded_number_of_rows() -> None:
     ]
     app = tail_screen(*many, *many)
     async with app.run_test(size=SIZE):
-        await until(lambda: said(app, "#place").startswith("1,800 rows"))
+        await until(lambda: said(app, "#status").startswith("1,800 rows"))
         table = app.query_one(RowsTable)
         await until(lambda: 0 < table.row_count <= 2 * MAX_ROWS)
         assert str(table.get_row_at(table.row_count - 1)[2]) == "449"

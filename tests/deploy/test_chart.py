@@ -249,7 +249,7 @@ def test_a_configuration_that_only_tailerd_can_refuse_is_refused_by_it() -> None
     text = rendered("--set", f"{table},{table.replace('.a.', '.b.')}")
     done = validate(text)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "tables.b and tables.a both have the place" in done.stderr
+    assert "tables.b and tables.a both have the location" in done.stderr
 
 
 def test_the_schema_of_values_has_the_configuration_as_the_code_has_it() -> None:

@@ -28,7 +28,7 @@ class TailScreen(App[TailerdError]):
         columns: Only these, in this order; None for all.
     """
 
-    CSS = "#rows { height: 1fr; } #place { height: 1; padding: 0 1; }"
+    CSS = "#rows { height: 1fr; } #status { height: 1; padding: 0 1; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("space", "pause", "Pause", priority=True),
@@ -50,12 +50,12 @@ class TailScreen(App[TailerdError]):
         self._version = ""
         self._is_over = False
         self._rows = RowsTable(id="rows")
-        self._location = Static(id="place")
+        self._status_line = Static(id="status")
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
         yield Header()
-        yield from (self._rows, self._location)
+        yield from (self._rows, self._status_line)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -103,4 +103,4 @@ class TailScreen(App[TailerdError]):
             parts.append("paused")
         if self._is_over:
             parts.append("nothing more is read")
-        self._location.update(", ".join(parts))
+        self._status_line.update(", ".join(parts))

@@ -60,7 +60,7 @@ def path_pieces(folder: str) -> tuple[tuple[str, str], ...]:
 
 
 def printable(text: str) -> str:
-    """Return a part of a path with escapes in the place of bytes that are not UTF-8."""
+    """Return a part of a path with escapes instead of bytes that are not UTF-8."""
     return text.encode(errors=_AS_SURROGATES).decode(errors="backslashreplace")
 
 

@@ -190,8 +190,8 @@ class KafkaSinkConfig(SinkConfig):
     )
     event_ids: bool | None = Field(
         default=None,
-        description="Whether each record has the header `tailerd.id`: table id, version and place"
-        " of the row in its commit, the same when it is delivered again, so that readers can skip"
+        description="Whether each record has the header `tailerd.id`: table id, version and"
+        " position of the row in its commit. It is the same in every delivery, so readers can skip"
         " duplicates. Default: with at-least-once. Events have it as their id.",
         examples=[True],
     )

@@ -330,8 +330,8 @@ class ValueReader:
         except (ValueError, KeyError, TypeError, IndexError, EOFError) as error:
             raise SinkError(
                 f"A record is not a value of the format {self._form}: {value[:80]!r} ({error!r})."
-                " Something else writes to the same place.",
-                remedy="Verify a place that only this pipeline writes to.",
+                " Another program writes to the same topic.",
+                remedy="Verify a topic that only this pipeline writes to.",
             ) from error
 
     def _register_value(self, value: bytes) -> bytes:

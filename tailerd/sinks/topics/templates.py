@@ -58,7 +58,7 @@ class TopicTemplate:
         if self.column is not None and value is not None:
             filled = filled.replace(f"{{{_COLUMN}{self.column}}}", value)
             if not is_topic_name(filled):
-                # Without the value: errors are shown in places where rows must not be.
+                # Without the value: errors are shown where rows must not be.
                 raise ValueError(f"with it {self.text!r} is not a valid topic name: {_ALLOWED}")
         check_topic_name(filled)
         return filled

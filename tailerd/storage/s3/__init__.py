@@ -3,7 +3,7 @@
 Requests. Polling an unchanged table is one GET of the next commit, answered 404. A commit with one
 change file takes three requests: the commit, the 404 of the next one, the file. Opening takes a
 GET, a LIST, the checkpoint and the commits after it. The log is listed at the start, at a gap, when
-an event names a version that does not exist, every 10 minutes, and in place of that 404 after an
+an event names a version that does not exist, every 10 minutes, and instead of that 404 after an
 idle time in which another table could have replaced this one. `growth` shares the commits that are
 read one by one, and lists the log once a minute while it changes. Writing a checkpoint reads its
 commit twice, before and after it appears; a cleanup lists the log to plan and to delete.

@@ -1,6 +1,6 @@
 """Publishes a file of the log, and withdraws it if the log is no longer the one it was made from.
 
-Writing a checkpoint may take minutes. If the table is dropped and another created in its place
+Writing a checkpoint may take minutes. If the table is dropped and another one replaces it
 meanwhile, the checkpoint would turn the new table into the old one.
 """
 

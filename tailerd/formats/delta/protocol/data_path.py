@@ -72,7 +72,7 @@ class DataPaths:
                 f"The log names the file {path!r}, which is outside the table at {self.root},"
                 " so it is not read.",
                 remedy=(
-                    "If it is a shallow clone, allow the place with --allow-path (or allowed_paths"
+                    "If it is a shallow clone, allow the path with --allow-path (or allowed_paths"
                     f" in the configuration), for example {posixpath.dirname(location)}."
                 ),
             )

@@ -28,7 +28,7 @@ _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*
 _NO_DIGIT = 255
 _DIGITS = np.full(256, _NO_DIGIT, np.uint8)
 _DIGITS[np.frombuffer(_Z85, np.uint8)] = np.arange(85)
-_PLACES = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
+_POWERS = 85 ** np.arange(4, -1, -1, dtype=np.uint64)
 _Z85_CHARS = 5
 _PAD = "#"
 """No block of a standard text starts with it: its value would not fit four bytes."""
@@ -65,7 +65,7 @@ def _decode_blocks(text: str) -> npt.NDArray[np.uint64]:
     digits = _DIGITS[np.frombuffer(text.encode("ascii"), np.uint8)]
     if (digits == _NO_DIGIT).any():
         raise ValueError("not a Z85 text")
-    numbers = digits.reshape(-1, _Z85_CHARS).astype(np.uint64) @ _PLACES
+    numbers = digits.reshape(-1, _Z85_CHARS).astype(np.uint64) @ _POWERS
     if (numbers >> np.uint64(32)).any():
         raise ValueError("not a Z85 text")
     return numbers

@@ -128,7 +128,7 @@ class LogSegment:
         listing: LogListing,
         version: int | None = None,
         *,
-        location: str = "this place",
+        location: str = "this location",
         excluded: frozenset[str] = frozenset(),
     ) -> LogSegment:
         """Choose the files for `version` (None: the newest).

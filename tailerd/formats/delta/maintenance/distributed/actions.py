@@ -59,13 +59,15 @@ class OrderedActions:
             pa.array(self.positions),
             self.body,
         ]
-        return pa.RecordBatch.from_arrays(columns, names=["key", "order", "place", "body"])
+        return pa.RecordBatch.from_arrays(columns, names=["key", "order", "position", "body"])
 
 
 def make_schema(form: CheckpointForm, *, is_add: bool) -> pa.Schema:
     """Return the columns of actions exchanged between tasks."""
     body = form.add_type if is_add else form.remove_type
-    return pa.schema({"key": pa.uint64(), "order": pa.int64(), "place": pa.int64(), "body": body})
+    return pa.schema(
+        {"key": pa.uint64(), "order": pa.int64(), "position": pa.int64(), "body": body}
+    )
 
 
 def read_lines(log: LogFolder, file: LogFile) -> Iterator[list[FullLine]]:

@@ -102,7 +102,7 @@ def _valid_actions(
     tables = [pa.Table.from_batches(batches[is_add], schemas[is_add]) for is_add in (True, False)]
     keys, order, position = (
         np.concatenate([table.column(name).to_numpy() for table in tables])
-        for name in ("key", "order", "place")
+        for name in ("key", "order", "position")
     )
     ranked = np.lexsort((position, order, keys))
     ordered = keys[ranked]
