@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-MAX_FILES = {"tail": 74, "kafka": 122, "spark": 102}
-MAX_CALLS = 1400
+MAX_FILES = {"tail": 65, "kafka": 110, "spark": 95}
+MAX_CALLS = 1300
 
 
 @pytest.mark.parametrize(

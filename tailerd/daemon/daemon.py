@@ -34,6 +34,7 @@ from tailerd.state.state import State
 from tailerd.storage.metered import RequestKind
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
+from tailerd.telemetry.bus import Handlers
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.control import ControlRoutes
@@ -142,10 +143,8 @@ class Daemon:
         self._dashboard = Dashboard(
             self._status, self._state.history, clock=self._clock, maintain=self._maintain_now
         )
-        # The page comes last: it shows what the other handlers have recorded by then.
-        shown = (self._status.handle, self._on_event, self._dashboard.handle)
-        own = [self._metrics.handlers(), *(dict.fromkeys(events.SHOWN, each) for each in shown)]
-        self._telemetry = self._dashboard.telemetry = Telemetry([*handlers, *own])
+        self._telemetry = Telemetry([*handlers, *self._own_handlers()])
+        self._dashboard.telemetry = self._telemetry
         self._file = ConfigFile(
             config,
             self._telemetry,
@@ -159,6 +158,15 @@ class Daemon:
         self._scheduler: MaintenanceScheduler | None = None
         self._maintaining: asyncio.Task[None] | None = None
         self.manager = self._make_manager(config)
+
+    def _own_handlers(self) -> list[Handlers]:
+        shown = self._status.handle, self._on_event
+        return [
+            self._metrics.handlers(),
+            *(dict.fromkeys(events.SHOWN, each) for each in shown),
+            # The page comes last: it shows what the other handlers have recorded by then.
+            *self._dashboard.handlers(),
+        ]
 
     def _open_state(self, config: Config) -> State:
         return open_state(config, clock=self._clock, stores=self._stores, on_request=self._count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -201,7 +201,9 @@ class _Shape:
         self._change_at = None if change is None else at[change]
         self.columns = _list_leaves(file_schema, wanted)
         self.leaves = [leaf for column in self.columns for leaf in column]
-        self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
+        self._calendar: LegacyCalendar | None = None
+        if opened.footer.notes:
+            self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
         self._types = [] if self._calendar is None else opened.physical_types(self.leaves)
         constants = [field.constant for field in scan.fields if field.constant is not None]
         # Other types have a fixed size, and dates beyond Python's cannot be converted.
@@ -320,12 +322,17 @@ class _RowGroups:
             return BoundedBatches(opened, reopen, source, name, limit, size)
 
         self._batches = read_batches(opened, source)
-        self._pieces = RowPieces(
+
+        self._open_pieces: Callable[[], RowPieces] = lambda: RowPieces(
             opened,
             source,
             shape.columns,
             lambda piece: read_batches(_open(piece, scan, limit), piece),
         )
+
+    @cached_property
+    def _pieces(self) -> RowPieces:
+        return self._open_pieces()
 
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield batches with all selected rows, each with the position of its first row."""

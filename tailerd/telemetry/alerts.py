@@ -14,6 +14,7 @@ from typing import Any
 from tailerd.clock import Clock
 from tailerd.errors import MaintenanceProcessError
 from tailerd.telemetry import events
+from tailerd.telemetry.bus import Handlers
 
 EVALUATE_SECONDS = 15.0
 _MINUTE_MS = 60_000
@@ -22,6 +23,16 @@ _LATE_SECONDS = 600
 _HEADROOM_SECONDS = 86_400
 _DEBT_COMMITS, _DEBT_BYTES = 1000, 536_870_912
 _MAX_TIMES = 100
+
+_HANDLED = (
+    events.CommitSkipped,
+    events.DeadLettersStored,
+    events.GapMet,
+    events.GrowthUnavailable,
+    events.LogMaintained,
+    events.MaintenanceFailed,
+    events.TableRemoved,
+)
 
 Table = Mapping[str, Any]
 """What `/status` shows of a table."""
@@ -191,6 +202,10 @@ class AlertBoard:
         self._memories: dict[str, _Memory] = {}
         self._killed_ms: deque[int] = deque(maxlen=_MAX_TIMES)
         self._since: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def handlers(self) -> Handlers:
+        """Return the handler of each class of events that has a rule."""
+        return dict.fromkeys(_HANDLED, self.handle)
 
     def handle(self, event: events.Event) -> None:
         """Handle an event; those without a rule are ignored."""

@@ -18,7 +18,6 @@ import tailerd
 from tailerd.clock import Clock
 from tailerd.config import Config
 from tailerd.config.shown import shown_settings
-from tailerd.telemetry import events
 from tailerd.telemetry.alerts import EVALUATE_SECONDS, AlertBoard
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
@@ -61,17 +60,13 @@ class DaemonRoutes:
         self._started_ms = clock.now_ms()
         self._pages = pages
         self._unknown = unknown
-        self._alerts = AlertBoard(clock)
+        self.alerts = AlertBoard(clock)
         self._body = SharedBody(self._text)
 
     def key_columns(self, table: str) -> list[str]:
         """Return the configured columns that identify a row of a table; empty if there are none."""
         known = None if self.settings is None else self.settings.config.tables.get(table)
         return [] if known is None else list(known.pairing_columns)
-
-    def handle(self, event: events.Event) -> None:
-        """Handle an event."""
-        self._alerts.handle(event)
 
     async def run(self) -> None:
         """Keep the alerts up to date until cancelled."""
@@ -82,7 +77,7 @@ class DaemonRoutes:
     def _evaluate(self) -> None:
         tables = (self._status.table_json(table.table) for table in self._status.tables)
         known = [table for table in tables if table is not None]
-        self._alerts.evaluate(known, self._status.problems_json())
+        self.alerts.evaluate(known, self._status.problems_json())
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -123,7 +118,7 @@ class DaemonRoutes:
                 "pages": self._pages(),
                 "state": "" if settings is None else settings.config.state,
                 "tables": len(self._status.tables),
-                "alerts": [asdict(alert) for alert in self._alerts.alerts()],
+                "alerts": [asdict(alert) for alert in self.alerts.alerts()],
                 "events": self._history.events(),
                 "configuration": {}
                 if settings is None

@@ -21,6 +21,7 @@ from tailerd.clock import Clock
 from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.registry import suggest_name
 from tailerd.telemetry import Telemetry, events
+from tailerd.telemetry.bus import Handlers
 from tailerd.telemetry.history import HistoryBoard, HistorySaver, HistoryStore
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web import docs_pages
@@ -101,12 +102,17 @@ class Dashboard:
     def _emit_unsaved(self, path: str, reason: str) -> None:
         self.telemetry.emit(events.HistoryUnsaved(path=path, reason=reason))
 
-    def handle(self, event: events.Event) -> None:
-        """Handle an event, from any thread; `status` must have handled it before."""
-        self._history.handle(event)
-        self._live.handle(event)
-        self.daemon.handle(event)
-        if isinstance(event, events.TableRemoved) and self.rows is not None:
+    def handlers(self) -> list[Handlers]:
+        """Return handlers of events, for any thread; `status` must have handled them before."""
+        boards = self._history.handle, self._live.handle
+        return [
+            *(dict.fromkeys(events.SHOWN, each) for each in boards),
+            self.daemon.alerts.handlers(),
+            {events.TableRemoved: self._forget_rows},
+        ]
+
+    def _forget_rows(self, event: events.TableRemoved) -> None:
+        if self.rows is not None:
             self.rows.forget(event.table)
 
     async def run(self) -> None:

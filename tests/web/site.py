@@ -41,7 +41,7 @@ class Site:
             clock=clock,
             maintain=lambda name: self._note("maintain", name),
         )
-        self._telemetry = Telemetry([self.status.handle, self.dashboard.handle])
+        self._telemetry = Telemetry([self.status.handle, *self.dashboard.handlers()])
         self._pages = Pages(metrics=Metrics(clock), status=self.status)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))

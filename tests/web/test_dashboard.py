@@ -35,7 +35,7 @@ class Served:
         self.dashboard = Dashboard(
             self.status, owned_state(folder).history, clock=SystemClock(), maintain=self.maintain
         )
-        self.telemetry = Telemetry([self.status.handle, self.dashboard.handle])
+        self.telemetry = Telemetry([self.status.handle, *self.dashboard.handlers()])
         self.url = ""
 
     def maintain(self, name: str) -> bool:
