@@ -26,6 +26,7 @@ from tailerd.changefeed.row_positions import RowPositions
 from tailerd.errors import (
     BugError,
     ConfigError,
+    FileExistsAlreadyError,
     FileMissingError,
     MissingExtraError,
     MissingVersionError,
@@ -94,6 +95,7 @@ __all__ = [
     "ConsecutiveVersions",
     "Delivery",
     "Envelope",
+    "FileExistsAlreadyError",
     "FileMeta",
     "FileMissingError",
     "FormatOptions",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -11,7 +12,9 @@ from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.store import S3Store
+from tailerd.storage.stores import Stores
 from tests.doubles.faulty_store import FaultyStore
+from tests.plugins import example_is_installed
 from tests.s3.servers import S3Server
 
 
@@ -28,6 +31,7 @@ STORES: dict[str, Callable[[], ObjectStore]] = {
     "memory": MemoryStore,
     "metered": lambda: MeteredStore(LocalStore()),
     "faulty-without-faults": lambda: FaultyStore(LocalStore()),
+    "skeleton": lambda: Stores().locate("box://any")[0],
 }
 
 S3_SERVERS = ("s3_moto", "s3_versitygw")
@@ -42,7 +46,10 @@ def server(request: pytest.FixtureRequest) -> S3Server | None:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, server: S3Server | None) -> ObjectStore:
+def store(request: pytest.FixtureRequest, server: S3Server | None) -> Iterator[ObjectStore]:
     if server is not None:
-        return S3Store(server.settings())
-    return STORES[request.node.callspec.params["server"]]()
+        yield S3Store(server.settings())
+        return
+    name = request.node.callspec.params["server"]
+    with example_is_installed() if name == "skeleton" else nullcontext():
+        yield STORES[name]()

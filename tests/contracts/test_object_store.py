@@ -351,4 +351,4 @@ async def test_a_listing_abandoned_half_way_leaves_a_store_that_works(
 
 
 async def test_the_scheme_says_which_urls_the_store_answers_to(store: ObjectStore) -> None:
-    assert store.scheme in ("file", "memory", "s3")
+    assert store.scheme in ("file", "memory", "s3", "box")

@@ -6,6 +6,7 @@ The Kafka sink runs against the real broker, in each way of sending and with eac
 from __future__ import annotations
 
 import asyncio
+import importlib
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,11 +24,14 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.row_positions import RowPositions
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import OffsetError, SinkError
+from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
 from tailerd.sinks.console.sink import ConsoleSink
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.sink import FileSink
+from tailerd.sinks.record_formats import TableRecords
+from tests.plugins import example_is_installed
 
 if TYPE_CHECKING:
     from tests.kafka.broker import Broker
@@ -87,11 +91,22 @@ def files(kind: str, max_bytes: int = 1 << 20) -> Callable[[Path], Subject]:
     return make
 
 
+def skeleton(tmp_path: Path) -> Subject:
+    with example_is_installed():
+        module = importlib.import_module("tailerd_example.append_sink")
+    path = tmp_path / "lines"
+    options = FormatOptions(name="tailerd", table="orders")
+    sink = module.AppendSink(path, TableRecords("json", options))
+    read = lambda: json_rows(path.read_text() if path.exists() else "")  # noqa: E731
+    return Subject(sink, read, False, False)
+
+
 SINKS: dict[str, Callable[[Path], Subject]] = {
     "console": console,
     "file-jsonl": files("jsonl"),
     "file-jsonl-many-parts": files("jsonl", 1024),
     "file-parquet": files("parquet"),
+    "skeleton": skeleton,
 }
 
 # The broker that the tests of Kafka share: which of these need it, no fixture of theirs says.

@@ -21,8 +21,7 @@ from tailerd.records.base import FormatOptions, RecordPart, RecordSchema
 from tailerd.registry import sink_kinds, value_format_names
 from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tailerd.sinks.record_formats import TableRecords
-from tests.doubles.installed import forget_parts
-from tests.plugins import EXAMPLE
+from tests.plugins import EXAMPLE, example_is_installed
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 
@@ -86,12 +85,8 @@ def batch(**columns: list[object]) -> ChangeBatch:
 
 @pytest.fixture
 def installed() -> Iterator[None]:
-    """Put the distribution on the path of this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLE))
-        forget_parts()
+    with example_is_installed():
         yield
-    forget_parts()
 
 
 @pytest.mark.usefixtures("installed")

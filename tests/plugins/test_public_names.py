@@ -32,8 +32,13 @@ def test_each_name_is_there_and_documented(name: str) -> None:
 @pytest.mark.parametrize("path", PLUG_INS, ids=lambda path: path.name)
 def test_a_plug_in_needs_nothing_else(path: Path) -> None:
     used = {
-        node.module
+        name
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "tailerd"
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [str(node.module)]
+            if isinstance(node, ast.ImportFrom)
+            else [each.name for each in node.names]
+        )
     }
-    assert used <= {"tailerd.plugins"}
+    assert {name for name in used if name.partition(".")[0] == "tailerd"} <= {"tailerd.plugins"}

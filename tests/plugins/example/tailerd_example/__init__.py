@@ -1,1 +1,1 @@
-"""A sink and a value format for tailerd."""
+"""Skeletons to copy: a table format, a store, a sink and a value format for tailerd."""
