@@ -311,24 +311,22 @@ class _HeldBatches:
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
+        self._rows = self._bytes = 0
 
     def add(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         """Yield what is complete before and with this batch."""
-        if not self._has_room(batch.num_rows, size):
+        rows = self._rows + batch.num_rows
+        if rows > self._most_rows or self._bytes + size > self._most_bytes:
             yield from self.take()
         self._batches.append(batch)
+        self._rows += batch.num_rows
         self._bytes += size
-        if not self._has_room(1, 0):
+        if self._rows >= self._most_rows or self._bytes > self._most_bytes:
             yield from self.take()
-
-    def _has_room(self, rows: int, size: int) -> bool:
-        rows += sum(each.num_rows for each in self._batches)
-        return rows <= self._most_rows and self._bytes + size <= self._most_bytes
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield what is held."""
-        batches, self._batches, self._bytes = self._batches, [], 0
+        batches, self._batches, self._rows, self._bytes = self._batches, [], 0, 0
         if batches:
             yield batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
@@ -392,6 +390,8 @@ class _RowSizes:
     def fitting(self, start: int, most_rows: int, most_bytes: int) -> int:
         """Return how many rows from `start` on take no more than `most_bytes`; at least one."""
         count = max(1, most_rows)
+        while count > 1 and self.longest * count > most_bytes:
+            count //= 2
         while count > 1 and self.measure(start, count) > most_bytes:
             count //= 2
         return count

@@ -193,6 +193,31 @@ async def test_reading_and_writing_rows_takes_calls_for_batches_not_for_rows(
     assert many - few < 1000
 
 
+@pytest.mark.parametrize(("distinct", "most_calls"), [(7, 310), (5000, 430)])
+async def test_reading_a_small_file_takes_few_calls(
+    tmp_path: Path, distinct: int, most_calls: int
+) -> None:
+    """Calls of Python's functions for each file of three columns, a tenth above the need.
+
+    A file of 5000 different texts comes in a few parts, but nothing of it is read twice.
+    """
+    table = TableBuilder(tmp_path, fields=[("id", "long"), ("name", "string"), ("at", "double")])
+    for _ in range(12):
+        table.append({"id": n, "name": f"name-{n % distinct}", "at": n / 7} for n in range(5000))
+    source = await open_delta(str(tmp_path))
+    start = await source.initial_offset("0")
+    end = await source.latest_offset(start, ReadLimit(max_files=10**9))
+    tasks = [task async for group in source.plan(start, end) for task in group.tasks]
+    counts = []
+    for files in (1, 1, 11):
+        with PythonCalls() as calls:
+            rows = sum(batch.num_rows for batch in source.read_run(tasks[:files], BatchLimit()))
+        assert rows == files * 5000
+        counts.append(calls.count)
+    _, one, eleven = counts
+    assert (eleven - one) / 10 <= most_calls
+
+
 READ_IN_SPARK = """
     import re, sys
     from tailerd.spark.datasource import TailerdDataSource
