@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.formats.conftest import ROOT
-from tests.formats.delivering import changes, delivered, run_once
+from tests.formats.delivering import changes, delivered
 from tests.formats.tiledb import arrays
 from tests.integration.daemon.running import (
     daemon,
@@ -36,23 +36,6 @@ def location(tmp_path: Path) -> Path:
 FIRST = Counter([("insert", 1, 1000), ("insert", 2, 1000)])
 
 
-def test_an_array_is_delivered_goes_on_and_verifies(location: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, orders=file_table(location, tmp_path / "out"))
-    run_once(config)
-    arrays.delete(location, 2000, "id == 1")
-    arrays.write_named(location, 3000, [3])
-    run_once(config)
-    later = [("delete", 1, 2000), ("insert", 3, 3000)]
-    assert changes(delivered(tmp_path / "out")) == FIRST + Counter(later)
-    verified = run_to_end("verify", "orders", "--config", config, "--json")
-    assert verified.returncode == 0, verified.stdout + verified.stderr
-    verdict = json.loads(verified.stdout)
-    assert (verdict["version"], verdict["rows"], verdict["is_equal"]) == (3000, 2, True)
-    validated = run_to_end("validate", config, "--json")
-    assert '"head_version": 3000' in validated.stdout, validated.stdout + validated.stderr
-    assert len(list((tmp_path / "state/ledger/orders").iterdir())) == 1
-
-
 def test_the_daemon_hears_of_commits_and_delivers_late_ones(location: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, orders=file_table(location, tmp_path / "out"))
     with daemon(config) as process:
@@ -66,24 +49,6 @@ def test_the_daemon_hears_of_commits_and_delivers_late_ones(location: Path, tmp_
     found = delivered(tmp_path / "out")
     assert changes(found) == FIRST + Counter([("insert", 3, 3000), ("insert", 4, 3000)])
     assert found[-1]["_commit_timestamp"] == "1970-01-01T00:00:02.000000Z", "its own time"
-
-
-@pytest.mark.full
-def test_history_that_was_merged_is_a_gap_that_the_policy_crosses(
-    location: Path, tmp_path: Path
-) -> None:
-    table = file_table(location, tmp_path / "out")
-    config = write_config(tmp_path, orders=table)
-    run_once(config)
-    arrays.write_named(location, 2000, [3])
-    arrays.forget_times(location, 500, 2000)
-    done = run_to_end("run", "--config", config, "--once")
-    assert done.returncode == 3, done.stderr
-    assert "missing_version" in done.stderr
-    config = write_config(tmp_path, orders={**table, "on_gap": "snapshot"})
-    run_once(config)
-    expected = Counter([("insert", number, 2000) for number in (1, 2, 3)])
-    assert changes(delivered(tmp_path / "out")) == FIRST + expected
 
 
 NEVER_FORKED = """
