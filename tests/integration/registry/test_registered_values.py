@@ -50,7 +50,6 @@ class RegisteredTopic:
 
     def __post_init__(self) -> None:
         self.topic = self.topics.new_name()
-        self.letters = self.topics.new_name("letters")
         self.client = SchemaRegistryClient({"url": self.registry.url})
 
     def section(self, **fields: Any) -> dict[str, Any]:
@@ -199,29 +198,6 @@ async def test_a_schema_that_the_registry_forbids_stops_before_any_row(
     assert not raised.value.retryable
     assert [row["id"] for row in target.avro()] == [1]
     assert target.versions(f"{target.topic}-value") == 1
-
-
-@FULL
-async def test_rows_of_a_forbidden_schema_become_dead_letters_with_their_bytes(
-    target: RegisteredTopic,
-) -> None:
-    fields: dict[str, Any] = {
-        "registry": {"on_incompatible_schema": "dead_letter"},
-        "dead_letter_topic": target.letters,
-    }
-    async with target.open(format="avro", **fields) as sink:
-        await sink.write(commit(0, rows(0, 1, name=["a"])))
-        target.forbid(f"{target.topic}-value")
-        await sink.write(commit(1, rows(1, 2, name=[5])))
-        await sink.write(commit(2, rows(2, 3, name=["c"])))
-    assert [row["id"] for row in target.avro()] == [1, 3]
-    [letter] = target.avro(target.letters)
-    assert (letter["id"], letter["name"], letter["_commit_version"]) == (2, 5, 1)
-    headers = dict(target.read(target.letters)[0].headers)
-    assert headers["tailerd.reason"] == b"incompatible_schema"
-    assert headers["tailerd.topic"] == target.topic.encode()
-    [told] = [event for event in target.told if isinstance(event, events.DeadLettersStored)]
-    assert (told.error_code, told.records) == ("incompatible_schema", 1)
 
 
 @FULL
