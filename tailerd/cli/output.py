@@ -7,11 +7,13 @@ pipes start faster.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import select
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
@@ -244,6 +246,10 @@ def warn(error: TailerdError) -> None:
     say(f"warning[{error.code}]: {error}", err=True)
 
 
+READER_SECONDS = 0.2
+"""Until it is noticed that the reader of a pipe has gone."""
+
+
 def write_bytes(stream: BinaryIO, data: bytes) -> None:
     """Write and flush.
 
@@ -254,6 +260,37 @@ def write_bytes(stream: BinaryIO, data: bytes) -> None:
         if data:
             stream.write(data)
         stream.flush()
+
+
+async def write_while_read(writing: Awaitable[None], stream: BinaryIO) -> None:
+    """Run what writes to a stream, until the reader of a pipe has gone, as `| head` does.
+
+    Nothing else shows that while there is nothing to write.
+
+    Raises:
+        BrokenPipeError: The reader has gone.
+    """
+    tasks = asyncio.ensure_future(writing), asyncio.ensure_future(_wait_reader_gone(stream))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if tasks[0].cancelled():
+        raise BrokenPipeError
+    tasks[0].result()
+
+
+async def _wait_reader_gone(stream: BinaryIO) -> None:
+    poller = select.poll()
+    # Not all streams are files. Errors are reported whatever is waited for.
+    with suppress(OSError, ValueError):
+        poller.register(stream.fileno(), 0)
+    while True:
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0)):
+            return
+        await asyncio.sleep(READER_SECONDS)
 
 
 @contextmanager

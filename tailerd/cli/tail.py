@@ -15,7 +15,7 @@ from tailerd.arrow_start import start_without_pandas
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.cli.output import FORMATS, ChangeWriter, warn, writer_for
+from tailerd.cli.output import FORMATS, ChangeWriter, warn, write_while_read, writer_for
 from tailerd.cli.progress import Progress
 from tailerd.cli.table_options import (
     allow_path_option,
@@ -198,7 +198,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         if request.is_interactive:
             await _show(request, batches)
         else:
-            await _print(batches, writer, meter)
+            await write_while_read(_print(batches, writer, meter), sys.stdout.buffer)
 
 
 async def _print(batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter) -> None:

@@ -221,3 +221,16 @@ def test_a_table_that_breaks_while_it_is_followed_ends_the_command_with_3(tmp_pa
     assert status == 3
     assert errors.startswith("error[unsupported_feature]: ")
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("form", ["jsonl", "table", "debezium"])
+def test_following_ends_when_the_reader_of_the_pipe_has_gone(tmp_path: Path, form: str) -> None:
+    table = TableBuilder(tmp_path / "t")
+    table.append([{"id": number} for number in range(5)])
+    tail = [sys.executable, "-m", "tailerd", "tail", str(table.folder), "--from", "0"]
+    command = f"{shlex.join([*tail, '--format', form])} | head -n 2; echo ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    assert ran.stdout.splitlines()[2:] == ["0"]
+    assert ran.stderr == ""
