@@ -12,7 +12,7 @@ Contract:
   `"snapshot"` first returns every row of the newest version as `insert` with that version, then
   later commits; `"latest"` only later commits. **until** is inclusive too; without it the last
   version is the newest one at the moment of reading.
-- **Schema.** A batch has the columns of its own version: they change with the table's. Methods that
+- **Schema.** A batch has the columns of its version: they change with the table's. Methods that
   make one table of all batches (`to_arrow`, `to_pandas`, `to_polars`, `to_duckdb`) fill added
   columns of older rows with null and use the wider types, and raise `SchemaChangedError` if no
   type fits both.
@@ -407,8 +407,8 @@ def changes(
         key: Columns that identify a row: where rows are compared, a delete and an insert of one
             commit with the same values there are an update.
         table_format: Such as `delta`; `auto` recognises it.
-        ledger: Folder or URL for what was observed of a table without history, such as a Kartothek
-            dataset; without it these observations are kept for one iteration only.
+        ledger: Folder or URL of the ledger of a table without history, such as a Kartothek dataset;
+            without it, observed states are kept for one iteration only.
         allowed_paths: Locations outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
 

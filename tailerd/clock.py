@@ -8,7 +8,7 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 _COPIES = ("posix/", "right/")
-"""Folders that some systems keep alongside the zones; zones in `right` count leap seconds."""
+"""Folders that some systems keep next to the zones; zones in `right` count leap seconds."""
 
 
 class Clock(Protocol):

@@ -59,7 +59,7 @@ REMEDIES: Mapping[str, str] = {
     "clock_skew": "Set this machine's clock (NTP); it is retried.",
     "conditional_put_unsupported": "Use a store that has If-None-Match, or switch maintenance off.",
     "sink": "Check the sink that the message names; it is retried.",
-    "sink_refused": "Change what the message names, then `tailerd resume NAME`.",
+    "sink_refused": "Correct the cause in the message, then `tailerd resume NAME`.",
     "sink_fenced": "Run each pipeline in one process only.",
     "sink_too_slow": "Lower `max_bytes_per_batch`, or raise the sink's time limit.",
     "incompatible_schema": "Set `on_incompatible_schema`, or change the registry's rule for the"
@@ -76,7 +76,7 @@ REMEDIES: Mapping[str, str] = {
     "maintenance_busy": "Nothing: another process maintains the table.",
     "maintenance_process": "Nothing: the job is tried again. Raise the memory limit if it was"
     " killed.",
-    "bug": "Run the command again with --debug and report what it prints.",
+    "bug": "Run the command again with --debug and report its output.",
 }
 """Error code -> what to do."""
 

@@ -44,7 +44,7 @@ class TailerdError(Exception):
         code: Snake case, bounded and stable: used as a metric label, by scripts, and to find the
             class in another process. No two classes have the same.
         retryable: Whether the same call may succeed later without intervention.
-        exit_status: What a command that ends with this error returns to the shell.
+        exit_status: Exit status of a command that ends with this error.
         fields: Names of the fields and their types: `str`, `int`, or `tuple` of `str`.
         remedy: What to do about it; empty if the message already says so.
         table: The configured name, if it concerns one table alone: other tables of the same batch
@@ -104,7 +104,7 @@ class TailerdError(Exception):
         Returns:
             `code`, `class`, `ancestors` (the codes of its base classes, the nearest first),
             `message`, `remedy`, and each of `fields` that is given. Nothing else of the exception
-            is passed on: neither its cause nor what a vendor's exception quotes.
+            is passed on: neither its cause nor a vendor's message.
         """
         bases = [kind for kind in type(self).__mro__[1:] if issubclass(kind, TailerdError)]
         return {
@@ -198,7 +198,7 @@ def _from_json(value: object, expected: type) -> object:
 
 
 class ConfigError(TailerdError):
-    """The configuration or the command line asks for something impossible.
+    """The configuration or the command line requests something impossible.
 
     Attributes:
         mistakes: Each single one, where there are several: (path of the field, sentence). They stay
@@ -261,7 +261,7 @@ class TornCommitError(CorruptLogError):
 
 
 class InvalidPropertyError(TableError):
-    """A table property that decides what is deleted has an invalid value."""
+    """A table property that controls deletion has an invalid value."""
 
     code = "invalid_property"
 
@@ -501,7 +501,7 @@ class SinkTooSlowError(SinkError):
 
 
 class TopicRecreatedError(SinkError):
-    """A topic was deleted, or deleted and recreated: what was delivered into it is lost."""
+    """A topic was deleted, or deleted and recreated: its delivered records are lost."""
 
     code = "topic_recreated"
     retryable = False

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: asynchronous work for blocking callers.
+"""An event loop in a separate thread: asynchronous work for blocking callers.
 
 The caller's thread may run a loop itself, as in notebooks, and cannot run a second one.
 """
@@ -57,7 +57,7 @@ class LoopThread:
         loop.close()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine to its end; raise what it raises.
+        """Run a coroutine to its end; raise its error.
 
         If the caller is interrupted meanwhile, the coroutine is cancelled.
         """

@@ -1,9 +1,9 @@
 """The stable names for plug-ins: formats, stores, sinks and value formats of others.
 
 A plug-in is a distribution with an entry point in the group of its kind (`tailerd.formats`,
-`tailerd.stores`, `tailerd.sinks`, `tailerd.value_formats`): `tailerd help architecture`. What is
-here keeps its name, and its meaning, from one minor version to the next; other modules of tailerd
-may change with any.
+`tailerd.stores`, `tailerd.sinks`, `tailerd.value_formats`): `tailerd help architecture`. Names in
+this module keep their meaning from one minor version to the next; other modules of tailerd may
+change with any.
 """
 
 from __future__ import annotations

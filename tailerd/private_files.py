@@ -1,7 +1,7 @@
 """Creates files and folders for this user alone: the content of a daemon's state.
 
-Offsets, file lists and errors name tables, paths and keys, and changing them would change what is
-delivered. The process's umask applies to delivered files.
+Offsets, file lists and errors name tables, paths and keys, and changing them would change the
+delivered rows. The process's umask applies to delivered files.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def given_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with `manifest.json`, `tables/` and `expected/` of tables written by others.
 
-    Found at $TAILERD_TABLES (the archive, or a folder where it is unpacked) or beside the
+    Found at $TAILERD_TABLES (the archive, or a folder where it is unpacked) or next to the
     checkout. Do not write to it: it may be the user's own copy.
     """
     location = locate_given_tables()

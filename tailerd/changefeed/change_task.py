@@ -37,7 +37,7 @@ class ChangeSourceKind(enum.StrEnum):
 
 
 class ChangeMode(enum.StrEnum):
-    """Which changes the user asked for (`--changes`)."""
+    """The kind of changes that the user requested (`--changes`)."""
 
     AUTO = "auto"
     CDF = "cdf"

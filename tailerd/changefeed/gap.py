@@ -14,7 +14,7 @@ class Gap:
 
     Attributes:
         table: Configured name of the table.
-        start: The offset before the gap; what is between `start` and `end` is not delivered.
+        start: The offset before the gap; commits between `start` and `end` are not delivered.
         end: Where delivery resumes: a snapshot, or the next available commit.
         reason: Code of the error that caused it.
     """

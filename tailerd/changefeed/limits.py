@@ -11,7 +11,7 @@ DEFAULT_MEMORY_BYTES = 256 * 1024 * 1024
 """`memory` of commands, and of a daemon whose configuration does not set it."""
 
 ALLOWANCE_BYTES = 128 * 1024 * 1024
-"""What a process may use in addition to `memory`, whatever a table's files contain."""
+"""Memory that a process may use in addition to `memory`, for any content of a table's files."""
 
 _COPIES = 6
 """Copies of a value at one time: in its page, decoded, buffered, cast, encoded and written."""
@@ -76,7 +76,7 @@ class BatchLimit:
 
     Attributes:
         memory_bytes: The configured `memory`, which must hold a single row and a file's pages.
-        working_bytes: What a reader that compares rows may use in addition to its batches.
+        working_bytes: Memory that a reader that compares rows may use in addition to its batches.
         is_abandoned: Polled by readers that take long before their first batch; once it returns
             true, the consumer has stopped reading and the reader may raise any error.
         readers: Shared by the readers of the process; without it, one reader is bounded, but not

@@ -87,7 +87,7 @@ class Offset:
 
     @property
     def is_commit_start(self) -> bool:
-        """Whether nothing of `version`'s commit is delivered yet."""
+        """Whether no row of `version`'s commit is delivered yet."""
         return self.phase is Phase.FOLLOW and self.position == 0
 
     def last_version(self, versions: Versions) -> Version:

@@ -1,6 +1,6 @@
 """The state of a pipeline that is saved between two runs, and the store for it.
 
-It contains the offset and what the offset belongs to: the pipeline, the table's id, the schema of
+It contains the offset and its context: the pipeline, the table's id, the schema of
 the version before it, the ids of the topics that were written, and the change mode, because
 positions count the tasks of one mode. A saved offset guarantees that all before it is delivered.
 """
@@ -149,7 +149,7 @@ class OffsetStore(Protocol):
     """
 
     async def load(self, pipeline: str) -> SavedOffset | None:
-        """Return what was last saved; None if nothing was ever saved."""
+        """Return the last saved offset; None if there was none yet."""
         ...
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:
@@ -162,7 +162,7 @@ class SupportsIdentities(Protocol):
     """A store shared by several daemons, with offsets keyed by full identity. Optional."""
 
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
-        """Return what was last saved under another identity; None if nothing was ever saved."""
+        """Return the last offset saved under another identity; None if there is none."""
         ...
 
 

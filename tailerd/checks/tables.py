@@ -125,7 +125,7 @@ async def _check_rights(
     """Report which rights are missing in a bucket.
 
     Args:
-        location, folder: What is used, and where below it files are listed and read.
+        location, folder: The table, and the folder below it where files are listed and read.
 
     Raises:
         AccessDeniedError, ConditionalPutUnsupportedError: One is; the message names all.
@@ -191,7 +191,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
     """Check that the table has the columns that its sink needs.
 
     Raises:
-        ConfigError: One is missing; the message names the field that asks for it.
+        ConfigError: One is missing; the message names the field that refers to it.
     """
     names = (await source.arrow_schema()).names
     for field, columns in config.tables[name].sink.columns_by_field().items():

@@ -30,14 +30,15 @@ COMMANDS = {
     "run": "The daemon: deliver the changes of every configured table.",
     "tail": "Changes of one table to the terminal.",
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",
-    "history": "One line per commit: what it did, and how its changes are read.",
+    "history": "One line per commit: its operation, and how its changes are read.",
     "status": "Status of the running daemon's pipelines.",
     "top": "Pipelines of the running daemon and their newest changes, on a live screen.",
     "pause": "Pause one pipeline of the running daemon.",
     "resume": "Resume a paused or failed pipeline, and wait for the outcome.",
     "offsets": "Saved offsets of every pipeline; reset one.",
-    "maintain": "What a table's log needs: checkpoints, compaction, checksums, cleanup.",
-    "verify": "Compare what was delivered, replayed, with the table.",
+    "maintain": "Maintenance that a table's log needs: checkpoints, compaction, checksums,"
+    " cleanup.",
+    "verify": "Replay the delivered changes, and compare the result with the table.",
     "validate": "Check a configuration, reach every table and sink.",
     "help": "Topics: kafka, spark, s3, formats, operating, errors and others.",
     "completion": "Completion of commands and table names for bash, zsh and fish.",
@@ -227,8 +228,8 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return StorageError.exit_status
     if isinstance(error, MemoryError):
         say(
-            f"error[{TooLargeError.code}]: The system gives this process no more memory. Raise its"
-            " limit, or lower `memory` in the configuration.",
+            f"error[{TooLargeError.code}]: The system refuses more memory for this process. Raise"
+            " its limit, or lower `memory` in the configuration.",
             err=True,
         )
         return EXIT_FAILED
@@ -236,7 +237,7 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return error.code if isinstance(error.code, int) else EXIT_FAILED
     say(
         f"error[bug]: {type(error).__name__}: {error}. This should not happen: run again with"
-        " --debug and report what it prints.",
+        " --debug and report its output.",
         err=True,
     )
     return EXIT_FAILED

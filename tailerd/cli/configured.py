@@ -1,4 +1,4 @@
-"""The configuration a command was given, and the stores that reach what it names."""
+"""The configuration of a command, and the stores that reach its tables and state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailerd.storage.stores import Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """What a command works with.
+    """The configuration and stores of a command.
 
     Attributes:
         discovery: The configuration, with the tables that its patterns found.

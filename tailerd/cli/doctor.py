@@ -41,7 +41,7 @@ _OUTCOME_WIDTH = 9
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a check.")
 @click.pass_context
 def command(context: click.Context, file: Path | None, engine: str | None, is_json: bool) -> None:
-    """Check this machine, and what the configuration FILE needs: tables, sinks, state, listener.
+    """Check this machine, and the tables, sinks, state and listener of the configuration FILE.
 
     Without FILE only the machine is checked. Nothing is written or created, except for an empty
     file that is deleted again, in buckets where a log is maintained or that hold the state. Ends

@@ -55,8 +55,8 @@ def command(
     Times are UTC. In a narrow terminal sizes, then files are left out; --json has all.
 
     `changes` of a Delta table is cdc (change files), vectors (deletion vectors), rows (the rows it
-    removes and adds, compared), files (all rows of files it adds or removes) or none. A Kartothek
-    dataset has no history but what a ledger kept of it: name the folder with --ledger FOLDER.
+    removes and adds, compared), files (all rows of files it adds or removes) or none. The history
+    of a Kartothek dataset is only in a ledger: name its folder with --ledger FOLDER.
     """
 
     async def show() -> None:

@@ -28,7 +28,9 @@ Examples:
 
 @click.command("init", epilog=_EXAMPLES)
 @click.argument("location", metavar="LOCATION")
-@click.option("--sink", type=click.Choice(SINKS), help="Where changes go; asked for if left out.")
+@click.option(
+    "--sink", type=click.Choice(SINKS), help="Where changes go; a prompt asks if omitted."
+)
 @click.option("--folder", default="./changes", show_default=True, help="Folder of the file sink.")
 @click.option(
     "--bootstrap-servers",

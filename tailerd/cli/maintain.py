@@ -1,4 +1,4 @@
-"""`tailerd maintain`: what a table's log needs, and why; `--apply` does it."""
+"""`tailerd maintain`: the maintenance that a table's log needs, and why; `--apply` does it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "jsonl", "debezium", "arrow")
 
 MAX_ROWS_IN_TABLE = 1_000
-"""Number of records that are laid out together; further ones are written as they come."""
+"""Number of records that are laid out together; further ones are written when they arrive."""
 
 
 class ChangeWriter(Protocol):
@@ -167,7 +167,7 @@ class ArrowWriter:
         write_bytes(self._stream, self._arrow.append(_select_columns(batch, self._columns)))
 
     def close(self) -> None:
-        """End the stream, so that readers know that nothing is missing."""
+        """End the stream, so that readers can check that it is complete."""
         write_bytes(self._stream, self._arrow.finish())
 
 
@@ -214,8 +214,8 @@ def print_records(
 
     Args:
         rows: JSON values by name; consumed as they are printed.
-        columns: What a table shows, in order, and what is left out on a narrow terminal; a row may
-            lack some.
+        columns: The columns of a table, in order, and those left out on a narrow terminal; a row
+            may lack some.
         as_json: As `--json` asks.
         stream: Standard output when absent.
 

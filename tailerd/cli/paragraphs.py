@@ -13,7 +13,7 @@ _MIN_WIDTH = 40
 
 
 def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
-    """Print a text to standard output, or to standard error; JSON stays as it is."""
+    """Print a text to standard output, or to standard error; JSON is not changed."""
     stream = sys.stderr if err else sys.stdout
     click.echo(text if is_json else wrap_text(text, stream), err=err)
 

@@ -22,7 +22,7 @@ Examples:
 @config_option
 @token_option
 def command(name: str, url: str | None, config_path: Path | None, token_file: Path | None) -> None:
-    """Let the pipeline NAME finish what is in flight, and pause it.
+    """Let the pipeline NAME finish pending deliveries, and pause it.
 
     It stays paused, over restarts of the daemon too, until `tailerd resume NAME`. Other pipelines
     continue.

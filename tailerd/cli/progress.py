@@ -25,7 +25,7 @@ class Progress:
     """Shows the progress of work while inside. Thread-safe.
 
     Args:
-        what: What is done, such as `Reading orders`.
+        what: The activity, such as `Reading orders`.
         unit: What is counted; `bytes` are shown with their units, empty: nothing is counted.
         stream: Standard error by default.
         clock: Monotonic seconds.

@@ -22,7 +22,7 @@ class Layout:
     """How a table of records is fitted to the width of a line.
 
     Attributes:
-        columns: What is shown, in order.
+        columns: The columns shown, in order.
         optional: Columns left out where the line is too narrow, the first one first.
         cut: Columns whose texts are cut, the first one first.
         least_text_width: A text is not cut below this while another column can be left out for it.

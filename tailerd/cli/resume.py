@@ -76,7 +76,7 @@ def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _rebuild_error(table: Mapping[str, object], what: str) -> TailerdError:
-    """Return the error that blocks a pipeline, of its own class."""
+    """Return the error that blocks a pipeline, with its class."""
     error = table.get("last_error")
     known = error if isinstance(error, dict) else {}
     kind = find_class(known.get("code")) or TailerdError

@@ -36,7 +36,7 @@ Examples:
     type=click.Path(path_type=Path),
     help="The configuration, a YAML file.",
 )
-@click.option("--once", is_flag=True, help="Deliver what is there now, then stop.")
+@click.option("--once", is_flag=True, help="Deliver the commits that exist now, then stop.")
 @click.option(
     "--engine", type=click.Choice(["spark", "arrow"]), help="Run every table with this engine."
 )
@@ -71,7 +71,7 @@ def command(
 ) -> None:
     """Deliver the changes of every configured table until stopped.
 
-    SIGTERM and Ctrl-C finish what is in flight, save the offsets and end; a second one ends at
+    SIGTERM and Ctrl-C finish pending deliveries, save the offsets and end; a second one ends at
     once. SIGHUP reads the configuration again: tables are added, removed and altered without
     touching the others, and a file that is wrong changes nothing. Standard output carries nothing
     but the rows of console sinks; the log goes to standard error.
@@ -173,7 +173,7 @@ def _leave() -> None:
     """End the process despite a hanging thread. Offsets stay valid, as after a kill."""
     click.echo(
         "error[stuck]: A read or write hangs and did not end in time, so the process exits without"
-        " it. What was in flight is delivered again by the next run.",
+        " it. The next run repeats pending deliveries.",
         err=True,
     )
     os._exit(1)

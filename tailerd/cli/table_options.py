@@ -30,7 +30,7 @@ ledger_option = click.option(
     "--ledger",
     metavar="FOLDER",
     callback=lambda _, __, folder: None if folder is None else LedgerLocation(folder),
-    help="Where what was observed of a table without history (Kartothek) is kept: a folder or URL.",
+    help="Folder or URL of the ledger of a table without history (Kartothek).",
 )
 
 

@@ -230,7 +230,7 @@ def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
 
 
 class _Meter:
-    """Turns what was printed into progress: rows, and the share of a snapshot or of versions."""
+    """Turns printed rows into progress: rows, and the share of a snapshot or of versions."""
 
     def __init__(self, progress: Progress | None, start: Offset, last: Version | None) -> None:
         self.progress = progress

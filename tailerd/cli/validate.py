@@ -1,4 +1,4 @@
-"""`tailerd validate`: checks whether a configuration would run, and what it would do."""
+"""`tailerd validate`: checks whether a configuration would run, and shows its effect."""
 
 from __future__ import annotations
 

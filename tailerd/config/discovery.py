@@ -102,7 +102,7 @@ class _Candidate:
             raise ConfigError(
                 f"it and {owner} both have the name {self.name!r}, which {owner} had first, so"
                 " their output or state would mix.",
-                remedy="Name it in `tables`, with a name of its own.",
+                remedy="Name it in `tables`, with another name.",
             )
 
 

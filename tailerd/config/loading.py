@@ -249,7 +249,7 @@ def require_engines(config: Config) -> None:
 
 
 def check_fixed(before: Config, after: Config) -> None:
-    """Refuse a configuration that changes what a running process cannot change.
+    """Refuse a configuration with changes that need a restart of the process.
 
     Raises:
         ConfigError: A fixed section differs; the message names the fields.

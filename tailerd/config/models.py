@@ -63,7 +63,7 @@ class Config(BaseSettings):
         default=30.0,
         ge=0.0,
         le=3600,
-        description="How long to finish what is in flight after SIGTERM, with a unit.",
+        description="How long to finish pending deliveries after SIGTERM, with a unit.",
         examples=["30s"],
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="The HTTP listener.")
@@ -260,8 +260,8 @@ def _check_engine(where: str, engine: str, table: TableConfig) -> None:
     if table.is_stream and table.reads_net:
         field = "net" if table.net is not None else "changes"
         raise ConfigError(
-            f"{where}.{field} asks for several commits as one difference, which Spark's own sinks"
-            " are not given.",
+            f"{where}.{field} requests several commits as one difference, which Spark's own sinks"
+            " do not receive.",
             remedy=f"Choose another sink, or leave {field} out.",
             where=f"{where}.{field}",
         )

@@ -102,7 +102,7 @@ class SparkConfig(BaseModel):
     )
     conf: dict[str, str] = Field(
         default_factory=dict,
-        description="Spark properties, passed on as they are.",
+        description="Spark properties, passed on unchanged.",
         examples=[{"spark.sql.shuffle.partitions": "4"}],
         json_schema_extra={"additionalProperties": {"type": ["string", "number", "boolean"]}},
     )
@@ -173,8 +173,8 @@ class TableConfig(BaseModel):
     start: Start = Field(
         default="latest",
         alias="from",
-        description="Where to begin when no offset is saved: `snapshot` (every row, then what"
-        " follows), `latest` (only what comes next), a version (inclusive) or a timestamp (first"
+        description="Where to begin when no offset is saved: `snapshot` (every row, then later"
+        " changes), `latest` (only later commits), a version (inclusive) or a timestamp (first"
         " commit at or after it).",
         examples=["snapshot"],
     )
@@ -184,12 +184,12 @@ class TableConfig(BaseModel):
         " files of a commit or, where it has none, by comparing the rows it removes with those it"
         " adds. `cdf`: Delta's change data feed only. `files`: every row of removed files is"
         " deleted, every row of added files inserted. `net`: all commits up to the newest as one"
-        " difference, without what lies between (Delta, Arrow engine).",
+        " difference, without the states between (Delta, Arrow engine).",
         examples=["auto"],
     )
     net: NetConfig | None = Field(
         default=None,
-        description="With `changes: auto`, when commits are read as one difference all the same.",
+        description="With `changes: auto`, when commits are still read as one difference.",
     )
     identity: list[str] = Field(
         default_factory=list,
@@ -229,7 +229,7 @@ class TableConfig(BaseModel):
     on_corrupt_commit: Literal["stop", "skip-and-record"] = Field(
         default="stop",
         description="What to do with a commit whose data, change or deletion-vector file is missing"
-        " or damaged: `stop`, or deliver nothing of it and record it in <state>/corrupt_commits"
+        " or damaged: `stop`, or skip it and record it in <state>/corrupt_commits"
         " (`skip-and-record`, which reads every commit twice). Arrow engine.",
         examples=["stop"],
     )

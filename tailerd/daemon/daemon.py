@@ -125,7 +125,7 @@ class Daemon:
             config: What to run; `run` resolves its patterns.
             is_once: End when every table has been delivered up to its present head.
             handlers: Handle every event, in addition to the metrics and the status page.
-            on_stuck: Called in a thread of its own when a storage or a sink hangs and delays the
+            on_stuck: Called in a separate thread when a storage or a sink hangs and delays the
                 shutdown beyond its time; a process ends itself there. With `is_own_process` also
                 after `run` has ended, for threads may still hang.
             config_path: Where the configuration came from.

@@ -2,9 +2,9 @@
 
 Shutdown has two phases. The first signal lets every pipeline finish deliveries in flight; shortly
 before the end of `shutdown_timeout`, or at a second signal, whatever still runs is cancelled.
-Either way an offset is saved only for what was acknowledged, so nothing is lost: at most a delivery
-is repeated. A process that has not ended by then is ended by a separate thread, which waits
-neither for the loop nor for other threads: they may hang in the kernel.
+Either way an offset is saved only after acknowledgement, so no change is lost: at most a delivery
+is repeated. A process that has not ended by then is ended by a separate thread, which waits neither
+for the loop nor for other threads: they may hang in the kernel.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Shutdown:
 
         Args:
             telemetry: Receives the signals.
-            timeout: Returns `shutdown_timeout` as it is configured now, seconds.
+            timeout: Returns the currently configured `shutdown_timeout`, seconds.
             has_spark: Returns whether a table runs on Spark.
-            on_stuck: Called in a thread of its own when the process has not ended in time.
+            on_stuck: Called in a separate thread when the process has not ended in time.
             is_own_process: Whether the process ends afterwards, so that signals no longer matter.
         """
         self.interrupted_by: signal.Signals | None = None
@@ -135,7 +135,7 @@ class Shutdown:
             self._end_within(_LEAVE_SECONDS + grace)
 
     def _end_within(self, seconds: float) -> None:
-        """Ensure that the process ends, whatever hangs; the earliest of several calls applies."""
+        """Ensure that the process ends, even if a part hangs; the earliest call counts."""
         if self._on_stuck is not None:
             deadline = threading.Timer(seconds, self._on_stuck)
             deadline.daemon = True

@@ -139,7 +139,7 @@ def _meter_store(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:
 
 
 def locate_ledger(config: Config, name: str, *, is_read_only: bool = False) -> LedgerLocation:
-    """Return where a pipeline stores what it observed of a table without history.
+    """Return where a pipeline stores the observed states of a table without history.
 
     A table found by a pattern has its own folder below the state.
     """
@@ -171,7 +171,7 @@ async def open_statistics(
     Args:
         stores: Access to its files.
         allowed: Locations that symbolic links in the log may lead to.
-        ledger: What was observed of a table without history; read-only.
+        ledger: Observed states of a table without history; read-only.
 
     Raises:
         NotATableError: There is no table.

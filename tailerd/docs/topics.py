@@ -9,21 +9,21 @@ TOPICS: Mapping[str, str] = {
     "kafka": "Changes into Kafka topics: records, keys, delivery guarantees, topics.",
     "spark": "Changes in Spark programs, and the Spark engine of the daemon.",
     "s3": "Tables and state in buckets, notifications, rights.",
-    "formats": "Tables and features that can be read, and what is refused.",
-    "lance": "Lance tables: what each operation gives, gaps, what is refused, maintenance.",
+    "formats": "Tables and features that can be read, and those that are refused.",
+    "lance": "Lance tables: changes of each operation, gaps, refused tables, maintenance.",
     "tiledb": "TileDB arrays: versions, late commits, what merging takes away, maintenance.",
     "changes": "How the rows of a commit are found, and in which order they come.",
     "python": "Changes in Python: batches, pandas, Polars, DuckDB, offsets.",
     "maintenance": "Checkpoints, compaction, checksums and cleanup of table logs.",
     "operating": "The daemon: status, pausing, errors, gaps, reloading, containers.",
-    "semantics": "What is promised: order, exactly once, restarts, schema changes.",
+    "semantics": "Delivery guarantees: order, exactly once, restarts, schema changes.",
     "architecture": "How a commit becomes a delivery, and where the code for it is.",
     "migrating": "From Debezium, and from a Spark job with Delta's change data feed.",
     "configuration": "Every field of a configuration file. Made from the code.",
     "metrics": "Every metric and its labels. Made from the code.",
     "errors": "Every error code, its cause and remedy. Made from the code.",
 }
-"""Name of a topic -> what it is about, in the order they are listed."""
+"""Name of a topic -> its subject, in the order of the list."""
 
 
 def topic_text(name: str) -> str:

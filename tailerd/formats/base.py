@@ -1,7 +1,7 @@
 """The contract of a table format: sources that plan a table's changes, and readers of the tasks.
 
 A format is one object, `TableFormat`, that `tailerd.registry` names and `formats.detect` loads.
-Code outside a format's own package depends only on what is defined here.
+Code outside a format's package depends only on this module's definitions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class History(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the changes of a format can express; shown to users.
+    """Abilities of a format's changes; shown to users.
 
     Attributes:
         has_deletes: Deleted rows are emitted.
@@ -79,7 +79,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What is between an offset and the head of the table, as far as the log was read.
+    """The commits between an offset and the head of the table, if the log was read.
 
     `retention_seconds` is the minimum time for which a commit and its files are kept after its
     timestamp; None if the source does not know.
@@ -295,7 +295,7 @@ class TaskReader(Protocol):
         """Return whether it is certain that no row of a task passes all filters, without reading.
 
         Filters on change columns are not passed here. A filter on a value that is not known for a
-        task excludes nothing. This default knows no values.
+        task excludes nothing. This default has no values.
         """
         return False
 

@@ -57,7 +57,7 @@ def read_tasks(
     *,
     stores: Stores,
 ) -> Iterator[ChangeBatch]:
-    """Yield the rows of tasks in order, whatever their formats; blocking.
+    """Yield the rows of tasks of any formats, in order; blocking.
 
     Args:
         columns: Names to read, as far as a task's version has them; None for all.
@@ -92,7 +92,7 @@ async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
         raise ConfigError(
             f"{location.name} is a table of several formats:"
             f" {', '.join(each.name for each in found)}.",
-            remedy="Name the one that is meant (--table-format, or `format` in the configuration).",
+            remedy="Name the right one (--table-format, or `format` in the configuration).",
         )
     if found:
         return found[0]

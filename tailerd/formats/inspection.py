@@ -96,7 +96,7 @@ class TableInspection(Protocol):
     async def describe(self, version: Version | None = None) -> TableDescription:
         """Describe a version, the newest by default.
 
-        A table whose rows cannot be read is described all the same, with a warning
+        A table whose rows cannot be read is still described, with a warning
         (`PartRequest.warn`).
 
         Raises:

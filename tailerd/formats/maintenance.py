@@ -1,7 +1,7 @@
 """The contract of table maintenance: an optional part of a table format.
 
 The format decides which jobs a table needs and runs them. Scheduling, the lease, pins, pauses,
-retries and the processes that jobs run in belong to `tailerd.maintenance`, which knows no format.
+retries and the processes of jobs belong to `tailerd.maintenance`, which depends on no format.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CleanupPolicy:
         older_than_seconds: Retention, if longer than the table's own; never shorter.
         every_seconds: How often to check for expired files.
         keep_from: Oldest version that must stay readable; None for no such limit.
-        wait_for_pins: Consumers that must have pinned what they need before anything is deleted.
+        wait_for_pins: Consumers whose pins must exist before any file is deleted.
     """
 
     is_enabled: bool = False
@@ -143,8 +143,8 @@ class RetentionFloor:
 
     Attributes:
         from_version: The oldest version whose changes a reader has yet to read; None if no reader
-            has any left. The format knows what must stay readable for that, such as the version
-            before.
+            has any left. The format determines the versions that must stay readable, such as the
+            one before.
         obstacle: Why that is not known yet; empty if it is.
         error_code: Of an obstacle that an operator should see; empty for a transient one.
         by: The reader that needs that version, human-readable.
@@ -185,7 +185,7 @@ class Decision:
     Attributes:
         job: The format's name of the job; `CLEANUP` for the one that deletes expired files.
         reason: Why, or why not: one sentence.
-        cost, saves: What it reads and writes, and what readers gain; sentences, if it is due.
+        cost, saves: Its reads and writes, and the gain for readers; sentences, if it is due.
         cost_seconds, cost_bytes: Estimates of the same: time, and bytes written.
         saves_seconds: Time saved by each reader that opens the table cold.
         start_version, end_version: The versions it covers.
@@ -212,7 +212,7 @@ class JobResult:
 
     Attributes:
         outcome: `written`, `deleted`, `already_there` or `nothing_to_say`.
-        version: The newest version it covers; for a cleanup, the oldest that is left.
+        version: The newest version it covers; for a cleanup, the oldest that remains.
         files: How many files were written or deleted.
         summary: One sentence.
     """
@@ -261,7 +261,7 @@ class TableMaintenance(Protocol):
     async def assessment(
         self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
-        """Read the table's log and decide what is due.
+        """Read the table's log and decide which jobs are due.
 
         Args:
             with_cleanup: Whether to check for expired files, which may read all of the log.
@@ -275,7 +275,7 @@ class TableMaintenance(Protocol):
         ...
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Run one job that is due according to an assessment of this object.
+        """Run one due job according to an assessment of this object.
 
         Raises:
             TableError, StorageError: It failed; no reader sees a wrong state.

@@ -1,4 +1,4 @@
-"""What the parts of a format need to open a table: for maintenance, inspection and statistics."""
+"""The request with which a format opens a table for maintenance, inspection and statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailerd.storage.table_location import TableLocation
 
 
 def ignore_warning(_: TailerdError) -> None:
-    """Ignore what is unexpected but safe."""
+    """Ignore a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class PartRequest:
         location: The table.
         ledger: As in `OpenRequest`.
         ledgers: Those of every configured pipeline, whichever table it reads.
-        warn: Receives what is unexpected but safe, such as a checksum mismatch.
+        warn: Receives unexpected but safe findings, such as a checksum mismatch.
         is_strict: A contradiction in the log is an error, not a warning.
     """
 

@@ -115,6 +115,6 @@ def require_part(part: _Part | None, table_format: str, capability: str) -> _Par
     if part is None:
         raise UnsupportedFeatureError(
             f"Tables of the format {table_format} have no {capability} in this release.",
-            remedy="Their changes can be read all the same.",
+            remedy="Their changes can still be read.",
         )
     return part

@@ -42,8 +42,8 @@ class TableSize:
         deleted_rows: Deleted rows in live files.
         size_counts: Files by size; see `size_counts`.
         checkpoint_version: The newest version that is stored whole; None without one.
-        commits_since_checkpoint, bytes_since_checkpoint: What a reader replays on top of the
-            newest checkpoint, or from the beginning.
+        commits_since_checkpoint, bytes_since_checkpoint: The commits that a reader replays after
+            the newest checkpoint, or from the beginning.
         log_files: Files of the log.
         retention_seconds: Minimum time for which a commit and its files are kept after its
             timestamp; None if there is no guarantee.
@@ -160,7 +160,7 @@ class TableStatistics(Protocol):
         ...
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is left to deliver from an offset on; None if that was not tracked.
+        """Return the changes left to deliver from an offset on; None if that was not tracked.
 
         What is before the offset is dropped; without an offset everything is.
         """

@@ -1,6 +1,6 @@
 """The contract between a table's log and `versioned_source`, which makes it a change source.
 
-A format describes the versions of a table, and what the rows between two of them are read from.
+A format describes the versions of a table, and the files from which the rows between two are read.
 Limits, net steps, marks and everything else about offsets is in `versioned_source` only.
 """
 
@@ -24,7 +24,7 @@ from tailerd.storage.table_location import TableLocation
 
 _PLANS_IN_MEMORY = 4
 _REMOTE_RUN_BYTES = 8 * 1024 * 1024
-"""What a bucket sends in some tenths of a second: enough to hide the latency of a request."""
+"""A bucket sends so much in some tenths of a second, which hides the latency of a request."""
 _TASKS_AT_ONCE = 32
 """A log may request the sizes of the files of so many tasks together."""
 _Plan = TypeVar("_Plan")
@@ -44,7 +44,7 @@ class StepPlan:
         following_position: Position of the offset after it.
         max_files: Upper bound for the files that it reads.
         is_whole: It must not be split over deliveries.
-        is_alone: Nothing else is delivered in the same step.
+        is_alone: The step delivers nothing else.
         resume_state: What planning the rest of it needs to repeat its choices; short.
         operation, files_added, bytes_added, files_removed, bytes_removed: As in `TaskGroup`.
     """
@@ -184,7 +184,7 @@ class TableLog(Versions, Protocol):
     async def refresh(self) -> Version | None:
         """Return the newest version for a new reader; None before the first commit.
 
-        What a reader of it needs after a restart is durable afterwards.
+        The data that a reader of it needs after a restart is durable afterwards.
         """
         ...
 
@@ -214,7 +214,7 @@ class TableLog(Versions, Protocol):
         ...
 
     async def prepare_snapshot(self, start: Offset) -> None:
-        """Make durable what the delivery of a snapshot needs after a restart."""
+        """Make the data durable that the delivery of a snapshot needs after a restart."""
         return
 
     # ------------------------------------------------------------------ offsets
@@ -224,8 +224,8 @@ class TableLog(Versions, Protocol):
 
         Args:
             offset: Without a table id if that is not known yet.
-            end: Of the step that is planned and has the offset inside it; None: the offset is new,
-                and its token must be durable.
+            end: End of the planned step that contains the offset; None: the offset is new, and its
+                token must be durable.
         """
         ...
 
@@ -265,7 +265,7 @@ class TableLog(Versions, Protocol):
 
         Args:
             state: `StepPlan.resume_state` at an offset inside a commit; else empty.
-            end: Of the step that is planned; None while polling.
+            end: End of the planned step; None while polling.
 
         Returns:
             None while polling if there is no such commit yet, without a request if a poll showed

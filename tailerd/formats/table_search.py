@@ -98,7 +98,7 @@ class TableSearch:
     async def search(
         self, config: Config, *, is_requested: bool = False, is_strict: bool = False
     ) -> Discovery:
-        """Search for the tables of the patterns that are due, and return all that are known.
+        """Search for the tables of the due patterns, and return all known tables.
 
         Args:
             config: Has the patterns; may differ at each call.

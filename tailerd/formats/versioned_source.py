@@ -1,8 +1,8 @@
 """The change source of every format: offsets, limits and steps over the versions of a `TableLog`.
 
-An offset's mark is what the log wrote to recognise the state before it. Inside a commit, `/` and
-the plan's `resume_state` follow; at the start of a difference, `/net:` and the version at which it
-ends.
+An offset's mark is a text of the log, by which it recognises the state before it. Inside a commit,
+`/` and the plan's `resume_state` follow; at the start of a difference, `/net:` and the version at
+which it ends.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class VersionedSource:
         return self._log.next_version(version)
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return the table's identity in `version`, as far as it is known."""
+        """Return the table's identity in `version`, if it is known."""
         return await self._log.identity(version)
 
     def notify(self, version: int | None) -> None:
@@ -135,7 +135,7 @@ class VersionedSource:
     async def _walk(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return how far one step may go from the commits that exist.
 
-        Case A: a commit fits the rest of the limit: it is admitted whole.
+        Case A: a commit fits within the remaining limit: it is admitted whole.
         Case B: it does not fit, and something was admitted before: the step ends before it.
         Case C: it does not fit, is first, and must stay whole: it is admitted alone.
         Case D: it does not fit, is first, and may be split: as many of its tasks as fit.

@@ -19,7 +19,7 @@ class Reader:
     """A pipeline that reads a log.
 
     Attributes:
-        folder: Its log, as it is configured.
+        folder: Its log, as configured.
         version: The first version it has not delivered; None if it has not reported it.
         table_id: Of the table it delivers; empty if it has not reported it.
     """
@@ -31,7 +31,7 @@ class Reader:
 
 
 def find_floor(readers: Iterable[Reader], folder: str, table_id: str) -> RetentionFloor:
-    """Return which versions of one log pipelines need, by whatever path they read it. Blocking.
+    """Return which versions of one log pipelines need, by any path. Blocking.
 
     Args:
         folder: The log, as it is configured for its maintenance.

@@ -155,7 +155,7 @@ class PinBoard:
 
 
 def with_pins(board: PinBoard, wait_for: Sequence[str], pipelines: AskFloor) -> AskFloor:
-    """Return a function that asks for the floor of pins and pipelines together.
+    """Return a function that returns the floor of pins and pipelines together.
 
     Args:
         wait_for: Names whose pins must exist.

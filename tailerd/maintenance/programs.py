@@ -1,4 +1,4 @@
-"""Runs the jobs that are due for a table in a short-lived process, which ends with them.
+"""Runs the due jobs of a table in a short-lived process, which ends with them.
 
 A job that is killed, or that runs out of memory, fails alone, and the system gets all its memory
 back. A program reads requests as lines of JSON from standard input, and answers each with lines of
@@ -60,7 +60,7 @@ class MaintenanceTarget:
     """A table whose log is maintained.
 
     Attributes:
-        location: Path or URL, as it is configured.
+        location: Path or URL, as configured.
         folder: Its log, as the watchers call it.
         is_alone: Whether no pipeline delivers it.
         is_measured: Whether its size is measured too.
@@ -114,7 +114,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program writes: its answer, or before that a question.
+    """Output of a program: its answer, or before that a question.
 
     Attributes:
         question: Id of the table of which it needs the retention floor; None in an answer.
@@ -183,7 +183,7 @@ class TableJobs:
     """Runs the jobs of one table in a process, which is started by the first and ended by `close`.
 
     Args:
-        stores: How its files are reached; asked for their settings at each job.
+        stores: How its files are reached; their settings are read at each job.
         needs: Returns which versions pipelines still need.
     """
 
@@ -219,7 +219,7 @@ class TableJobs:
         """Run a job; return its result.
 
         Raises:
-            TailerdError: What the job raised.
+            TailerdError: The error of the job.
             MaintenanceProcessError: The process died.
         """
         request = JobRequest(
@@ -262,7 +262,7 @@ class _ProcessMaintenance:
         return replace(found, cleanup_error=failure)
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Run one job that is due, in the process, which assesses the table again."""
+        """Run one due job, in the process, which assesses the table again."""
         body = await self._jobs.run("apply", decision=decision)
         result = decode_result(body, JobResult)
         self._work.note_result(assessment, result)
@@ -290,7 +290,7 @@ def on_engine(location: str, table_format: str, stores: Stores) -> RunOnEngine:
     Args:
         location: Path or URL of the table.
         table_format: Name of its format.
-        stores: How its files are reached; asked for their settings at each request.
+        stores: How its files are reached; their settings are read at each request.
     """
 
     async def run(engine: EngineSettings, job: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Maintains the logs of all tables, one after another.
+"""Maintains the logs of all tables, one at a time.
 
 It runs when it is notified that tables change, and at times that policies name; it does not poll
 the storage. One job runs at a time, and after each table it pauses for as long as the table took.
@@ -113,7 +113,7 @@ class MaintenanceScheduler:
     Args:
         wakeups: Wakes tables when their folders change.
         stores: How files are reached.
-        is_once: Assess each table once, do what is due, and end.
+        is_once: Assess each table once, run due jobs, and end.
 
     Attributes:
         errors: Of tables that could not be maintained, while `is_once`.
@@ -218,7 +218,7 @@ class MaintenanceScheduler:
         self._wakeup.set()
 
     def ask(self, name: str) -> None:
-        """Assess a table's log soon, do what is due, and write a checkpoint if it is useful."""
+        """Assess a table's log soon, run due jobs, and write a checkpoint if it is useful."""
         self._asked.add(name)
         self.wake(name)
 

@@ -1,4 +1,4 @@
-"""One table's maintenance: assess the log, decide, do what is due, name the next assessment."""
+"""One table's maintenance: assess the log, decide, run due jobs, name the next assessment."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ from tailerd.storage.lease import LEASE_SECONDS, Lease
 from tailerd.telemetry import Telemetry, events
 
 REFUSED_SECONDS = 60.0
-"""How long a log that cannot be maintained is not assessed again, whatever happens to it."""
+"""How long a log that cannot be maintained is not assessed again, even if it changes."""
 LONGEST_SLEEP_SECONDS = 3600.0
 """Wall clocks jump: jobs that wait for a time of day are checked at least this often."""
 JUMP_SECONDS = 3600.0
 MISTRUST_SECONDS = 86_400.0
-"""How long cleanups wait after a jump of the wall clock by `JUMP_SECONDS`: it decides what has
-expired."""
+"""How long cleanups wait after a jump of the wall clock by `JUMP_SECONDS`: it decides on expiry."""
 _BACKOFF = Backoff(first_seconds=2.0, max_seconds=600.0)
 
 
@@ -102,7 +101,7 @@ class TableMaintainer:
         self._not_before = float("-inf")
 
     async def turn(self) -> float | None:
-        """Assess the log once and do what is due.
+        """Assess the log once and run due jobs.
 
         Returns:
             Seconds until the next turn is useful without a change; None for never.

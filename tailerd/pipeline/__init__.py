@@ -15,8 +15,8 @@ are removed where the sink supports it. A gap met while stopping is left to the 
 such a policy the pipeline waits for a table or bucket that disappears; with `stop` it fails, and
 continues at the next run or `resume`.
 
-Damaged commits. `on_corrupt_commit: skip-and-record` delivers nothing of a commit whose data,
-change or deletion-vector file is missing or unreadable, and appends a line to
+Damaged commits. `on_corrupt_commit: skip-and-record` skips a commit whose data, change or
+deletion-vector file is missing or unreadable, and appends a line to
 `<state>/corrupt_commits/<table>.jsonl` (in a bucket: a file to `corrupt_commits/<table>/`) before
 the offset moves past it; `tailerd_commits_skipped_total` counts them. It reads every commit twice.
 Snapshots are not covered: a damaged one stops.

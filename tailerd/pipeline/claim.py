@@ -1,6 +1,6 @@
 """Claims a pipeline's name in the state at its start: it must not resume from another's offset.
 
-Case table of what the state has recorded under the table's name:
+Case table of the state's record under the table's name:
 
     A  nothing                              -> a new pipeline, or a new state
     B  another identity                     -> PipelineReboundError; but as A if that pipeline is

@@ -33,7 +33,7 @@ class ColumnMask:
 
     Attributes:
         shown: Columns that are shown, at least in part.
-        masked: What is left out, by its name in the table or its dotted path as configured.
+        masked: The columns left out, by name in the table or dotted path as configured.
         unknown: Configured names that no column of this schema has. Map entries with such a key are
             left out anyway.
     """
@@ -87,7 +87,7 @@ def _is_hit(name: str, paths: Iterable[str]) -> bool:
 
 
 def _below(name: str, paths: Iterable[str]) -> list[str]:
-    """Return what is left of the paths that go through a field."""
+    """Return the rests of the paths that go through a field."""
     start = f"{name.casefold()}."
     return [path.removeprefix(start) for path in paths if path.startswith(start)]
 

@@ -45,7 +45,7 @@ from tailerd.watchers.wakeups import Wakeup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySpec:
-    """What the configuration says about a table's delivery.
+    """The configuration of a table's delivery.
 
     Attributes:
         table: Configured name; the offset is kept under it.
@@ -146,7 +146,7 @@ class DeliveryLoop:
         self._backlog = BacklogReport(plan.table, plan.engine, source, parts.telemetry)
 
     def stop(self) -> None:
-        """Ask `run` to begin nothing new, finish what is in flight, and return."""
+        """Ask `run` to begin nothing new, finish pending deliveries, and return."""
         self._is_stopping = True
         self._parts.wakeup.set()
 
@@ -229,7 +229,7 @@ class DeliveryLoop:
     async def _next_step(
         self, offset: Offset, target: Version | None
     ) -> tuple[Offset, Offset] | None:
-        """Return start and end of the next delivery, after commits that are left out."""
+        """Return start and end of the next delivery, after skipped commits."""
         while (end := await self._next_end(offset, target)) is not None:
             offset = await self._pin_end(offset, end)
             if self._check is None:

@@ -27,7 +27,7 @@ OpenStatistics = Callable[[str, str], Awaitable[TableStatistics | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reported:
-    """What a pipeline reported of its table: its location, and its first and current offset."""
+    """A pipeline's report of its table: its location, and its first and current offset."""
 
     location: str
     first: Offset | None = None

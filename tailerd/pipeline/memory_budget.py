@@ -1,7 +1,7 @@
 """The bytes of rows that all tables of the process may read ahead of their sinks.
 
-Most of the budget is a pool. A table takes no more of it than it leaves for all others, so that
-tables with slow sinks never empty it: n of them hold n/(n+1) of it together. The rest is a
+Most of the budget is a pool. A table takes at most as much of it as it leaves for all others, so
+that tables with slow sinks never empty it: n of them hold n/(n+1) of it together. The rest is a
 reserve: the piece that a sink waits for is always admitted, if need be a small one out of the
 table's own share of the reserve. So no table waits without end, and a slow sink slows only its own
 table.

@@ -50,7 +50,7 @@ class NewestRows:
         return take
 
     def forget(self, table: str) -> None:
-        """Drop a table's rows, and what is known of its columns."""
+        """Drop a table's rows and columns."""
         with self._lock:
             self._rows.pop(table, None)
             self._masks.pop(table, None)
@@ -62,7 +62,7 @@ class NewestRows:
         return [json.loads(text) for text in reversed(texts)]
 
     def list_masked(self, table: str) -> list[str]:
-        """Return the columns of a table that are left out."""
+        """Return a table's masked columns."""
         with self._lock:
             _, mask = self._masks.get(table, (None, None))
             return [] if mask is None else list(mask.masked)
@@ -95,7 +95,7 @@ class NewestRows:
 
 
 def shown_texts(batch: ChangeBatch, mask: ColumnMask) -> list[str]:
-    """Return rows as `tail --format jsonl` prints them, without what is masked."""
+    """Return rows as `tail --format jsonl` prints them, without masked columns."""
     if not batch.num_rows:
         return []
     texts = [_text(text) for text in JsonEncoder(columns=mask.shown).encode(batch).to_pylist()]

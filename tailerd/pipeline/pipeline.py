@@ -1,4 +1,4 @@
-"""One table's pipeline: delivery loops one after the other, with a wait after each failed one.
+"""One table's pipeline: delivery loops in sequence, with a wait after each failed one.
 
 Case table of how a delivery loop ends:
 
@@ -70,7 +70,7 @@ class Pipeline:
             parts: What to do it with; `run` closes the sink and the memory.
             source_location: The table's location, for telemetry.
             open_source: Opens the table; retried like everything else.
-            offsets: Keeps the offset of what was delivered.
+            offsets: Stores the offset up to which rows were delivered.
             retries: Waits between attempts, and the number of attempts.
             claim: The pipeline's name in the state.
         """
@@ -97,13 +97,13 @@ class Pipeline:
         return self._plan.table
 
     def stop(self) -> None:
-        """Ask `run` to finish what is in flight and return; idempotent."""
+        """Ask `run` to finish pending deliveries and return; idempotent."""
         self._stopping.set()
         if self._delivery_loop is not None:
             self._delivery_loop.stop()
 
     async def run(self) -> None:
-        """Run to the end; failures are in `error`, not raised. Cancelling drops what is in flight.
+        """Run to the end; failures are in `error`, not raised. Cancelling drops pending deliveries.
 
         A dropped delivery is delivered again by the next run: its offset was not saved.
         """
@@ -349,7 +349,7 @@ def _bug(error: Exception) -> TailerdError:
 
 
 async def _is_gap(error: TailerdError, source: ChangeSource) -> bool:
-    """Return whether an error that policy may cross is a gap in the table as it is now.
+    """Return whether an error that policy may cross is a gap in the present table.
 
     A data file that the newest version still has is lost, which no policy can cross.
 
@@ -379,8 +379,8 @@ async def _cross_gap(
     """Save the offset that `plan.on_gap` names, after the sink has recorded the gap.
 
     The sink comes first: after a crash between the two the gap is met and reported again, whereas a
-    saved offset would hide it. Before that, the sink removes what it can of deliveries after
-    `start` that finished before earlier ones failed: the gap declares them missing.
+    saved offset would hide it. Before that, the sink removes deliveries after `start`, if it can,
+    that finished before earlier ones failed: the gap declares them missing.
 
     Args:
         plan: Its `on_gap` is not `stop`.

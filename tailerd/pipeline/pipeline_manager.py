@@ -34,7 +34,7 @@ class PipelineRunner(Protocol):
         ...
 
     def stop(self) -> None:
-        """Ask `run` to finish what is in flight and return."""
+        """Ask `run` to finish pending deliveries and return."""
         ...
 
 
@@ -43,7 +43,7 @@ class Member:
     """How one table is run.
 
     Attributes:
-        settings: What the configuration says of it; a change of this alters the table.
+        settings: Its configuration; a change of it alters the table.
         engine, path: For telemetry.
         build: Makes a runner.
         reset: Moves the saved offset to a version, a time or a word such as `snapshot`; None where
@@ -204,7 +204,8 @@ class PipelineManager:
                 if reset is None:
                     raise UsageError(
                         f"The offset of {name} is kept by its engine, {slot.member.engine}.",
-                        remedy="Stop the daemon; `tailerd offsets reset` says what to remove.",
+                        remedy="Stop the daemon; `tailerd offsets reset` names the files to"
+                        " remove.",
                     )
                 await self._end(slot)
                 try:
@@ -214,7 +215,7 @@ class PipelineManager:
                         self._start(name, slot)
 
     def stop(self) -> None:
-        """Ask every pipeline to finish what is in flight; `run` returns when they have."""
+        """Ask every pipeline to finish pending deliveries; `run` returns when they have."""
         self._is_stopping = True
         for slot in self._slots.values():
             if slot.runner is not None:
@@ -222,7 +223,7 @@ class PipelineManager:
         self._changed.set()
 
     def cancel(self, engine: str | None = None) -> None:
-        """Cancel every pipeline, or those of one engine; what was in flight is delivered again."""
+        """Cancel every pipeline, or those of one engine; pending deliveries are repeated."""
         for slot in self._slots.values():
             if slot.task is not None and engine in (None, slot.member.engine):
                 slot.task.cancel()

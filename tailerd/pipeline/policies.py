@@ -1,4 +1,4 @@
-"""What a pipeline does if a table cannot be delivered completely, and the check that finds it."""
+"""The reaction of a pipeline to incomplete tables, and the check that detects them."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class CommitCheck:
         """Return how far from `start` every commit can be read completely, `end` at most.
 
         Returns:
-            (end, None), or the start of the first damaged commit and what is wrong with it. Of a
-            commit that is delivered in parts, the later parts are checked with the first.
+            (end, None), or the start of the first damaged commit and its error. If a commit is
+            delivered in parts, all are checked with the first.
 
         Raises:
             TailerdError: An error that does not concern one commit.

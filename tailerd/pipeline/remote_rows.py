@@ -1,4 +1,4 @@
-"""Delivers rows in an engine's worker processes: what is sent there, and what is returned.
+"""Delivers rows in an engine's worker processes: the work sent there, and its results.
 
 The daemon plans, as for rows that it reads itself; a worker process of the engine reads the runs
 one after another and passes the rows to the sink's writer. Only counts are returned.
@@ -51,7 +51,7 @@ class RemoteWork:
 
     @property
     def destination(self) -> str:
-        """What the writer depends on; empty if it does not say so."""
+        """The writer's dependencies; empty if it does not name them."""
         writer: object = self.writer
         return writer.destination if isinstance(writer, HasDestination) else ""
 
@@ -63,7 +63,7 @@ class RemoteAnswer:
     Attributes:
         rows: Rows written, by `_change_type`.
         bytes: Their Arrow bytes.
-        written: What the writer returned.
+        written: The writer's result.
     """
 
     rows: Counter[str]
@@ -106,8 +106,8 @@ def do_remote_work(work: RemoteWork, stores: Stores) -> RemoteAnswer:
         written = work.writer(batches)
     if not is_complete:
         raise BugError(
-            f"Rows of {work.table} were written elsewhere, but only {rows.total()} were asked for,"
-            " not all there were."
+            f"Rows of {work.table} were written elsewhere, but only {rows.total()} were"
+            " requested, which is not all of them."
         )
     return RemoteAnswer(rows=rows, bytes=size, written=written)
 

@@ -35,7 +35,7 @@ PAGE_ROWS = 100
 MAX_PARTS = 100
 MAX_ANSWER_BYTES = 2 * 1024 * 1024
 HISTORY_SECONDS = 8.0
-"""How long one query reads; it returns what was found until then, marked as partial."""
+"""How long one query reads; it returns the rows found until then, marked as partial."""
 WAIT_SECONDS = 10.0
 MAX_SECONDS = 40.0
 """Longest duration of one query, including opening the table."""
@@ -54,7 +54,7 @@ class OpenedLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPage:
-    """Some commits of a log, newest first; `notes` say what could not be shown."""
+    """Some commits of a log, newest first; `notes` list those that could not be shown."""
 
     commits: list[Row]
     has_more: bool
@@ -63,7 +63,7 @@ class CommitPage:
 
 @dataclass(slots=True, kw_only=True)
 class OpenedCommit:
-    """One commit: what it did, how its rows are found, and some of them.
+    """One commit: its operation, how its rows are found, and some of them.
 
     Attributes:
         parts: The files, or parts of files, that are read for its rows.
@@ -89,7 +89,7 @@ class OpenedCommit:
     masked: list[str] = field(default_factory=list)
 
     def describe(self, group: TaskGroup) -> None:
-        """Add what a plan says of the commit; a large one comes in several groups."""
+        """Add a plan's figures of the commit; a large one comes in several groups."""
         self.timestamp_ms = group.timestamp_us // 1000
         self.operation, self.change_source = group.operation, group.change_source.value
         self.files_added, self.bytes_added = group.files_added, group.bytes_added

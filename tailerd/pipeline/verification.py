@@ -77,7 +77,7 @@ class Verification:
 
         Args:
             source: The table.
-            sink: What was delivered.
+            sink: The delivered records.
             offset: Saved by the pipeline; records after it are left out.
             beginning: Where its records begin. Rows that existed before are read from the table.
             on_progress: Called with the number of rows looked at so far.

@@ -381,8 +381,7 @@ def _value(encoded: bytes, chunk: ColumnChunk) -> Any:
 
 
 MAX_ROWS = 1 << 20
-"""Of a file: if more may differ, all are compared. Fixed, so that the same rows cancel in every
-run, whatever the memory."""
+"""If more rows of a file may differ, all are compared. Constant: every run cancels equal rows."""
 _SEED_BITS = 128
 
 ReadColumns = Callable[[Side, RowSelection, tuple[str, ...]], Iterable[PositionedRows]]

@@ -151,7 +151,7 @@ def _inputs(
 def _unequal(
     files: ComparedInputs, aligned: Sequence[tuple[int, int]]
 ) -> dict[tuple[Side, int], Positions]:
-    """Return the rows of aligned files that are left to compare, for files where not all are."""
+    """Return the rows of aligned files that remain to compare, for files where not all do."""
     found: dict[tuple[Side, int], Positions] = {}
     for pair in aligned:
         positions = files.unequal(*pair)
@@ -410,7 +410,7 @@ def _hashes(
 
 
 _POSITION = pa.field("position", pa.int64(), nullable=False)
-"""The last column, whatever the names of the others."""
+"""The last column, with any names of the others."""
 _ROW_BITS = 40
 
 

@@ -31,7 +31,7 @@ class FileFields:
     A lookup takes constant time: a table may have ten thousand columns.
 
     Args:
-        fields: What the file has.
+        fields: The file's fields.
         names: Names in the file of all columns of the table, also of those that are not read.
     """
 

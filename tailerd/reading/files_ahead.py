@@ -1,4 +1,4 @@
-"""Opens files one after the other, with the next ones prefetched if opening is slow."""
+"""Opens files in sequence, with the next ones prefetched if opening is slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 16
 class FilesAhead:
     """Opens files in the given order; prefetches not used are cancelled at the end of the `with`.
 
-    Memory: what a store fetches to open a file, `AT_ONCE` times.
+    Memory: `AT_ONCE` times the bytes that a store fetches to open a file.
     """
 
     def __init__(self, urls: Iterable[str], stores: Stores) -> None:

@@ -38,7 +38,7 @@ _Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LegacyCalendar:
-    """What a file has in the legacy calendar.
+    """The columns of a file in the legacy calendar.
 
     Attributes:
         is_datetime: Dates, and times of type INT64.

@@ -85,13 +85,13 @@ class BoundedBatches:
         self._batch_bytes = min(self._most_bytes, max(limit.max_bytes, limit.memory_bytes // 4))
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
-        """Return whether columns of a row group are small, whatever their pages contain."""
+        """Return whether columns of a row group are small for any content of their pages."""
         return None not in self._proven_bytes(group, leaves)
 
     def _proven_bytes(self, group: int, leaves: Sequence[int]) -> list[int | None]:
         """Return the maximum bytes of columns; None where only their page headers show it.
 
-        Columns come one after the other, as long as all of them fit the memory.
+        Columns come in sequence, if all of them fit the memory.
         """
         about, found = self._groups[group], list[int | None]()
         left = self._most_bytes - self._row_bytes * about.num_rows
@@ -166,7 +166,7 @@ class BoundedBatches:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows without holding pages meanwhile: each batch opens the file again.
 
-        Columns are read in blocks that fit the memory, one after the other.
+        Columns are read in sequence, in blocks that fit the memory.
         """
         blocks = _blocks(columns, held, readers.total_bytes // BLOCKS)
         at, end = 0, self._groups[group].num_rows
@@ -314,7 +314,7 @@ class _HeldBatches:
         self._rows = self._bytes = 0
 
     def add(self, batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-        """Yield what is complete before and with this batch."""
+        """Yield the batches that are complete with this one."""
         rows = self._rows + batch.num_rows
         if rows > self._most_rows or self._bytes + size > self._most_bytes:
             yield from self.take()

@@ -1,4 +1,4 @@
-"""Reads what a Parquet footer says of row groups and columns, in time and memory of its length.
+"""Reads the row groups and columns of a Parquet footer, in time and memory of its length.
 
 PyArrow aborts the process if it is asked about a column that is encrypted, or that a damaged footer
 describes wrongly. So it is never asked: `FileFooter` describes columns, PyArrow decodes pages.
@@ -60,7 +60,7 @@ _SHORT_STRUCT = re.compile(
 _BINARY, _STRUCT = 8, 12
 
 _ENCRYPTION = 8
-"""The field of a column chunk that is there only if it is encrypted."""
+"""The field that only encrypted column chunks have."""
 
 _Inner = Mapping[int, Callable[[bytes, int], tuple[Any, int]]]
 

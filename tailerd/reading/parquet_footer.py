@@ -19,7 +19,7 @@ MAGIC = b"PAR1"
 TAIL_BYTES = 8
 
 MAX_VALUES = 4_000_000
-"""Of a footer that is taken apart, at about a hundred bytes each; longer ones are not moved."""
+"""Limit of a parsed footer, at about a hundred bytes each; longer ones are not moved."""
 
 MAX_VARINT_BYTES = 10
 """Of an integer with 64 bits."""

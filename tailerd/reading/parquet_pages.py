@@ -61,7 +61,7 @@ class ColumnPages:
 
     Attributes:
         values, decoded_bytes: Of each data page, in order.
-        dictionary_values, dictionary_bytes: Of the dictionary, if there is one.
+        dictionary_values, dictionary_bytes: Size of the dictionary, if there is one.
         most_bytes: Of the largest page, including the dictionary.
     """
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 def read_ahead(
     parts: Generator[T, None, None], size: Callable[[T], int]
 ) -> Generator[T, None, None]:
-    """Yield what a generator yields; it runs in its own thread, one part ahead.
+    """Yield the values of a generator, which runs in its own thread, one part ahead.
 
     The generator is always closed, also if the consumer stops early; its errors are raised here.
 

@@ -13,7 +13,7 @@ from tailerd.errors import SchemaChangedError
 class ArrowStream:
     """The bytes of one IPC stream, in pieces. Pure; not an `Encoder`, because a stream has state.
 
-    The first batch determines the schema. Every piece can be read as soon as it is written.
+    The first batch determines the schema. Every piece can be read once it is written.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Kafka Connect schemas of keys and envelopes, as its JSON converter writes them.
 
-They describe the JSON as it is sent, so that a converter with `schemas.enable` can read it: a
+They describe the JSON that is sent, so that a converter with `schemas.enable` can read it: a
 decimal sent as a string has the type `string`. Semantic types are Debezium's, if it has one.
 """
 

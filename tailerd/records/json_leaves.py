@@ -171,7 +171,7 @@ def date_texts(dates: pa.Array) -> pa.Array:
 def timestamp_texts(timestamps: pa.Array) -> pa.Array:
     """Return quoted ISO timestamps with six digits; `Z` if the type has a zone.
 
-    Zones are UTC by the contract of a batch; the value is an instant whatever the zone's name.
+    Zones are UTC by the contract of a batch; the value is an instant in every zone.
     """
     is_utc = timestamps.type.tz is not None
     if timestamps.type.unit == "ns":

@@ -1,4 +1,4 @@
-"""Order the rows of one commit for consumers that apply records one after another.
+"""Order the rows of one commit for consumers that apply records in sequence.
 
 In a batch, pure deletes come first (`update_pairs`). A commit may have several change files, each
 of several batches: an update that moves a row to another partition has its new image in one file

@@ -196,7 +196,7 @@ def _plain_map(key: Spelling, item: Spelling, value: Any) -> Any:
 
 
 def _plain_key(spelling: Spelling, kind: pa.DataType, value: str) -> str:
-    """Return a map's key in canonical form; in JSON it is a string whatever its type."""
+    """Return a map's key in canonical form; in JSON it is a string for every type."""
     if pa.types.is_nested(kind):
         return value
     if not pa.types.is_floating(kind):

@@ -146,7 +146,7 @@ def _kinds(changes: pa.Array) -> npt.NDArray[np.int8]:
             f"A change file has the change type {unknown[0] if unknown else None!r}, which the"
             f" protocol does not name ({', '.join(_KINDS)}): whether such a row was inserted or"
             " deleted is unknown.",
-            remedy="`format: json` without a key passes it on as it is; `changes: files` reads the"
+            remedy="`format: json` without a key passes it on unchanged; `changes: files` reads the"
             " data files instead.",
         )
     numbers = np.array([_KINDS.index(word) for word in words], dtype=np.int8)

@@ -1,9 +1,9 @@
 """The exact difference of two multisets of rows, in bounded memory, by the hashes of the rows.
 
-Rows are pushed as hashes, with their input and their positions in it. The rows that are left after
-each row has cancelled one equal row of the other side are returned as positions, so that only those
-rows need to be read again. Of several equal rows of a side those pushed first cancel first: the
-result depends on the order of pushing, but not on the seed or the memory.
+Rows are pushed as hashes, with their input and their positions in it. Each row cancels one equal
+row of the other side. The remaining rows are returned as positions, so that only those rows need to
+be read again. Of several equal rows of a side those pushed first cancel first: the result depends
+on the order of pushing, but not on the seed or the memory.
 
 All hashes of both sides are kept, 16 bytes per row. If that is too much, a pass considers only a
 range of hashes, and the rows have to be pushed again for the next pass. If most rows have an equal

@@ -20,7 +20,7 @@ class RowComparer:
 
     Args:
         schema: Columns of both sides.
-        seed: For columns that are compared by hashes; as for `RowHasher`.
+        seed: Seed of the hashes by which some columns are compared; as for `RowHasher`.
         variants: When variants are equal.
     """
 

@@ -282,7 +282,7 @@ class AlignedRows:
         yield from self._compare()
 
     def end(self, side: Side) -> Iterator[Unaligned]:
-        """Note that a side has no more rows; yield those known not to cancel."""
+        """Note that a side has no further rows; yield those known not to cancel."""
         self._sides[side].is_ended = True
         yield from self._compare()
 
@@ -384,7 +384,7 @@ class _WaitingRows:
             self._size_bytes += rows.nbytes
 
     def block_rows(self) -> int | None:
-        """Return how many rows may be compared at a time; None until enough wait to know it."""
+        """Return how many rows may be compared at a time; None until enough rows wait."""
         if self._size_bytes <= BLOCK_BYTES:
             return BLOCK_ROWS if self.is_ended or self.count >= BLOCK_ROWS else None
         most = BLOCK_ROWS

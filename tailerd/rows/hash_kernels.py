@@ -4,7 +4,7 @@ A value of up to 64 bits, x, adds `k * byteswap(x * o)` to each sum, with odd se
 differ per column and per sum. `x -> byteswap(x * o)` is one to one, so that two rows that differ in
 one such value never have equal sums; where several values differ, the sums are equal only if two
 independent secret linear combinations of scrambled differences are both 0.
-Longer values are words of 64 bits, each with factors of its own.
+Longer values are words of 64 bits, each with its own factors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 16_384
-"""Sums of this many rows, and what is added to them, fit the processor's cache."""
+"""Sums of this many rows, and their summands, fit the processor's cache."""
 
 _NARROW_WORDS = 8
 """Words of a text that are hashed word by word for all rows; the rest is hashed at once."""

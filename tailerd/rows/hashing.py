@@ -1,6 +1,6 @@
 """Hashes rows to 128 bits, column by column: equal rows, and no others, have equal hashes.
 
-Equality, for all code that compares rows: null = null; NaN = NaN whatever its bits; -0.0 = 0.0;
+Equality, for all code that compares rows: null = null; NaN = NaN with any bits; -0.0 = 0.0;
 decimals by value, both being of the schema's type; texts and binary by bytes; structs field by
 field, a null struct being different from a struct of nulls; lists in order; maps as unordered sets
 of entries; variants by value (`VariantEquality.BY_VALUE`), see `variant_values`.

@@ -47,7 +47,7 @@ picklable. Blocking; raises `SinkError`."""
 
 @runtime_checkable
 class HasDestination(Protocol):
-    """A row writer that names what it depends on. Optional."""
+    """A row writer that names its dependencies. Optional."""
 
     @property
     def destination(self) -> str:
@@ -61,8 +61,8 @@ class RemoteDelivery:
 
     Attributes:
         table, start, end, saved, is_net: As in `Delivery`.
-        run: Reads the rows in another process and passes them to a writer once; returns or raises
-            what the writer does, or raises the error of reading. A writer that raised may have
+        run: Reads the rows in another process and passes them to a writer once; returns the
+            writer's result or raises its error, or that of reading. A writer that raised may have
             written some rows.
     """
 
@@ -103,7 +103,7 @@ class Sink(Protocol):
         ...
 
     async def resume(self, offset: Offset) -> None:
-        """Set the offset to resume at, before the first write; discard what is at or after it.
+        """Set the offset to resume at, before the first write; discard rows at or after it.
 
         A sink that can undo writes that no saved offset covers does so here.
         """

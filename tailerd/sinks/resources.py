@@ -21,7 +21,7 @@ EncodeBatch = Callable[[ChangeBatch], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkResources:
-    """What a sink needs in addition to its section.
+    """Values that a sink needs in addition to its section.
 
     Attributes:
         table: Configured name of the table.

@@ -24,7 +24,7 @@ async def starting_offset(
     """Return where a read begins.
 
     With a start, at that commit, or with `snapshot` at the rows of that version. Without one, at
-    the rows of the newest version where a snapshot is asked for or the default, else at the
+    the rows of the newest version where a snapshot is requested or the default, else at the
     earliest commit of the log. A snapshot without a start is at most that of the last version
     before `end`.
 
@@ -72,7 +72,7 @@ async def batch_range(source: ChangeSource, options: ReadOptions) -> tuple[Offse
     """Return start and end of a batch read; a start at or after the end means no rows.
 
     A snapshot without a start is taken at the end, so `snapshot` with `endingVersion` reads the
-    table as it was.
+    table of that version.
     """
     latest = await source.initial_offset("latest")
     given = await ending_offset(source, options)

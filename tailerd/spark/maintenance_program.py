@@ -83,7 +83,7 @@ class SparkTaskExecutor:
         """Return what each item's own task makes of it, in the order of the items.
 
         Raises:
-            TailerdError: What a task raised.
+            TailerdError: The error of a task.
             EngineError: Spark failed.
         """
         if not items:
@@ -98,7 +98,7 @@ class SparkTaskExecutor:
         """Do the same with a value that is sent to each worker once.
 
         Raises:
-            TailerdError: What a task raised.
+            TailerdError: The error of a task.
             EngineError: Spark failed.
         """
         sent = self._context.broadcast(shared)
@@ -117,7 +117,7 @@ class SparkTaskExecutor:
         """Cut items into pieces in tasks, shuffle these by their range, write each range.
 
         Raises:
-            TailerdError: What a task raised.
+            TailerdError: The error of a task.
             EngineError: Spark failed.
         """
         if not items:

@@ -1,7 +1,7 @@
 """The options of `format("tailerd")`: named as in Delta, checked once, and named in errors.
 
-Spark passes option names in lower case, so names are compared case-insensitively and shown as they
-are written here.
+Spark passes option names in lower case, so names are compared case-insensitively and shown with the
+spelling of this module.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ DELTA_IMPLIED_OPTIONS = {
     "skipChangeCommits": ("false", "Changed rows come as rows; filter by _change_type."),
     "withEventTimeOrder": ("false", "Rows come in the order of commits."),
 }
-"""Options of Delta's own source that ask for what tailerd always does: the accepted value (empty:
+"""Options of Delta's own source for tailerd's only behaviour: the accepted value (empty:
 any, since deleted and changed rows are no error here), and the remedy for another value."""
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
@@ -92,7 +92,7 @@ class ReadOptions:
             the default of the location.
         allowed_paths: Folders outside the table's own that its log may name files in.
         partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
-        storage: How files are reached; executors have only what is sent with a task.
+        storage: How files are reached; executors have only the data that is sent with a task.
         table_format: Name of the table's format; `auto` to recognise it.
         ledger: Folder or URL where a format without history keeps what was observed; empty: what
             is observed ends with the process.
@@ -151,7 +151,7 @@ class ReadOptions:
         if self.start == "latest" and self.snapshot:
             raise UsageError(
                 "The options startingVersion=latest and snapshot=true contradict each other,"
-                " because `latest` means only what comes next.",
+                " because `latest` means only later commits.",
                 remedy="Leave startingVersion out to get the snapshot of the newest version first.",
             )
         if self.start.isdigit() and self.end.isdigit() and int(self.end) < int(self.start):
@@ -176,7 +176,7 @@ def naming(option: str, text: object) -> Iterator[None]:
     except (MissingVersionError, UsageError) as error:
         named = error.restate(
             f"The option {option}={text} cannot be applied. {error.message}",
-            remedy="Give what the table's log still has, or leave the option out.",
+            remedy="Name a version that the table's log still has, or leave the option out.",
         )
         named.where = option
         raise named from error
@@ -202,7 +202,7 @@ def _check_names(options: Mapping[str, str], names: Sequence[str]) -> dict[str, 
 
 
 def _is_so_already(key: str, value: str) -> bool:
-    """Return whether an option of Delta asks for what tailerd always does.
+    """Return whether an option of Delta requests tailerd's only behaviour.
 
     Raises:
         UsageError: It is such an option, with a value that asks for something else.

@@ -44,7 +44,7 @@ class ChangePartition(InputPartition):
 def pack(tasks: Sequence[ChangeTask], target_bytes: int = TARGET_BYTES) -> list[ChangePartition]:
     """Cut `tasks` into runs of about equal cost, none much above `target_bytes`; keep the order.
 
-    A larger file is a partition of its own, or several. Several change files of a commit are in one
+    A larger file is its own partition, or several. Several change files of a commit are in one
     partition; if they are too large for that, they are read twice, first for rows that only remove.
     No tasks make no partitions.
     """
@@ -132,7 +132,7 @@ def _locate_error(error: SchemaChangedError, version: Version) -> SchemaChangedE
         f"Version {version} has another schema than this query. {error.message}",
         version=version,
         remedy=(
-            f"Read what is before version {version} with endingVersion and the rest with"
+            f"Read the rows before version {version} with endingVersion and the rest with"
             f" startingVersion={version}, or name the columns you want with .schema(...)."
         ),
     )

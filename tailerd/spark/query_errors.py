@@ -40,7 +40,7 @@ def format_trailer(error: TailerdError) -> str:
 def parse_error(text: str) -> TailerdError:
     """Return the error whose trailer is in Spark's text of a failure.
 
-    Java and Python both print causes before or below what they caused, and Spark repeats texts: the
+    Java and Python both print causes before or below their effects, and Spark repeats texts: the
     last trailer is that of the error which ended the work.
 
     Returns:

@@ -30,7 +30,7 @@ class QueryObserver(Protocol):
         ...
 
     def on_end(self) -> None:
-        """Note that the query ended, for whatever reason."""
+        """Note that the query ended, for any reason."""
         ...
 
 

@@ -35,7 +35,7 @@ def remote_settings() -> Mapping[str, str]:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the executors, whatever their Python has installed.
+    """Send this package to the executors, even if their Python has one installed.
 
     Raises:
         ConfigError: It cannot be written to a temporary folder.

@@ -1,4 +1,4 @@
-"""Runs the asynchronous source in an event loop of its own thread, for Spark's blocking calls."""
+"""Runs the asynchronous source in a separate thread, for Spark's blocking calls."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`tailerd run` on Spark: one session, one supervised streaming query per table.
 
-Queries start one after another, each when the previous one has reported: every Python source is a
+Queries start in sequence, each when the previous one has reported: every Python source is a
 separate process on the driver, and many at once time out. A query with a retryable error, for
 instance the death of Spark's Java process, is restarted from its checkpoint; one whose table cannot
 be read correctly stays down and the others continue. When the table's schema changes, the query

@@ -149,7 +149,7 @@ def check_listening(listening: asyncio.Task[None]) -> None:
     """Check that the watchers have not failed: commits would go unnoticed.
 
     Raises:
-        TailerdError: They have; as it was raised, or `BugError`.
+        TailerdError: They have; the error that was raised, or `BugError`.
     """
     error = None if listening.cancelled() or not listening.done() else listening.exception()
     if error is None:

@@ -98,7 +98,7 @@ class ReportServer:
         return ReportAddress(host=host, port=port, token=self._token, job=job)
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Refuse further connections."""
         if self._server is not None:
             self._server.close()
             self._server = None

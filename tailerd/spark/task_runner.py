@@ -5,7 +5,7 @@ result when its own rows are written. Errors are values: those of one table do n
 Spark itself fails a job, all its deliveries fail and are retried.
 
 A slow table never holds up another: large deliveries, and tables whose last delivery was slow or
-failed, have jobs of their own. The large and slow ones leave one of the cores to the others. A
+failed, have their own jobs. The large and slow ones leave one of the cores to the others. A
 delivery that turns out to be slow while it has the last core, and others wait, is interrupted and
 repeated later. If two tables with the same destination, such as the same brokers, do so at once,
 others with it are taken for slow too, for a while.
@@ -42,7 +42,7 @@ _MAX_ITEMS = 10_000
 _GIVEN_BYTES = 32 * 1024 * 1024
 """Most bytes that are sent to the tasks of one job."""
 _READ_BYTES = 64 * 1024 * 1024
-"""Most bytes that they read; a larger delivery has a job of its own."""
+"""Most bytes that they read; a larger delivery has its own job."""
 _CANCEL_SECONDS = 60.0
 """How long a cancelled delivery waits for the end of its task, which Spark kills."""
 _KILL_SECONDS = 3.0
@@ -93,7 +93,7 @@ class _Item:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has a job of its own."""
+        """Whether it has its own job."""
         return self.size_bytes > _READ_BYTES
 
     def has_become_slow(self, now: float) -> bool:
@@ -111,7 +111,7 @@ class _Job:
 
     Attributes:
         number: Unique in this process.
-        items: What it does.
+        items: Its deliveries.
         is_alone: Whether it has the one item of a large delivery or a slow table.
         is_reporting: Whether its tasks ask before they start an item.
         ended: Set when Spark has returned.
@@ -242,7 +242,7 @@ class SparkTaskRunner:
         return item.is_large or is_slow
 
     def _take_alone(self) -> list[_Item]:
-        """Return the delivery that has waited longest for a job of its own, if it may begin."""
+        """Return the delivery that has waited longest for its own job, if it may begin."""
         if self._count_slow() >= max(1, self._slow_room):
             return []
         alone = [each for each in self._waiting if self._is_alone(each)]
@@ -426,7 +426,7 @@ class SparkTaskRunner:
         )
 
     def _take_back(self) -> None:
-        """Let slow tables wait for jobs of their own that have not started in a job with others."""
+        """Let slow tables wait for their own jobs that have not started in a job with others."""
         shared = (job for job in self._jobs.values() if not job.is_alone)
         later = [
             item
@@ -543,7 +543,7 @@ def _doing(
 
 
 def _run_item(reporter: TaskReporter, index: int, data: bytes, storage: StoreSettings) -> bytes:
-    """Do an item, if it may start, and report its result; return what was not reported."""
+    """Do an item, if it may start, and report its result; return an unreported one."""
     # Loads modules, which is not the table's fault.
     pickle.loads(data)
     if not reporter.may_start(index):

@@ -1,1 +1,1 @@
-"""What a daemon saves between two runs, in files that only one daemon at a time can write."""
+"""The files that a daemon saves between two runs; only one daemon at a time can write them."""

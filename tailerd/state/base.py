@@ -93,7 +93,7 @@ class StateFiles(Protocol):
         ...
 
     async def save(self, name: str, body: bytes) -> None:
-        """Replace a file durably: after a crash `load` returns it, or what was saved before it."""
+        """Replace a file durably: after a crash `load` returns it, or the file saved before it."""
         ...
 
     def restore_remedy(self, name: str) -> str:

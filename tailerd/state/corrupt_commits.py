@@ -24,7 +24,7 @@ class CorruptCommitRecord:
         table_id, version: The commit.
         position: Its change tasks before this were delivered before the damage was found; 0 if
             none was.
-        error_code, message: What is wrong with it.
+        error_code, message: Its error.
         time_ms: When it was left out.
     """
 

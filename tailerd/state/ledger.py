@@ -1,8 +1,8 @@
 """States of a table that keeps no history of its own, saved as they were observed.
 
-An entry is what a format wrote of one observed state, under its number. It is durable before the
-rows that lead to it are delivered, and kept until a later one is: after a crash the same difference
-is repeated. A missing entry is a gap, never a fresh start.
+An entry describes one observed state in a format's own form, under its number. It is durable before
+the rows that lead to it are delivered, and kept until a later one is: after a crash the same
+difference is repeated. A missing entry is a gap, never a fresh start.
 
 Several processes may observe one table into one ledger: of those that save the same number exactly
 one succeeds, and the others use its entry.
@@ -33,8 +33,8 @@ class Ledger:
 
     Args:
         store, folder: The ledger's own folder; it need not exist yet.
-        is_read_only: For a process that only inspects: what it saves stays in memory, and it
-            deletes nothing.
+        is_read_only: For a process that only inspects: its changes stay in memory, and it deletes
+            nothing.
         is_durable: Whether the entries outlive the process.
     """
 

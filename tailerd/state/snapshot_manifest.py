@@ -145,7 +145,7 @@ class StoredList(Generic[T]):
 
 
 class SnapshotManifests(Generic[T]):
-    """The list of one pipeline's snapshot, and plans alongside it, in a folder that it may empty.
+    """The list of one pipeline's snapshot, and plans next to it, in a folder that it may empty.
 
     A process deletes lists of its own and of former owners; never those of a later one.
 
@@ -257,7 +257,7 @@ class SnapshotManifests(Generic[T]):
             return None
 
     async def write_plan(self, name: str, body: bytes) -> None:
-        """Store one file durably alongside the list, until everything is removed.
+        """Store one file durably next to the list, until everything is removed.
 
         Raises:
             StateInUseError: Another process has taken over the state.
@@ -393,7 +393,7 @@ class _Writer(Generic[T]):
         return names
 
     def discard(self) -> None:
-        """Remove what was written; finished lists stay."""
+        """Remove unfinished files; finished lists stay."""
         with self._using:
             self._is_over = True
             shutil.rmtree(self._folder, ignore_errors=True)

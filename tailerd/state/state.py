@@ -41,7 +41,7 @@ class Offsets:
 
         Raises:
             StateInUseError: Another process has taken over the state; nothing was saved.
-            StorageError: It cannot be written; what was saved before is still there.
+            StorageError: It cannot be written; the previous content is still there.
         """
         await self._files.save(f"{_OFFSETS}/{pipeline}", saved.to_json().encode())
 
@@ -73,5 +73,5 @@ class State:
             yield
 
     def scratch(self, pipeline: str) -> ScratchLocation:
-        """Return where a pipeline's source keeps what a snapshot needs after a restart."""
+        """Return where a pipeline's source stores a snapshot's data for a restart."""
         return self._files.scratch(pipeline)

@@ -123,7 +123,7 @@ class OpensAhead(Protocol):
 
 
 class ObjectStore(Protocol):
-    """Named immutable blobs, listed in name order. Paths use `/`, whatever the store.
+    """Named immutable blobs, listed in name order. Paths use `/` in every store.
 
     Errors: `FileMissingError` for a file that does not exist, `AccessDeniedError` for one that this
     user may not access, `StorageError` for everything else. All methods may be called concurrently

@@ -97,7 +97,7 @@ class FolderPattern:
         return sorted({name for names in found for name in names})
 
     async def _matching(self, levels: Sequence[str]) -> list[str]:
-        """Return the folders that match the levels of a pattern, whatever they contain."""
+        """Return the folders that match the levels of a pattern, with any content."""
         first, *parts = levels
         folders = [first]
         for level in parts:

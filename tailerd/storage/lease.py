@@ -48,7 +48,7 @@ OnWait = Callable[[str, float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purpose:
-    """What a lease is for.
+    """Purpose and times of a lease.
 
     Attributes:
         folder: Folder of its files, relative to the location it protects.
@@ -133,7 +133,7 @@ class Lease:
 
     Args:
         store, root: The location that the lease protects.
-        purpose: What it is for; by default a table's maintenance.
+        purpose: Its purpose; by default a table's maintenance.
         clock: Only its monotonic time is used.
         seconds: How long others wait for a holder that has stopped renewing.
         holder: The process that acquires it; by default this one.
@@ -307,8 +307,8 @@ class Lease:
             is_patient: Whether to wait as `acquire_waiting` does.
             on_wait: As in `acquire_waiting`.
             on_lost: Called when a renewal finds that another process has acquired the lease: at
-                most one renewal interval later, or as soon as the storage answers again. Also
-                called when renewing fails with an error other than the storage's.
+                most one renewal interval later, or once the storage answers again. Also called when
+                renewing fails with an error other than the storage's.
 
         Raises:
             TailerdError, StorageError: As `acquire`.

@@ -73,7 +73,7 @@ class AllowedPaths:
         raise PathOutsideTableError(
             f"{path} leads through a symbolic link to {real.rstrip('/')}, which lies outside the"
             f" table at {self.root}, so a link could make this process read any file.",
-            remedy="If that is meant, allow the path with --allow-path (or allowed_paths in the"
+            remedy="If this is intended, allow the path with --allow-path (or allowed_paths in the"
             f" configuration), for example {os.path.dirname(real)}.",  # noqa: PTH120
         )
 

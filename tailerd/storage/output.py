@@ -1,4 +1,4 @@
-"""Files that are written in chunks and appear atomically, whatever their size.
+"""Files that are written in chunks and appear atomically, at any size.
 
 `ObjectStore.put` takes a whole body. A store that accepts chunks (`OutputStore`) receives them; for
 any other they are spooled to a local temporary file.

@@ -170,11 +170,11 @@ class _CacheReader(_Wrapped):
 
 
 def filling_cache(store: ObjectStore, shared: SharedReads) -> ObjectStore:
-    """Return the store, wrapped so that what it fetches fills the caches of other readers."""
+    """Return the store, wrapped so that its fetches fill the caches of other readers."""
     return cast(ObjectStore, _CacheFiller(store, shared))
 
 
 def using_cache(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:
-    """Return the store, wrapped to use what others have just fetched of `folder`."""
+    """Return the store, wrapped to use others' recent fetches of `folder`."""
     cache = shared.join(store.scheme, folder.rstrip("/"))
     return cast(ObjectStore, _CacheReader(store, cache))

@@ -1,4 +1,4 @@
-"""Where a table is: resolved once from what the user gave, and passed down."""
+"""Where a table is: resolved once from the user's text, and passed down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailerd.storage.stores import Stores, normal_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLocation:
-    """A table's folder, and access to it and to what it may reference.
+    """A table's folder, and access to it and to the files it may reference.
 
     Attributes:
         name: The path or URL that the user gave, for messages.

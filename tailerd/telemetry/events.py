@@ -174,7 +174,7 @@ class TableMeasured:
     Attributes:
         rows: Live rows; None if statistics are missing.
         size_counts: Files by size: bin n holds sizes above 2**(n-1) and up to 2**n bytes.
-        commits_since_checkpoint, bytes_since_checkpoint: What a reader replays.
+        commits_since_checkpoint, bytes_since_checkpoint: The commits that a reader replays.
         retention_seconds: As of `BacklogMeasured`.
         pending_files, pending_bytes: Files of changes not yet delivered; None if not known.
     """
@@ -377,7 +377,7 @@ class CommitObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveredCommit:
-    """What the plan of a delivery says of one commit in it; part of `CommitsDelivered`.
+    """Figures of one commit in the plan of a delivery; part of `CommitsDelivered`.
 
     Attributes:
         mode: How its rows were found: cdc, vectors, rows, files, net, late or none.
@@ -433,7 +433,7 @@ class LogAssessed:
 
     Attributes:
         is_alone: Whether no pipeline of the daemon delivers this table.
-        due, due_reasons: Jobs that are due now, and why each is; parallel.
+        due, due_reasons: Jobs due now, and the reason of each; parallel.
     """
 
     table: str
@@ -462,7 +462,7 @@ class LogMaintained:
         result: written, already_there, nothing_to_say or deleted.
         files, bytes: Written, or deleted.
         reason: Why it was due.
-        summary: What was done.
+        summary: The result of the job.
     """
 
     table: str

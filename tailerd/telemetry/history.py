@@ -36,7 +36,7 @@ _MAX_DURATIONS = 1000
 
 @dataclass(slots=True)
 class _Since:
-    """What was delivered since the last sample."""
+    """Deliveries since the last sample."""
 
     rows: int = 0
     durations: list[float] = field(default_factory=list)

@@ -39,7 +39,7 @@ how a commit was read, `result` the result of a maintenance job."""
 
 
 class Metrics:
-    """Keeps the process's metrics in a registry of its own."""
+    """Stores the process's metrics in a separate registry."""
 
     def __init__(self, clock: Clock, status: StatusBoard | None = None) -> None:
         """Initialize.

@@ -242,7 +242,7 @@ _JOBS = {
     "checksum": ("tailerd_version_checksum_total", "Version checksums written"),
     "cleanup": ("tailerd_log_cleanup_total", "Log cleanups completed"),
 }
-"""Counters of jobs: job -> (name, what it counts)."""
+"""Counters of jobs: job -> (name, unit)."""
 
 
 class MaintenanceMetrics:
@@ -269,7 +269,7 @@ class MaintenanceMetrics:
         }
         self._other_jobs = Counter(
             "tailerd_maintenance_jobs_total",
-            "Maintenance jobs without a counter of their own, by what became of them",
+            "Maintenance jobs without their own counter, by outcome",
             ("table", "job", "result"),
             registry=registry,
         )

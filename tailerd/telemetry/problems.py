@@ -37,7 +37,7 @@ class Problem:
     Attributes:
         part: Of the daemon: notifications, discovery, state.
         name: Of its section, if it has one.
-        path: What is not available: a queue, a pattern.
+        path: The queue or pattern that is not available.
         attempt: Number of failed attempts in a row.
         is_blocking: Whether the daemon is not ready as long as it lasts.
     """

@@ -54,7 +54,7 @@ class TableTotals:
 
 
 class DayGrowth:
-    """How much a table has grown in the last 24 hours, as far as it was watched."""
+    """How much a table has grown in the last 24 hours, while it was watched."""
 
     def __init__(self) -> None:
         self._totals: deque[tuple[int, TableTotals]] = deque()

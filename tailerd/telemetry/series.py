@@ -1,6 +1,6 @@
 """Figures over time in few bytes: fine for the last minutes, coarse for a week.
 
-Each resolution has points of its own, so a coarse one is exact: quantiles are of all deliveries of
+Each resolution has its own points, so a coarse one is exact: quantiles are of all deliveries of
 its interval, not of finer quantiles. For one thread.
 """
 
@@ -144,7 +144,7 @@ class Series:
         self._all = [_Points(each) for each in resolutions]
 
     def limit(self, resolutions: Sequence[Resolution]) -> None:
-        """Hold no more points than this from now on."""
+        """Hold at most this many points from now on."""
         for points, resolution in zip(self._all, resolutions, strict=True):
             points.resolution = resolution
             points.trim()

@@ -37,7 +37,7 @@ class TableStatus:
         gaps: Times the offset was moved over a gap; `last_gap` describes the last one.
         skipped_commits: Damaged commits left out since the process started.
         dead_letters: Records set aside since the process started, by topic.
-        activity: What it does while it starts: waiting, opening, reading.
+        activity: The current step while it starts: waiting, opening, reading.
     """
 
     table: str

@@ -43,7 +43,7 @@ class Timeline:
         return True
 
     def add(self, kind: str, level: Level, text: str, version: int | None, now_ms: int) -> None:
-        """Add a record that has no event of its own."""
+        """Add a record that has no event."""
         record = {"kind": kind, "code": "", "level": level, "text": text[:_LONGEST_TEXT]}
         self._note({**record, "version": version}, None, now_ms)
 

@@ -24,7 +24,7 @@ _Identities = dict[str, tuple[int, int]]
 
 
 class FileWatcher(Watcher, Protocol):
-    """A watcher that knows for which folders it is reliable."""
+    """A watcher that reports for which folders it is reliable."""
 
     def covers(self, folder: str) -> bool:
         """Return whether every commit in `folder` currently causes an event."""
@@ -57,8 +57,8 @@ class LocalWatcher:
     """Watches `_delta_log` folders of local tables.
 
     A missing folder is checked again every `recheck_seconds`, and so is one that may have been
-    deleted and recreated: the kernel's watch stays on the old one. The poll watcher finds whatever
-    is missed meanwhile.
+    deleted and recreated: the kernel's watch stays on the old one. The poll watcher finds commits
+    that are missed meanwhile.
     """
 
     def __init__(

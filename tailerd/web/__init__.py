@@ -2,11 +2,11 @@
 
 The console at `/` shows the fleet (throughput, worst lag, delivery time, problems, log debt,
 30-day forecast; each table in a line, sorted, grouped and filtered by the address), each table in
-tabs with addresses of their own, and the daemon: version, memory, threads, settings without
-secrets, active alerts. `/docs` has the topics of `tailerd help`. The console shows the same values
-as `/status`; when the daemon does not answer it turns grey and shows the time of its values. It
-loads nothing from other servers; where a token is needed it prompts for it and drops it when the
-window is closed.
+tabs with their own addresses, and the daemon: version, memory, threads, settings without secrets,
+active alerts. `/docs` has the topics of `tailerd help`. The console shows the same values as
+`/status`; when the daemon does not answer it turns grey and shows the time of its values. It loads
+nothing from other servers; where a token is needed it prompts for it and drops it when the window
+is closed.
 
 The history it draws is kept in 32 MiB at most (less for each table where there are many) and in
 `<state>/history`: rates, lags and delivery times of a week in points 10 s, 1 min and 15 min apart,

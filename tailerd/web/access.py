@@ -32,7 +32,7 @@ PROBES = frozenset({"/healthz", "/readyz"})
 _METRICS = "/metrics"
 _PAGE = "/"
 _PUBLIC = ("/static/", "/docs")
-"""Path prefixes of files that come with the program and show nothing of its tables."""
+"""Path prefixes of files that come with the program and show no data of its tables."""
 _READING = frozenset({"GET", "HEAD"})
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})

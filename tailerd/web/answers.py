@@ -53,7 +53,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn aiohttp's own errors into JSON errors that quote nothing of the request."""
+    """Turn aiohttp's own errors into JSON errors that do not quote the request."""
     try:
         return await handler(request)
     except web.HTTPError as error:

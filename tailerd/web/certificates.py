@@ -41,7 +41,7 @@ class Certificates:
     def renew(self) -> bool:
         """Load changed files; return whether that was done.
 
-        Files that do not match are ignored until they do: a renewal writes one after the other.
+        Files that do not match are ignored until they do: a renewal writes them in sequence.
         """
         times = self._times()
         if times == self._seen:

@@ -123,7 +123,7 @@ class ControlRoutes:
                 "offset_not_ours",
                 f"The offset of {name} is kept by Spark in its checkpoint, and moving it under a"
                 " query would lose or double rows. Stop the daemon and run `tailerd offsets reset"
-                f" {name}`, which says what to do.",
+                f" {name}`, which shows the remedy.",
             )
         offset = await self._control.reset(name, to)
         return web.json_response({"table": name, "offset": json.loads(offset.to_json())})

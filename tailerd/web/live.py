@@ -28,7 +28,7 @@ TICK_SECONDS = 0.1
 SNAPSHOT_SECONDS = 1.0
 """Shortest time between two messages."""
 BEAT_SECONDS = 5.0
-"""Longest time between two messages, so that a page knows that its values are current."""
+"""Longest time between two messages, so that a page can show that its values are current."""
 QUEUE_MESSAGES = 16
 MAX_PAGES = 50
 _BUFFER_BYTES = 64 * 1024

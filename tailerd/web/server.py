@@ -51,7 +51,7 @@ class WebServer:
 
         Args:
             address: Where to listen.
-            routes: What is served.
+            routes: The routes to serve.
             access: The access rules; by default no token is needed.
             tls: Certificates; without them it serves plain HTTP.
         """

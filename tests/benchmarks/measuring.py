@@ -41,7 +41,7 @@ class Measured:
 
 
 def run_process(program: str, *arguments: str | Path) -> Measured:
-    """Run a program of Python text in a process of its own; `sys.argv[1:]` are the arguments."""
+    """Run a program of Python text in its own process; `sys.argv[1:]` are the arguments."""
     code = textwrap.dedent(program) + _REPORT
     start = time.perf_counter()
     done = subprocess.run(

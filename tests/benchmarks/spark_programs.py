@@ -1,4 +1,4 @@
-"""What `test_spark_benchmarks` times, each in a process of its own: ours and Delta's, in turns.
+"""What `test_spark_benchmarks` times, each in its own process: ours and Delta's, in turns.
 
 Each function starts Spark, warms both sides up and returns a dictionary of medians.
 """

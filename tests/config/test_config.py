@@ -159,11 +159,11 @@ REFUSED = {
     ),
     "net in a stream": (
         STREAMED + "    changes: net",
-        ["tables.orders.changes asks", "Spark's own sinks are not given", "leave changes out"],
+        ["tables.orders.changes requests", "Spark's own sinks do not receive", "leave changes out"],
     ),
     "net above versions in a stream": (
         STREAMED + "    net: {above_versions: 9}",
-        ["tables.orders.net asks", "or leave net out"],
+        ["tables.orders.net requests", "or leave net out"],
     ),
     "gap crossed in a stream": (
         STREAMED + "    on_gap: latest",

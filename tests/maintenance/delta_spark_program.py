@@ -1,4 +1,4 @@
-"""Delta Spark in a process of its own: a line of JSON in, a line of JSON out.
+"""Delta Spark in its own process: a line of JSON in, a line of JSON out.
 
 Another session of this test run may hold the one JVM that PySpark allows a process, without the
 jars of Delta.

@@ -60,7 +60,7 @@ class RacedLog(Protocol):
 
 
 class Maintenance:
-    """Does all jobs in a loop, in a thread of its own, and keeps every commit aside.
+    """Does all jobs in a loop, in a separate thread, and keeps every commit aside.
 
     Attributes:
         aside: A copy of the log's commits, as nobody touched them.

@@ -132,7 +132,7 @@ async def test_a_refused_manifest_is_told_as_that_where_deleting_is_refused_too(
     assert text.startswith("The put was refused.")
     assert text.count("may still exist and could not be deleted: The deletion was refused.") == 1
     assert f"{table.log}/{table.version:020}.checkpoint." in text
-    assert text.endswith("Delete what is left there.")
+    assert text.endswith("Delete the remaining files.")
 
 
 class Full(LocalOutput):

@@ -358,7 +358,7 @@ def breaks(batches: Iterator[ChangeBatch]) -> None:
 @pytest.mark.parametrize(
     ("writer", "code", "said"),
     [
-        (stops_early, "bug", "only 3 were asked for, not all there were."),
+        (stops_early, "bug", "only 3 were requested, which is not all of them."),
         (refuses, SinkError.code, "No more fits. Make room."),
         (breaks, "bug", "An unexpected error occurred: ZeroDivisionError: odd."),
     ],

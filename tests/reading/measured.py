@@ -1,4 +1,4 @@
-"""Commands run in processes of their own, with what they took: memory, time, what they said."""
+"""Commands run in separate processes, with what they took: memory, time, what they said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deltalake following a table, in a process of its own: it would hold up a proxy in ours.
+"""deltalake following a table, in its own process: it would hold up a proxy in ours.
 
 python -m tests.s3.peer s3://BUCKET/PREFIX
 

@@ -88,7 +88,7 @@ async def test_only_errors_about_kept_offsets_advise_to_remove_the_checkpoint(
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_ANSWER_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(supervisor, "_BATCH_SECONDS", 0.1)
-    monkeypatch.setattr(supervisor, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(supervisor, "_LAST_REPORT_SECONDS", 0.02)
 
 

@@ -473,7 +473,7 @@ def quick(jobs: JobsDouble, monkeypatch: pytest.MonkeyPatch) -> None:
         ("_SLOW_SECONDS", 0.2),
         ("_FIRST_SECONDS", 0.2),
         ("_WAIT_SECONDS", 0.02),
-        ("_LOOK_SECONDS", 0.01),
+        ("_POLL_SECONDS", 0.01),
     ):
         monkeypatch.setattr(task_runner, name, seconds)
     monkeypatch.setattr(task_runner, "_JOBS_AT_ONCE", 4)

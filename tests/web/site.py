@@ -1,4 +1,4 @@
-"""The real listener and page over events that a test makes up, in a thread of its own."""
+"""The real listener and page over events that a test makes up, in a separate thread."""
 
 from __future__ import annotations
 

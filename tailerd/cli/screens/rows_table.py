@@ -23,7 +23,7 @@ class RowsTable(DataTable[Text]):
         self._names: list[str] = []
 
     def append(self, rows: Iterable[ShownRow]) -> None:
-        """Add rows after those that are there."""
+        """Add rows after the present ones."""
         new = list(rows)
         if not new:
             return

@@ -74,8 +74,8 @@ class CheckpointConfig(MaintenancePart):
         for name in ("min_interval", "quiet"):
             if self.every_age is not None and getattr(self, name) > self.every_age:
                 raise ValueError(
-                    f"{name} is longer than every_age, so what is due by age would never be done"
-                    " in time"
+                    f"{name} is longer than every_age, so jobs that are due by age would never"
+                    " run in time"
                 )
         return self
 

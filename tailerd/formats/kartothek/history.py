@@ -97,7 +97,7 @@ class DatasetHistory:
             raise ConfigError(
                 f"The ledger of {name} has states of the dataset {before.uuid}, table"
                 f" {before.table}: two tables cannot share one.",
-                remedy="Give each table a `ledger` of its own, or leave it out.",
+                remedy="Give each table its own `ledger`, or leave it out.",
             )
         try:
             reading = await history._read(None if before is None else before.table)

@@ -58,8 +58,8 @@ class KartothekInspection:
         state = history.newest if version is None else await history.state(version)
         if state is None:
             raise MissingVersionError(
-                f"Version {version} of {self._location.url} is not known: a dataset has no history"
-                " except what a ledger kept.",
+                f"Version {version} of {self._location.url} is not known: a dataset has no"
+                " history except in a ledger.",
                 remedy="Name the ledger's folder with --ledger FOLDER; or leave the version out.",
             )
         return state

@@ -177,8 +177,8 @@ class KartothekLog(ConsecutiveVersions, TableLog):
     def _gap(self, version: int) -> MissingVersionError:
         return MissingVersionError(
             f"The changes of version {version} of {self.name} are no longer in the ledger, whose"
-            f" oldest state is {self._history.first_number}: a dataset has no history except what"
-            " was observed and kept.",
+            f" oldest state is {self._history.first_number}: a dataset has no history except the"
+            " states in a ledger.",
             remedy=RESET_OR_ON_GAP,
         )
 
@@ -214,7 +214,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
     # ------------------------------------------------------------------ offsets
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return the table's id and a hash of its schema in `version`, as far as it is known."""
+        """Return the table's id and a hash of its schema in `version`, if it is known."""
         state = await self._history.state(version)
         if state is None:
             return TableIdentity(table_id=self._history.newest.table_id)

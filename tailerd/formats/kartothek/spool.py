@@ -20,7 +20,7 @@ from tailerd.private_files import make_private_folder
 
 
 class FileSpool:
-    """The links of one pipeline's dataset, in a folder of its own.
+    """The links of one pipeline's dataset, in a separate folder.
 
     Args:
         store: The folder to which keys of files are relative.

@@ -129,7 +129,7 @@ class KartothekStatistics(CommitStatistics):
         return False
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is left to deliver from an offset on; None if commits are not known."""
+        """Return the changes left to deliver from an offset on; None if commits are not known."""
         state = self._newest
         if next_up is None:
             return PendingWork(files=0, bytes=0)

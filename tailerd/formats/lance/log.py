@@ -427,7 +427,7 @@ def _refuse_branch(location: TableLocation) -> None:
         raise UnsupportedFeatureError(
             f"{location.name} is the branch {branch!r} of the table {table}, and branches are not"
             " read in this release.",
-            remedy="Name the table's own folder; or clone the branch to a table of its own.",
+            remedy="Name the table's own folder; or clone the branch to a separate table.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Maintains Lance tables by pylance's own calls, in processes of their own.
+"""Maintains Lance tables by pylance's own calls, in separate processes.
 
 Compaction and index updates are commits that change no row. A cleanup deletes versions, but never
 one that a pipeline needs: the one before the first it has yet to deliver, and all later ones.
@@ -100,7 +100,7 @@ class LanceMaintenance(OneProcessMaintenance):
     async def assessment(
         self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
-        """Read the table and decide what is due.
+        """Read the table and decide which jobs are due.
 
         Raises:
             NotATableError: There is no table.
@@ -260,7 +260,7 @@ class LanceMaintenance(OneProcessMaintenance):
     # ------------------------------------------------------------------ jobs
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Run one job that is due.
+        """Run one due job.
 
         Raises:
             LogChangedError: A concurrent writer committed first; a retry starts from its commit.

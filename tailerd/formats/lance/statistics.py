@@ -127,7 +127,7 @@ class LanceStatistics(CommitStatistics):
         self._log.note_version(self.version + 1)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is left to deliver from an offset on; None if that was not tracked."""
+        """Return the changes left to deliver from an offset on; None if that was not tracked."""
         if next_up is None:
             self._commits.clear()
             return PendingWork(files=0, bytes=0)

@@ -67,7 +67,7 @@ class TableFiles:
             raise PathOutsideTableError(
                 f"Version {manifest.version} of {self._name} has files in {folder}, outside of the"
                 " table: it is a clone, or has several base paths.",
-                remedy="If that is meant, allow the path with --allow-path (or allowed_paths in"
+                remedy="If this is intended, allow the path with --allow-path (or allowed_paths in"
                 " the configuration).",
             )
         return folder, base.is_table

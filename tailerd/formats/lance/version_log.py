@@ -156,7 +156,7 @@ class VersionLog:
         if scheme is None:
             raise NotATableError(
                 f"There is no Lance table at {self._name}: no manifest in {VERSIONS_FOLDER}.",
-                remedy="Check the path. Branches and tags are not tables of their own here.",
+                remedy="Check the path. Branches and tags are not separate tables here.",
             )
         versions = sorted(files)
         head_file = files[versions[-1]]

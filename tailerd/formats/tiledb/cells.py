@@ -14,7 +14,7 @@ from tailerd.formats.tiledb.columns import ArrayShape, Buffers, cells_to_arrow
 from tailerd.formats.tiledb.library import load
 
 MAX_POINTS = 50_000
-"""Maximum number of coordinates that are requested one by one; above, their box is read."""
+"""Maximum number of coordinates that are requested individually; above, their box is read."""
 _WIDE = 4
 """Maximum ratio of requested combinations of coordinates to cells."""
 
@@ -121,7 +121,7 @@ def _distinct(values: Any) -> Any:
 
 
 def _runs(points: Any) -> list[Any]:
-    """Return sorted whole numbers as ranges of consecutive ones; other types one by one."""
+    """Return sorted whole numbers as ranges of consecutive ones; other types individually."""
     if points.dtype.kind not in "iu" or len(points) < 2:
         return list(points)
     ends = np.flatnonzero(np.diff(points) != 1)

@@ -112,7 +112,7 @@ class KnownCommits:
         except msgspec.MsgspecError as error:
             raise OffsetError(
                 f"Entry {number} of the ledger is not one of a TileDB array: {error}.",
-                remedy="Give each table a `ledger` of its own, or leave it out.",
+                remedy="Give each table its own `ledger`, or leave it out.",
             ) from error
 
     async def read_names(self, mark: Mark) -> frozenset[TimedName]:

@@ -305,9 +305,9 @@ class TileDBLog(TableLog):
         merged = self._timeline.hiding(delivered)
         if merged is not None:
             raise MissingVersionError(
-                f"The array {self.name} can no longer be read as it was at {delivered}: what was"
-                f" written then was merged into {merged.text} and vacuumed, without the times of"
-                " its cells.",
+                f"The array {self.name} can no longer be read in its state of {delivered}: the"
+                f" cells of that time were merged into {merged.text} and vacuumed, without the"
+                " times of its cells.",
                 remedy=RESET_OR_ON_GAP,
             )
         gap = self._timeline.before(int(offset.version) + 1)
@@ -419,7 +419,7 @@ class TileDBLog(TableLog):
         return Version(version + 1)
 
     async def _find_late(self, start: Offset, end: Offset | None) -> LateCommits:
-        """Return the late commits of a planned step; without an end, those that are there now."""
+        """Return the late commits of a planned step; without an end, the present ones."""
         until = None if end is None else end.mark.partition("/")[0]
         if end is None and self._token is not None and self._token[0] is self._timeline:
             until = self._token[1]

@@ -90,7 +90,7 @@ class ArrayMaintenance(OneProcessMaintenance):
     async def assessment(
         self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
-        """Read the array's commits and decide what is to be merged and deleted.
+        """Read the array's commits and decide which files are merged and deleted.
 
         Raises:
             NotATableError: There is no array.
@@ -179,7 +179,7 @@ class ArrayMaintenance(OneProcessMaintenance):
             job=COMMITS_JOB,
             is_due=count >= most and not deletes,
             reason=reason,
-            cost=f"One file is written, {count} are deleted; history stays as it is.",
+            cost=f"One file is written, {count} are deleted; history does not change.",
             saves=f"A listing of {count} names whenever the array is opened.",
         )
 
@@ -193,7 +193,7 @@ class ArrayMaintenance(OneProcessMaintenance):
             job=_META_JOB,
             is_due=count >= most,
             reason=f"The metadata of {count} fragments is not merged; due at {most}.",
-            cost="One file is written; history stays as it is.",
+            cost="One file is written; history does not change.",
             saves=f"{count} requests whenever the array is opened.",
         )
 
@@ -236,7 +236,7 @@ class ArrayMaintenance(OneProcessMaintenance):
     # ------------------------------------------------------------------ jobs
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Run one job that is due.
+        """Run one due job.
 
         Raises:
             TableError, StorageError: It failed; no reader sees a wrong state.
@@ -264,7 +264,7 @@ class ArrayMaintenance(OneProcessMaintenance):
         now = await self._find_work(await self._log.refresh(self._clock.now_ms()), floor)
         agreed = [each for each in now.removable if each in before.removable]
         if not agreed or floor.obstacle:
-            return nothing_deleted(assessment, floor.obstacle or "Nothing may be deleted any more.")
+            return nothing_deleted(assessment, floor.obstacle or "No file may be deleted any more.")
         originals = [
             each
             for each in now.timeline.commits.fragments

@@ -42,8 +42,8 @@ class TileScan:
         schema: The columns of its rows, as encoded by `plain_schema.encode_schema`.
         has_writes: Whether cells were written in between.
         deletes: The deletes in between; for a late commit, its own.
-        later_deletes, later_writes: For a late commit, what was delivered after it: deletes, and
-            times (first, last) of writes.
+        later_deletes, later_writes: For a late commit, the later commits already delivered:
+            deletes, and times (first, last) of writes.
         seen_ms, seen: The time up to which commits may be read, and their `commits_digest`; empty
             if delivered commits are not recorded, so that further ones do no harm. Only these
             fields depend on the end of the delivery.

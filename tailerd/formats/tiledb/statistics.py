@@ -120,7 +120,7 @@ class TileDBStatistics(CommitStatistics):
         return sum(self._sizes.get(each, 0) for each in fragments)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is left to deliver from an offset on; of a snapshot, the remaining shares."""
+        """Return the changes left to deliver from an offset on; for a snapshot, the shares left."""
         if next_up is None:
             return PendingWork(files=0, bytes=0)
         timeline, start = self._timeline, int(next_up.version)
@@ -138,7 +138,7 @@ class TileDBStatistics(CommitStatistics):
         )
 
     def size(self) -> TableSize:
-        """Return the figures at `version`; commits are what a reader loads to open the array."""
+        """Return the figures at `version`; commits are those that a reader loads to open it."""
         fragments = self._timeline.writes_between(NONE_MS, self._version)
         sizes = [self._sizes.get(each, 0) for each in fragments]
         deletes = self._timeline.deletes_between(NONE_MS, self._version)

@@ -251,7 +251,7 @@ class TaskPlan:
 
 
 async def open_plan(location: TableLocation, log: ArrayLog, now_ms: int) -> TaskPlan:
-    """Return the plan of an array as it is now.
+    """Return the plan of an array in its present state.
 
     Raises:
         NotATableError: There is no array.

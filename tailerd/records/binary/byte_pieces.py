@@ -86,7 +86,7 @@ def text_bytes(array: pa.Array) -> ByteColumn | ShortBytes:
 def _from_first_row(array: pa.Array) -> pa.Array:
     """Return a slice as an array with offset zero and without nulls.
 
-    Casting a slice to views takes Arrow ten times as long. Nothing is copied.
+    Casting a slice to views takes Arrow ten times as long. No value is copied.
     """
     kind = array.type
     _, offsets, *data = array.buffers()

@@ -35,7 +35,7 @@ def wide_decimals(array: pa.Array) -> pa.Array:
 def decimal_bytes(array: pa.Array) -> ShortBytes | ByteColumn:
     """Return unscaled decimals as big-endian two's complement, in as few bytes as possible.
 
-    Equal numbers have equal bytes, whatever the column's other values.
+    Equal numbers have equal bytes, with any other values in the column.
     """
     kind = array.type
     width = kind.bit_width // 8

@@ -88,7 +88,7 @@ class Message:
         name: Its own name.
         full_name: With package and enclosing messages, without a leading dot.
         fields: In column order.
-        content: What it represents: a struct, the items of one list or map, or one item.
+        content: Its kind: a struct, the items of one list or map, or one item.
         reserved: Numbers of former fields.
     """
 

@@ -4,7 +4,7 @@ A start claims the folder: it creates `.tailerd/owner-<epoch>` exclusively, with
 and removes the lower ones. The last claim wins. An older owner cannot publish any more: each file
 is written under a temporary name with its owner's epoch, then the claim is checked, then the file
 is renamed. A new owner claims first, then removes all temporary files, then lists the folder. So it
-sees what was published before. A file that an older owner would publish later either has had its
+sees the files published before. A file that an older owner would publish later either has had its
 temporary file removed, or was started after the claim, and then the check fails.
 
 `.tailerd/published.json` has the start and end offsets of the last delivery, written before its

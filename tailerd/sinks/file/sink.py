@@ -83,7 +83,7 @@ class FileSink:
         await asyncio.to_thread(self._probe)
 
     async def resume(self, offset: Offset) -> None:
-        """Remove what was written at or after `offset`, and temporary files left by a crash.
+        """Remove rows at or after `offset`, and temporary files left by a crash.
 
         The first call claims the folder: writes of other processes fail from now on.
 

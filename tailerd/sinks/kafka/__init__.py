@@ -35,8 +35,8 @@ at its next start. Dead letters have the reason in their headers and are counted
 `tailerd_dead_letter_records_total`.
 
 Schemas. Values and keys of `avro`, `protobuf` and `json_schema` have their schemas in a registry:
-`tailerd.sinks.kafka.schema_registry` describes when they are registered, and what happens if one is
-incompatible or the registry is down.
+`tailerd.sinks.kafka.schema_registry` describes when they are registered, and the reaction to an
+incompatible one or to a registry that is down.
 
 Required rights. Write and Describe on the topics, Read on the offsets topic, Write and Describe on
 the transactional id.

@@ -1,4 +1,4 @@
-"""Track what was passed to the producer and is not acknowledged yet: back-pressure and waiting."""
+"""Track the unacknowledged records of the producer: back-pressure and waiting."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class SendWindow:
         self._since, self._acknowledged = now, 0.0
 
     def acknowledge(self, size_bytes: int, now: float) -> None:
-        """Adapt to the rate since `start`, with more weight on what was acknowledged last."""
+        """Adapt to the rate since `start`, with more weight on the last acknowledgements."""
         self._acknowledged += size_bytes
         elapsed = max(now - self._since, _MIN_SECONDS)
         possible = self._acknowledged / elapsed * self._seconds

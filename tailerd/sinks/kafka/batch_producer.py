@@ -92,7 +92,7 @@ class FinishedRecords:
         self._transactional = False
 
     def append(self, *_: object) -> None:
-        """Accept no more records, which the client recognises by None."""
+        """Refuse further records, which the client recognises by None."""
         return
 
     def set_producer_state(
@@ -150,7 +150,7 @@ class FinishedRecords:
     def buffer(self) -> memoryview:
         """Return the finished batch."""
         if self._buffer is None:
-            raise BugError("A record batch was asked for before it was finished.")
+            raise BugError("A record batch was requested before it was finished.")
         return self._buffer
 
 

@@ -1,8 +1,8 @@
 """Everything that uses private names of kafka-python; a guard test lists them all. Blocking.
 
-What the client lacks: keeping a producer's id, epoch and sequence numbers over connections and
-processes, one transaction that several processes write into, finished record batches, and requests
-that outlive a coordinator.
+Features that the client lacks: keeping a producer's id, epoch and sequence numbers over connections
+and processes, one transaction that several processes write into, finished record batches, and
+requests that outlive a coordinator.
 
 A broker rejects records and requests of a producer id whose epoch is older than the newest one it
 has seen. So whatever an earlier connection may still deliver is harmless once the epoch is raised.
@@ -131,7 +131,7 @@ def end_transaction(producer: KafkaProducer, *, is_commit: bool, seconds: float)
 
     Returns:
         Whether the brokers got exactly one request. If it had to be repeated, the first one may
-        still arrive, and would end whatever transaction is open then.
+        still arrive, and would end the transaction that is open then.
 
     Raises:
         KafkaError: It failed, or the brokers do not answer in time.
@@ -163,7 +163,7 @@ Sequences = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTransaction:
-    """What a process needs to write for another one. Picklable.
+    """The values that a process needs to write for another one. Picklable.
 
     Attributes:
         transactional_id, producer_id, epoch: Identify the producer and its open transaction, if
@@ -185,7 +185,7 @@ def mark_started(producer: KafkaProducer) -> None:
 
 
 def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
-    """Write into a transaction from now on. Nothing may be in flight.
+    """Write into a transaction from now on. No request may be pending.
 
     Args:
         producer: One with any transactional id, not initialised; or one without, which has an id.
@@ -217,7 +217,7 @@ def join(producer: KafkaProducer, transaction: SharedTransaction) -> None:
 
 
 def continue_from(producer: KafkaProducer, sequences: Sequences) -> None:
-    """Continue the partitions' sequence numbers of other writers. Nothing may be in flight."""
+    """Continue the partitions' sequence numbers of other writers. No request may be pending."""
     manager = producer._transaction_manager
     for (topic, partition), sequence in sequences.items():
         manager.set_sequence_number(TopicPartition(topic, partition), sequence)
@@ -226,7 +226,7 @@ def continue_from(producer: KafkaProducer, sequences: Sequences) -> None:
 def known_sequences(producer: KafkaProducer) -> dict[tuple[str, int], int]:
     """Return the next sequence number of each partition, also those continued from other writers.
 
-    Nothing may be in flight.
+    No request may be pending.
     """
     manager = producer._transaction_manager
     with manager._lock:

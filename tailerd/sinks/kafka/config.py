@@ -143,7 +143,7 @@ class KafkaSinkConfig(SinkConfig):
     )
     envelope: Literal["none", "debezium"] = Field(
         default="none",
-        description="What a value of `avro`, `protobuf` or `json_schema` is: the row with the"
+        description="Content of a value of `avro`, `protobuf` or `json_schema`: the row with the"
         " change columns, or Debezium's envelope.",
     )
     schema_registry: SchemaRegistryConfig | None = Field(

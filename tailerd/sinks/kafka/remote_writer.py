@@ -45,7 +45,7 @@ class RecordsWriter:
         config, pipeline: The sink's.
         start, end: Offsets of the delivery.
         facts: The daemon's topic metadata.
-        window: Limit of what is in flight.
+        window: Limit of unacknowledged records.
         transaction: The daemon's producer and transaction; None to use one of this process, whose
             late records no broker rejects.
         schemas: The schemas that the daemon knows, by subject.

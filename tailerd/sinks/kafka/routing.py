@@ -296,7 +296,7 @@ def too_far_ahead(
     Args:
         version, time_ms: Of the commit.
         what: The subject of the message: `the topic orders`.
-        ahead_ms: The topic's limit; None if only the brokers know it.
+        ahead_ms: The topic's limit; None if it is unknown here.
     """
     limit, until = "so far", ""
     if ahead_ms is not None:

@@ -101,7 +101,7 @@ class Session:
             pipeline: The pipeline that writes.
             connection, topics, schemas: The sink's.
             client: The producer.
-            window: Limit of what is in flight; adapted to the connection.
+            window: Limit of unacknowledged records; adapted to the connection.
             transactions: The producer's; None if it has none, or if another process ends them.
         """
         self._config, self._pipeline = config, pipeline
@@ -555,7 +555,7 @@ def transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str
 
 
 def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
-    """Return the topics that a table needs whatever its rows are, with their creation settings."""
+    """Return the topics that a table needs for any rows, with their creation settings."""
     new = new_topic(config)
     single = (
         None

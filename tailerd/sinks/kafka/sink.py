@@ -293,7 +293,7 @@ class KafkaSink:
         """Return the last committed offset of the pipeline, or of `identity` if given.
 
         Once this process has fenced off others, waits until earlier transactions end; a read-only
-        command returns what is committed now.
+        command returns the present state.
         """
         abandoned = threading.Event()
         is_settled = self._session is not None

@@ -233,8 +233,8 @@ class Topics:
 
     def _describe_recreated(self, name: str, what: str) -> TopicRecreatedError:
         return TopicRecreatedError(
-            f"The topic {name} at {self._connection.address} {what}, so what was delivered into it"
-            " before is lost.",
+            f"The topic {name} at {self._connection.address} {what}, so the records delivered"
+            " into it are lost.",
             remedy="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
             " --config FILE`, which uses the topics that exist then.",
         )

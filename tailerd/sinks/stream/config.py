@@ -21,7 +21,7 @@ class StreamSinkConfig(SinkConfig):
     )
     options: dict[str, str] = Field(
         default_factory=dict,
-        description="Options of the format, passed on as they are.",
+        description="Options of the format, passed on unchanged.",
         examples=[{"path": "/data/refunds_changes"}],
     )
 

@@ -14,13 +14,13 @@ other signatures are left to the SDK. Opening a data file fetches its last 2 MiB
 small files also the next ones, concurrently. The columns of a row group are fetched in parallel
 parts of 8 MiB, and the next row group while one is decoded, if it fits a batch (32 MiB).
 
-Credentials. What the section `storage` omits comes from the SDK: `AWS_*`, profiles, web identity,
-the machine's role; `AWS_SKIP_SIGNATURE=true` sends unsigned requests, `AWS_CA_BUNDLE` names a
-custom certificate authority. Clones in another account need `buckets` entries with their own
-accounts; their location also needs `allowed_paths`. The Spark engine passes all of this to Spark's
-processes; in your own Spark program, executors need `AWS_*`, or the driver's settings. Credentials
-appear in no log, page, error or state; a location that contains them (`s3://key:secret@bucket`) is
-refused.
+Credentials. Settings that the section `storage` omits come from the SDK: `AWS_*`, profiles, web
+identity, the machine's role; `AWS_SKIP_SIGNATURE=true` sends unsigned requests, `AWS_CA_BUNDLE`
+names a custom certificate authority. Clones in another account need `buckets` entries with their
+own accounts; their location also needs `allowed_paths`. The Spark engine passes all of this to
+Spark's processes; in your own Spark program, executors need `AWS_*`, or the driver's settings.
+Credentials appear in no log, page, error or state; a location that contains them
+(`s3://key:secret@bucket`) is refused.
 
 Failures. Transient errors, including truncated bodies, are retried with exponential backoff, within
 a budget for a server that fails all the time. With `storage.hedge_after`, a GET without a first

@@ -225,8 +225,8 @@ class Connection:
             client = _Client(vendors, quick)
         except json.JSONDecodeError as error:
             raise StorageError(
-                f"There are no credentials for s3://{request.path}: what the profile's"
-                " credential_process prints is not JSON.",
+                f"There are no credentials for s3://{request.path}: the output of the profile's"
+                " credential_process is not JSON.",
                 remedy="Run it by hand.",
             ) from error
         except ValueError as error:

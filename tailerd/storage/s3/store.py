@@ -347,7 +347,7 @@ async def _delete_batch(store: Caller, paths: Sequence[str]) -> None:
     """Delete files of one bucket with one request; runs on the I/O thread.
 
     A retry requests only the files that failed. If the server does not implement the request, files
-    are deleted one by one.
+    are deleted individually.
 
     Raises:
         StorageError: Some files still exist.

@@ -160,7 +160,7 @@ def test_a_program_that_goes_on_giving_keys_which_have_expired_is_told_of(
     ("program", "words"),
     [
         ("/bin/false", "custom-process"),
-        ("/bin/echo no", "prints is not JSON"),
+        ("/bin/echo no", "credential_process is not JSON"),
         ("/not/there", "No such file"),
     ],
 )

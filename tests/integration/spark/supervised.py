@@ -1,4 +1,4 @@
-"""Runs a daemon in a process of its own: `python -m ... CONFIG.json`, every event on stderr.
+"""Runs a daemon in its own process: `python -m ... CONFIG.json`, every event on stderr.
 
 Spark has one session per process, and the daemon ends the one it starts. SIGTERM stops it.
 """

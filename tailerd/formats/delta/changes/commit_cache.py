@@ -57,7 +57,7 @@ class CommitCache:
         mode: Which changes are requested.
         compares_files: Whether file actions are compared with the live files, so that those without
             an effect give no rows; to describe commits this is not needed.
-        feed_check: Notices wrong change files; None takes them as they are.
+        feed_check: Detects wrong change files; None accepts all.
 
     Attributes:
         newest: File of the newest commit seen, as first seen.
@@ -177,8 +177,8 @@ class CommitCache:
             raise CommitChangedError(
                 f"Version {now.version} of {self.reader.url} changed after it was read: {now.name}"
                 f" had {read.size_bytes} bytes then and has {now.size_bytes} now, with other"
-                " content, because its writer had not finished or it was edited. Rows of it"
-                " may be missing from what was delivered.",
+                " content, because its writer had not finished or it was edited. Rows of it may"
+                " be missing from earlier deliveries.",
                 remedy=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
                 " let writers create commits atomically: by rename, or by put-if-absent.",
             )

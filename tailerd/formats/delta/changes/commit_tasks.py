@@ -70,7 +70,7 @@ class CommitTasks:
             del self._marks[old]
 
     def admit(self, version: Version, start: int, tasks: list[ChangeTask]) -> None:
-        """Record the tasks that one step reads of a commit: it asks for exactly these next."""
+        """Record the tasks that one step reads of a commit: it requests exactly these next."""
         self._admitted = version, start, tasks
 
     async def tasks(

@@ -1,4 +1,4 @@
-"""The steps of a Delta table: what they share, snapshots, and differences of two versions."""
+"""The steps of a Delta table: their common part, snapshots, and differences of two versions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DeltaStep(StepPlan):
 
 @dataclass(kw_only=True)
 class DeltaSnapshot(DeltaStep):
-    """Plans a snapshot: its files in the order of their keys, whatever the log's layout.
+    """Plans a snapshot: its files in the order of their keys, for any layout of the log.
 
     A step covers a range of keys. The range alone determines its files, so a restart that finds
     other checkpoints, or none, reads the same files.

@@ -38,7 +38,7 @@ _REMOVED = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 
 
 class Feed(enum.Enum):
-    """What the change files of a commit are worth."""
+    """Verdict on the change files of a commit."""
 
     CONSISTENT = enum.auto()
     """They fit the file actions, or nothing is known about them."""
@@ -84,7 +84,7 @@ class FeedCheck:
             del self._known[old]
 
     async def check(self, found: CommitBody) -> Feed:
-        """Return what the change files of a commit are worth.
+        """Return the verdict on the change files of a commit.
 
         Files that are missing or damaged are not judged: reading them for their rows raises the
         error. A storage that fails is an error here: the judgement must not depend on it.

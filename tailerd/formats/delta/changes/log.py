@@ -104,7 +104,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         self._identity: tuple[int, TableIdentity] | None = None
 
     def begin(self, version: int, state: TableState, segment: LogSegment) -> None:
-        """Begin with the newest version, as it was read."""
+        """Begin with the newest version that was read."""
         self._window.timeline.restart(version, state)
         for file in segment.ascending_commits[-1:]:
             if file.kind is LogFileKind.COMMIT:
@@ -122,7 +122,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         return None if newest is None else Version(newest.version)
 
     async def identity(self, version: Version) -> TableIdentity:
-        """Return the table's id and a hash of the schema in `version`, as far as they are known."""
+        """Return the table's id and a hash of the schema in `version`, if they are known."""
         if self._identity is None or self._identity[0] != version:
             state = await self._window.state_at(max(version, 0))
             # The state before the oldest commit of a log may be lost.

@@ -91,7 +91,7 @@ class LogContinuityCheck:
 
         Case A: without a request, or by a listing that was due, it is known that none exists.
         Case B: none is found, and a listing shows whether it is not written yet or missing.
-        Case C: one exists, and is checked to continue what was read before.
+        Case C: one exists, and is checked to continue the previous commits.
 
         Args:
             start: The beginning of a commit, or a position inside it.

@@ -109,7 +109,7 @@ class NetChanges:
     ) -> TaskGroup:
         """Return the one task of [start, end), both at the start of a commit; none without rows.
 
-        A step that was planned before is returned unchanged, whatever happened to the log.
+        A step that was planned before is returned unchanged, even if the log changed.
 
         Args:
             time_ms: Returns the time of the last version before `end`, given its state.

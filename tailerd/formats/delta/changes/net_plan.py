@@ -62,7 +62,7 @@ _decoder = msgspec.msgpack.Decoder(_StoredPlan)
 
 
 class NetPlanFile:
-    """Keeps the plan of one pipeline's step alongside its snapshots' file lists.
+    """Stores the plan of one pipeline's step next to its snapshots' file lists.
 
     Args:
         spool: Stores it; None: a plan can be rebuilt only while the log has its versions.

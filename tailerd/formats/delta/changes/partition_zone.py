@@ -20,7 +20,7 @@ from tailerd.formats.delta.protocol.schema import UTC_TIMESTAMP, arrow_field, pa
 
 
 class PartitionZone:
-    """The zone of a table's partition timestamps that have none of their own.
+    """The zone of a table's partition timestamps that have none.
 
     Args:
         location: The table, for the warning.

@@ -128,7 +128,7 @@ class SpooledFiles:
 
 
 class Spool:
-    """The stored list of one pipeline's snapshot, and plans of differences alongside it."""
+    """The stored list of one pipeline's snapshot, and plans of differences next to it."""
 
     def __init__(self, scratch: ScratchLocation) -> None:
         self._lists = SnapshotManifests(scratch, _CODEC)

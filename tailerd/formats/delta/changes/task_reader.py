@@ -225,7 +225,7 @@ class ExactCommit:
 def _id_scans(ids: RowIds | None) -> dict[str, FieldScan]:
     """Return how to read the row-tracking columns of a file."""
     if ids is None:
-        raise BugError("The ids of rows were asked for where they are not known.")
+        raise BugError("The ids of rows were requested where they are not known.")
     return {
         ROW_ID: FieldScan(
             target=pa.field(ROW_ID, pa.int64()),

@@ -81,7 +81,7 @@ def check_has_sidecars(state: TableState) -> None:
     if not supports_v2_checkpoints(state):
         raise UnsupportedFeatureError(
             "Spark writes checkpoints with sidecars only, and those of this table are one file: it"
-            " lacks the feature v2Checkpoint, or asks for delta.checkpointPolicy = classic.",
+            " lacks the feature v2Checkpoint, or sets delta.checkpointPolicy = classic.",
             remedy="Set delta.checkpointPolicy = v2 on the table, if all its readers support V2"
             " checkpoints, or leave `engine: spark` out of its maintenance.",
         )

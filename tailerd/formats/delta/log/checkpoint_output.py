@@ -77,7 +77,7 @@ class CheckpointOutput:
         return self._output.size_bytes
 
     async def write_others(self) -> None:
-        """Write the non-file actions, in a row group of their own."""
+        """Write the non-file actions, in a separate row group."""
         batch = self._columns.others_batch()
         self.rows += batch.num_rows
         await in_thread(self._append, batch)

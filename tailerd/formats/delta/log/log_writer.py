@@ -105,7 +105,7 @@ class LogWriter:
 
     Args:
         reader: The table's log.
-        clock: Determines what has expired.
+        clock: Determines which files have expired.
         new_uuid: Generates unique file names.
     """
 

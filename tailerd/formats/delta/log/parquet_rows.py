@@ -257,7 +257,7 @@ class CheckpointFile:
 def stored_type(kind: pa.DataType) -> pa.DataType:
     """Return an Arrow type without views and dictionaries.
 
-    Writers on Arrow store their own types in a file. They say nothing about its Parquet types.
+    Writers on Arrow store their own types in a file. They do not describe its Parquet types.
     """
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):

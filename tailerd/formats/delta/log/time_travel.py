@@ -22,7 +22,7 @@ class TimeAxis:
     """The commits of a log in the order of their times.
 
     Versions before `in_commit_start` have the times of their files; later ones carry their own,
-    which are read one by one as a search needs them.
+    which are read only when a search needs them.
     """
 
     reader: LogReader

@@ -1,4 +1,4 @@
-"""Delta's maintainer: assesses one log, decides by the policies, and runs the jobs that are due."""
+"""Delta's maintainer: assesses one log, decides by the policies, and runs the due jobs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class DeltaMaintenance:
     async def assessment(
         self, *, with_cleanup: bool = True, is_requested: bool = False
     ) -> LogAssessment:
-        """Read the log and decide what is due.
+        """Read the log and decide which jobs are due.
 
         Args:
             with_cleanup: Whether to check for expired files, which lists and checks the whole log.
@@ -195,7 +195,7 @@ class DeltaMaintenance:
         )
 
     async def apply(self, assessment: LogAssessment, decision: Decision) -> JobResult:
-        """Run one job that is due; checkpoints and checksums are of the then newest version.
+        """Run one due job; checkpoints and checksums are of the then newest version.
 
         Raises:
             TableError, StorageError: It failed; no reader sees a wrong state.
@@ -362,7 +362,7 @@ def _make_file_result(job: str, name: str, outcome: str, size_bytes: int) -> Job
     texts = {
         "written": f"Wrote {name}, {spell_bytes(size_bytes)}.",
         "already_there": f"{name} exists already.",
-        "nothing_to_say": "The commits change nothing of the table's state.",
+        "nothing_to_say": "The commits do not change the table's state.",
     }
     is_written = outcome == "written"
     file = parse_log_path(name)

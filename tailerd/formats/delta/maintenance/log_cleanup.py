@@ -51,7 +51,7 @@ class CleanupResult:
         size_bytes: Of these.
         leftovers: Number of deleted unfinished files of crashed writers.
         oldest_version: As in the plan; None if its checkpoint is missing, which ends the cleanup.
-        reason: Why nothing, or no more, was deleted.
+        reason: Why no file, or no further one, was deleted.
     """
 
     files: tuple[str, ...]
@@ -86,7 +86,7 @@ class LogCleanup:
 
     Args:
         reader: The table's log.
-        clock: Determines what has expired.
+        clock: Determines which files have expired.
     """
 
     def __init__(self, reader: LogReader, *, clock: Clock | None = None) -> None:

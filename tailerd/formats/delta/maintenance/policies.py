@@ -112,7 +112,7 @@ class ChecksumPolicy:
             is_due=True,
             reason=f"Version {stats.version} has no checksum.",
             cost="reads the log as far as a reader does and writes some KiB",
-            saves="lets every reader check what it replayed",
+            saves="lets every reader check its replay",
             start_version=stats.version,
             end_version=stats.version,
         )
@@ -339,7 +339,7 @@ READER_BYTES_PER_SECOND = 100e6
 
 Measured with deltalake 1.6 on a local disk (0.18 ms for each of 3,000 small commits, 128 MB/s for
 large ones); tailerd needs 0.02 ms and reads 90 MB/s. Remote stores add their latency for each
-commit, and Spark its scheduling: the estimate is a lower bound of what is saved.
+commit, and Spark its scheduling: the estimate is a lower bound.
 """
 
 CHECKPOINT_READ_BYTES_PER_SECOND = 60e6

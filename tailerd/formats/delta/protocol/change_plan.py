@@ -91,7 +91,7 @@ class CommitPlan:
         has_both: Whether its files have both deleted and inserted rows.
         is_compared: Whether the rows of both sides are compared (case G).
         row_columns: Columns with row ids that show which rows changed; None if there are none.
-        no_effect: File actions that are left out.
+        no_effect: Omitted file actions.
         are_updates: Whether all rows of an exact commit are images of updates.
     """
 

@@ -76,7 +76,7 @@ class LineDecoder:
 
         Raises:
             TornCommitError: The last line is incomplete, or the file has no action at all.
-            CorruptLogError: The last line is not an action, whatever might follow it.
+            CorruptLogError: The last line is not an action, and no continuation can make it one.
         """
         rest = self._blocks.rest()
         self.bytes_done += len(rest)

@@ -25,7 +25,7 @@ class DeletionVector:
     Attributes:
         storage_type: `u` (relative to the table), `p` (absolute) or `i` (inline).
         path_or_inline: As in the log; part of the identity.
-        offset: Start in the file; None is not 0 (it is part of the identity).
+        offset: Start in the file; None differs from 0 (it is part of the identity).
         size_bytes: Length of the serialized bitmap.
         cardinality: Number of rows it removes.
         url: Resolved location of the file; empty if inline.

@@ -29,7 +29,7 @@ class ForbiddenAction:
 
     Attributes:
         path_key: Key of the path alone.
-        problem: What the commit does, to complete "it ...".
+        problem: The commit's mistake, to complete "it ...".
     """
 
     path_key: int

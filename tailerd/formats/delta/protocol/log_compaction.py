@@ -1,6 +1,6 @@
 """Log compaction: one file with the reconciled actions of a range of commits.
 
-Lines are kept byte for byte. Every remove is kept, whatever its age: the file it removes may have
+Lines are kept byte for byte. Every remove is kept, even an old one: the file it removes may have
 been added before the range, and would otherwise become live again.
 
 Protocol: PROTOCOL.md#log-compaction-files, #action-reconciliation

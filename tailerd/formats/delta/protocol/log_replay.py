@@ -273,7 +273,7 @@ class LogReplay:
 
         """
         if not self.done or self._state is None or self._version != self.segment.version:
-            raise BugError("The replay was asked for its result before it was fed everything.")
+            raise BugError("The replay's result was requested before its input was complete.")
         return Snapshot.from_replay(
             self._version,
             state=self._state,

@@ -29,7 +29,7 @@ class CleanupPlan:
         oldest_version: The oldest version that can be rebuilt afterwards; None if nothing is
             deleted.
         stays: A file of the checkpoint of that version, as listed.
-        reason: Why nothing, or no more, is deleted; a sentence.
+        reason: Why no file, or no further one, is deleted; a sentence.
     """
 
     files: tuple[LogFile, ...] = ()
@@ -75,8 +75,9 @@ def cutoff_ms(state: TableState, now_ms: int, older_than_seconds: float | None =
         )
     if older_than_seconds is not None and older_than_seconds < seconds:
         raise ConfigError(
-            f"Cleanup of what is older than {older_than_seconds / 86_400:g} days would delete what"
-            f" the table keeps: its {properties.LOG_RETENTION} is {seconds / 86_400:g} days.",
+            f"Cleanup of files older than {older_than_seconds / 86_400:g} days would delete files"
+            f" that the table retains: its {properties.LOG_RETENTION} is {seconds / 86_400:g}"
+            " days.",
             remedy="Raise older_than, or lower the table's property.",
         )
     seconds = max(seconds, older_than_seconds or 0)

@@ -147,7 +147,7 @@ class TableGrowth(CommitStatistics):
         return self._log.due_in(now)
 
     def pending(self, next_up: Offset | None) -> PendingWork | None:
-        """Return what is left to deliver from an offset on; None if that was not tracked.
+        """Return the changes left to deliver from an offset on; None if that was not tracked.
 
         What is before the offset is dropped; without an offset everything is.
         """
@@ -313,7 +313,7 @@ class LogTally:
 
     Attributes:
         checkpoint_version: The newest complete checkpoint; None without one.
-        commits, bytes: Commits after it, and their bytes: what a reader replays.
+        commits, bytes: Commits after it, and their bytes, which a reader replays.
         files: Files of the log.
     """
 
@@ -331,7 +331,7 @@ class LogTally:
         self.is_settled = True
 
     async def refresh(self, now: float) -> bool:
-        """List the log if that is due; return whether it was.
+        """List the log if a listing is due; return whether it was.
 
         Args:
             now: Monotonic seconds.

@@ -61,7 +61,7 @@ def detect_scheme(names: Iterable[str]) -> Scheme | None:
             "The manifests of the table are named in both ways, by version and in 20 digits, so"
             " it is not known which is the newest.",
             remedy="Where they are being renamed (`migrate_manifest_paths_v2`), wait; else rename"
-            " those that are left.",
+            " the rest.",
         )
     return next(iter(found), None)
 

@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 HEADER_BYTES = 61
 MAX_RECORDS = 2**20
-"""Maximum number of records in one batch, whatever the configured limit."""
+"""Maximum number of records in one batch, even if a higher limit is configured."""
 
 _FRAME = Struct(">qiib")  # base offset, length, leader epoch, magic
 _BODY = Struct(

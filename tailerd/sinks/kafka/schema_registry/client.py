@@ -296,7 +296,7 @@ def _explain_answer(error: RegistryAnswerError, doing: str, address: str) -> Sin
         return IncompatibleSchemaError(message, remedy=INCOMPATIBLE_HINT)
     if error.status in _PASSING or error.status >= 500:
         return SinkError(message, remedy="Check the registry's log; deliveries wait for it.")
-    return SinkRefusedError(message, remedy="Check `urls`, and what the registry says.")
+    return SinkRefusedError(message, remedy="Check `urls`, and the registry's answer.")
 
 
 def _short(text: str, most: int = _MAX_CHARACTERS) -> str:

@@ -143,8 +143,8 @@ class SchemaRegistryConfig(BaseModel):
             raise ValueError("basic_auth and bearer_token exclude each other: give one")
         if self.on_incompatible_schema == "new_topic" and self.subject_strategy == "record":
             raise ValueError(
-                "on_incompatible_schema is new_topic, and with subject_strategy record a topic has"
-                " no subjects of its own: choose another strategy"
+                "on_incompatible_schema is new_topic, and with subject_strategy record a topic"
+                " has no separate subjects: choose another strategy"
             )
         if self.on_incompatible_schema != "stop" and not self.auto_register:
             raise ValueError(

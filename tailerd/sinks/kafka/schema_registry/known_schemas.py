@@ -89,7 +89,7 @@ class KnowingRegistry:
 
     Args:
         registry: The registry itself.
-        known: What is known; new schemas are added.
+        known: The known schemas; new ones are added.
     """
 
     def __init__(self, registry: Registry, known: KnownSchemas) -> None:

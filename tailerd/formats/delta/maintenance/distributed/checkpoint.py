@@ -80,7 +80,7 @@ class DistributedCheckpoints:
     Args:
         executor: Runs the tasks; its workers can access the table.
         reader: The table's log, in a store that workers can open.
-        clock: Determines what has expired.
+        clock: Determines which files have expired.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ _BATCH_ROWS = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedSplit:
-    """What a task collected from its files.
+    """Actions and figures that a task collected from its files.
 
     Attributes:
         others: Non-file actions, in the order of the log.
