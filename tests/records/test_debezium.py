@@ -101,14 +101,40 @@ def test_one_change_for_all_rows(
     assert {record["source"]["snapshot"] for record in records} == {is_snapshot}
 
 
-def test_alternating_images_are_updates_without_a_key() -> None:
-    rows = [(INSERT, 9, "n"), (PRE, 1, "a"), (POST, 1, "b"), (PRE, 2, "c"), (POST, 3, "d")]
+PAIRS: dict[str, tuple[tuple[str, ...], list[Any], list[Any]]] = {
+    "alternating images are updates without a key": (
+        (),
+        [(INSERT, 9, "n"), (PRE, 1, "a"), (POST, 1, "b"), (PRE, 2, "c"), (POST, 3, "d")],
+        [("c", None, (9, "n")), ("u", (1, "a"), (1, "b")), ("u", (2, "c"), (3, "d"))],
+    ),
+    "a key pairs images wherever they are": (
+        ("id",),
+        [
+            *[(POST, 2, "d"), (PRE, 1, "a"), (INSERT, 9, "n"), (PRE, 2, "c")],
+            *[(DELETE, 4, "x"), (POST, 1, "b")],
+        ],
+        [
+            *[("d", (4, "x"), None), ("u", (2, "c"), (2, "d"))],
+            *[("c", None, (9, "n")), ("u", (1, "a"), (1, "b"))],
+        ],
+    ),
+    "an update of the key is a delete and a create": (
+        ("id",),
+        [(PRE, 1, "a"), (POST, 2, "b"), (PRE, 2, "c"), (POST, 3, "d")],
+        [("d", (1, "a"), None), ("u", (2, "c"), (2, "b")), ("c", None, (3, "d"))],
+    ),
+    "a key of several columns and repeated keys": (
+        ("id", "v"),
+        [(PRE, 1, "x"), (PRE, 1, "x"), (POST, 1, "x"), (PRE, 1, "y"), (POST, 1, "y")],
+        [("d", (1, "x"), None), ("u", (1, "x"), (1, "x")), ("u", (1, "y"), (1, "y"))],
+    ),
+}
 
-    assert changes(rows) == [
-        ("c", None, (9, "n")),
-        ("u", (1, "a"), (1, "b")),
-        ("u", (2, "c"), (3, "d")),
-    ]
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_images_are_paired(case: str) -> None:
+    key, rows, expected = PAIRS[case]
+    assert changes(rows, key) == expected
 
 
 def test_one_update_is_paired_in_either_order() -> None:
@@ -138,40 +164,6 @@ def test_images_that_could_be_paired_wrongly_stay_apart(rows: list[tuple[str, in
     assert ("c", None, (2, "d")) in found
     assert [record[0] for record in found] == sorted((r[0] for r in found), reverse=True)
     assert "u" not in {record[0] for record in found}
-
-
-def test_a_key_pairs_images_wherever_they_are() -> None:
-    rows = [
-        *[(POST, 2, "d"), (PRE, 1, "a"), (INSERT, 9, "n"), (PRE, 2, "c")],
-        *[(DELETE, 4, "x"), (POST, 1, "b")],
-    ]
-
-    assert changes(rows, ("id",)) == [
-        ("d", (4, "x"), None),
-        ("u", (2, "c"), (2, "d")),
-        ("c", None, (9, "n")),
-        ("u", (1, "a"), (1, "b")),
-    ]
-
-
-def test_an_update_of_the_key_is_a_delete_and_a_create() -> None:
-    rows = [(PRE, 1, "a"), (POST, 2, "b"), (PRE, 2, "c"), (POST, 3, "d")]
-
-    assert changes(rows, ("id",)) == [
-        ("d", (1, "a"), None),
-        ("u", (2, "c"), (2, "b")),
-        ("c", None, (3, "d")),
-    ]
-
-
-def test_a_key_of_several_columns_and_repeated_keys() -> None:
-    rows = [(PRE, 1, "x"), (PRE, 1, "x"), (POST, 1, "x"), (PRE, 1, "y"), (POST, 1, "y")]
-
-    assert changes(rows, ("id", "v")) == [
-        ("d", (1, "x"), None),
-        ("u", (1, "x"), (1, "x")),
-        ("u", (1, "y"), (1, "y")),
-    ]
 
 
 def test_images_without_their_partner_are_not_lost() -> None:

@@ -103,13 +103,16 @@ async def test_row_38_partition_columns_may_change_in_an_overwrite(tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize("commits", [1, 3, 5], ids="{} commits".format)
+@pytest.mark.parametrize(
+    ("before", "commits", "is_replaced"),
+    [(3, 1, False), (3, 3, False), (3, 5, False), (1, 1, True)],
+)
 async def test_row_14_a_table_made_anew_while_it_is_followed_is_noticed(
-    tmp_path: Path, commits: int
+    tmp_path: Path, before: int, commits: int, is_replaced: bool
 ) -> None:
     folder = tmp_path / "orders"
     table = TableBuilder(folder)
-    for number in range(3):
+    for number in range(before):
         table.append([{"id": number, "name": ""}])
     clock = SimClock()
     source = await open_delta(str(folder), OpenRequest(clock=clock))
@@ -121,6 +124,8 @@ async def test_row_14_a_table_made_anew_while_it_is_followed_is_noticed(
     again = TableBuilder(folder, table_id=OTHER_ID)
     for number in range(commits):
         again.append([{"id": 100 + number, "name": ""}])
+    if is_replaced:
+        again.commit(again.metadata(id="5f1d0f6e-7a11-4e2b-9c1d-000000000003"))
 
     await clock.advance(60)
     with pytest.raises(TableRecreatedError):
@@ -185,27 +190,6 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
         ids.append(at.table_id)
     assert found == [(0, "insert", 1), (1, "delete", 1), (1, "insert", 2)]
     assert ids == [table.table_id, OTHER_ID, OTHER_ID, again]
-
-
-async def test_row_14_a_log_begun_anew_with_a_replacement_in_it_is_another_table(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "orders"
-    table = TableBuilder(folder)
-    table.append([{"id": 1, "name": "a"}])
-    clock = SimClock()
-    source = await open_delta(str(folder), OpenRequest(clock=clock))
-    at = await source.latest_offset(await source.initial_offset("0"), EVERYTHING)
-    shutil.rmtree(folder)
-    again = TableBuilder(folder, table_id=OTHER_ID)
-    again.append([{"id": 2, "name": "b"}])
-    again.commit(again.metadata(id="5f1d0f6e-7a11-4e2b-9c1d-000000000003"))
-    await clock.advance(60)
-    with pytest.raises(TableRecreatedError):
-        await source.latest_offset(at, EVERYTHING)
-    reopened = await open_delta(str(folder))
-    with pytest.raises(TableRecreatedError):
-        await reopened.latest_offset(at, EVERYTHING)
 
 
 async def test_row_14_replace_keeps_the_identity_and_is_followed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
-from tailerd.errors import LogCleanedUpError, MissingVersionError, TableError
+from tailerd.errors import LogCleanedUpError, MissingVersionError
 from tailerd.formats.delta.changes.snapshot_files import Spool
 from tailerd.formats.versioned_source import VersionedSource
 from tests.doubles.owned_state import owned_scratch
@@ -80,15 +80,6 @@ async def test_a_snapshot_goes_on_after_its_log_was_cleaned_up(tmp_path: Path, s
     assert (len(delivered), sorted(delivered)) == (12, [*range(10), 100, 101])
     assert delivered[-2:] == [100, 101]
     assert not spool.exists()
-
-
-async def test_without_the_spool_that_restart_is_an_error_not_a_hole(tmp_path: Path) -> None:
-    builder = make_table(tmp_path / "t", 10)
-    source = await open_source(builder, None)
-    offset, _ = await step(source, await source.initial_offset("snapshot"))
-    clean_up(builder)
-    with pytest.raises(TableError):
-        await step(await open_source(builder, None), offset)
 
 
 async def test_a_log_cleaned_up_before_its_first_snapshot_is_listed_is_worth_another_look(

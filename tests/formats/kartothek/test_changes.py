@@ -169,15 +169,6 @@ async def test_an_update_of_a_msgpack_dataset_counts_by_its_json(tmp_path: Path)
     assert inserted(await follower.rest()) == counted(rows(3))
 
 
-async def test_a_dataset_that_is_dropped_is_told(tmp_path: Path) -> None:
-    writer = DatasetWriter(tmp_path)
-    writer.commit(rows(1))
-    follower = await Follower.open(writer.location)
-    writer.drop()
-    with pytest.raises(TableRecreatedError):
-        await follower.step()
-
-
 async def test_metadata_that_is_gone_for_a_while_is_the_same_dataset(tmp_path: Path) -> None:
     store, ledger = tmp_path / "store", tmp_path / "ledger"
     writer = DatasetWriter(store)

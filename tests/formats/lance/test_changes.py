@@ -17,7 +17,6 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import UnsupportedFeatureError
-from tailerd.formats.lance.protocol.version_names import parse_version
 from tailerd.formats.lance.reader import LanceTaskReader
 from tests.formats.lance.following import EVERYTHING, batches, changes, kinds, opened, rest
 from tests.tables.lance_writer import LanceWriter, Rows
@@ -283,13 +282,6 @@ async def test_raw_changes_are_neither_paired_nor_compared(tmp_path: Path) -> No
     assert kinds(found) == {"delete": 1, "insert": 1}
     with pytest.raises(UnsupportedFeatureError, match="no change data feed"):
         await opened(tmp_path / "t", changes=ChangeMode.CDF)
-
-
-def test_commits_are_told_by_their_names(tmp_path: Path) -> None:
-    writer = table(tmp_path)
-    writer.dataset.create_branch("dev")
-    names = [path.name for path in (tmp_path / "t/_versions").iterdir()]
-    assert {parse_version(name) for name in names} >= {1}
 
 
 def swap_fields(writer: LanceWriter) -> None:

@@ -122,27 +122,19 @@ def test_polling_finds_commits_of_a_table_whose_log_was_replaced(tmp_path: Path)
 
 
 @pytest.mark.full
-def test_sigterm_ends_with_status_0_and_everything_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_with_its_status_and_everything_saved(
+    tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
     make_table(tmp_path / "t")
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     with daemon(config) as process:
         eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        process.send_signal(sent)
+        assert process.wait(10) == status
     shown = run_to_end("offsets", "--config", config, "--json")
     assert json.loads(shown.stdout)["offset"]["version"] == 4
-
-
-@pytest.mark.full
-def test_ctrl_c_ends_with_status_130(tmp_path: Path) -> None:
-    make_table(tmp_path / "t")
-    out = tmp_path / "out"
-    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
-    with daemon(config) as process:
-        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
 
 
 @pytest.mark.full

@@ -94,23 +94,15 @@ def with_stats(remove: Action, add: Action) -> Action:
     return remove
 
 
-async def test_rows_are_unknown_once_statistics_lack(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_added_again", [False, True], ids=["statistics lack", "added again"])
+async def test_rows_are_unknown_and_not_wrong(tmp_path: Path, is_added_again: bool) -> None:
     table = TableBuilder(tmp_path)
     [add] = table.append(rows(3)).adds
     growth = await opened(table)
     assert growth.size().rows == 3
-    table.commit(table.remove(add))
+    table.commit(add if is_added_again else table.remove(add))
     await follow(growth)
-    assert (growth.size().rows, growth.size().files) == (None, 0)
-
-
-async def test_a_file_that_is_added_again_leaves_rows_unknown_and_not_wrong(tmp_path: Path) -> None:
-    table = TableBuilder(tmp_path)
-    [add] = table.append(rows(3)).adds
-    growth = await opened(table)
-    table.commit(add)
-    await follow(growth)
-    assert (growth.size().rows, growth.size().files) == (None, 1)
+    assert (growth.size().rows, growth.size().files) == (None, int(is_added_again))
 
 
 async def test_pending_work_counts_commits_not_yet_delivered(tmp_path: Path) -> None:
