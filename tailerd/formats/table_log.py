@@ -16,8 +16,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version, Versions
-from tailerd.changefeed.points import show_ms
-from tailerd.errors import MissingVersionError, UsageError
+from tailerd.errors import MissingVersionError
 from tailerd.formats.base import Backlog, TableIdentity
 from tailerd.formats.plain_schema import decode_schema
 from tailerd.storage.table_location import TableLocation
@@ -196,11 +195,12 @@ class TableLog(Versions, Protocol):
         """
         ...
 
-    async def find_first_since(self, time: datetime.datetime) -> Version:
+    async def find_first_since(self, time: datetime.datetime) -> Version | None:
         """Return the first version whose commit is at or after a time, after `refresh`.
 
+        None if there is none.
+
         Raises:
-            UsageError: There is none.
             MissingVersionError: Its changes are no longer known.
         """
         ...
@@ -363,15 +363,6 @@ def version_ahead(name: str, version: int, head: int) -> MissingVersionError:
     return MissingVersionError(
         f"Version {version} is ahead of {name}: the newest is {head}.",
         remedy=f"Start at {head + 1} at most, to wait for the next commit.",
-    )
-
-
-def no_commit_since(time: datetime.datetime, version: int, time_ms: int) -> UsageError:
-    """Return the error for a time after the newest commit."""
-    return UsageError(
-        f"There is no commit at or after {time.isoformat()}: the newest, version {version}, is of"
-        f" {show_ms(time_ms)}.",
-        remedy="Use --from latest to wait for the next one.",
     )
 
 

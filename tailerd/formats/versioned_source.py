@@ -17,8 +17,9 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
-from tailerd.changefeed.points import StartWord, parse_point, parse_start
-from tailerd.errors import RESET_OR_ON_GAP, BugError, MissingVersionError, TableError
+from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
+from tailerd.clock import SystemClock
+from tailerd.errors import RESET_OR_ON_GAP, BugError, MissingVersionError, TableError, UsageError
 from tailerd.formats.base import (
     Backlog,
     OpenRequest,
@@ -48,6 +49,7 @@ class VersionedSource:
         self._log = log
         self._task_reader = reader
         self._stores = log.location.stores
+        self._clock = request.clock or SystemClock()
         self._columns = None if request.columns is None else tuple(request.columns)
 
     @property
@@ -95,18 +97,26 @@ class VersionedSource:
             UsageError: The text is none of these, or the time is in the future.
         """
         point = parse_start(start)
-        head = await self._log.refresh()
+        newest = await self._log.refresh()
+        head = BEFORE_ALL if newest is None else newest
         match point:
-            case StartWord.SNAPSHOT if head is not None:
-                offset = await self.offset_at(head, Phase.SNAPSHOT)
+            case StartWord.SNAPSHOT if newest is not None:
+                offset = await self.offset_at(newest, Phase.SNAPSHOT)
                 await self._log.prepare_snapshot(offset)
                 return offset
             case StartWord():
-                return await self.offset_at(self.next_version(BEFORE_ALL if head is None else head))
+                return await self.offset_at(self.next_version(head))
             case int(number):
                 return await self.offset_at(await self._log.locate_version(Version(number)))
             case time:
-                return await self.offset_at(await self._log.find_first_since(time))
+                found = await self._log.find_first_since(time)
+                if found is None and to_ms(time) > self._clock.now_ms():
+                    raise UsageError(
+                        f"{time.isoformat()} is in the future.",
+                        remedy="Start at latest to wait for the next commit.",
+                    )
+                # Nothing was committed since: the next commit is the first.
+                return await self.offset_at(self.next_version(head) if found is None else found)
 
     async def end_version(self, end: str) -> Version:
         """Return the last version to read up to `end`: a version, or the last at or before a time.

@@ -238,10 +238,10 @@ class MemoryLog(TableLog):
             raise MissingVersionError(f"Version {found} is not there.")
         return found
 
-    async def find_first_since(self, time: datetime.datetime) -> Version:
+    async def find_first_since(self, time: datetime.datetime) -> Version | None:
         later = [v for v in self._table.commits if v * 1000 >= to_ms(time, round_up=True)]
         if not later:
-            raise UsageError(f"There is no commit at or after {time.isoformat()}.")
+            return None
         return Version(max(min(later), self._table.first))
 
     async def find_last_until(self, time: datetime.datetime) -> Version:

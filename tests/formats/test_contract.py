@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -120,6 +122,17 @@ async def test_a_start_is_a_word_a_version_or_a_time(table: Table) -> None:
     assert (await source.initial_offset("1970-01-01T00:00:00Z")).version == first
     with pytest.raises(UsageError):
         await source.initial_offset("2999-01-01")
+
+
+async def test_a_time_since_which_nothing_was_committed_is_that_of_the_next_commit(
+    table: Table,
+) -> None:
+    head = table.append([1])
+    await asyncio.sleep(0.01)
+    source = await opened(table)
+    since = await source.initial_offset(datetime.datetime.now(datetime.UTC).isoformat())
+    assert since == await source.initial_offset("latest")
+    assert since.version == source.next_version(head)
     with pytest.raises(MissingVersionError):
         await source.initial_offset(str(source.next_version(source.next_version(head))))
 

@@ -47,7 +47,6 @@ from tailerd.formats.table_log import (
     PlanCache,
     TableLog,
     ahead_bytes,
-    no_commit_since,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
@@ -182,17 +181,16 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             remedy=RESET_OR_ON_GAP,
         )
 
-    async def find_first_since(self, time: datetime.datetime) -> Version:
-        """Return the first version at or after a time whose changes are known.
+    async def find_first_since(self, time: datetime.datetime) -> Version | None:
+        """Return the first version at or after a time whose changes are known; None for none.
 
         Raises:
-            UsageError: There is none at or after it.
             MissingVersionError: Their changes are not known.
         """
         expected, newest = to_ms(time, round_up=True), self._history.newest
         later = [each.number for each in newest.commits if each.timestamp_ms >= expected]
         if not later:
-            raise no_commit_since(time, newest.number, newest.timestamp_ms)
+            return None
         known = (number for number in later if number >= self._oldest_followed)
         return await self.locate_version(Version(next(known, later[-1])))
 

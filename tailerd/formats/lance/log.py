@@ -36,7 +36,6 @@ from tailerd.formats.table_log import (
     ListedStep,
     PlanCache,
     TableLog,
-    no_commit_since,
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
@@ -138,18 +137,16 @@ class LanceLog(LanceVersions, TableLog):
             await self._sides(version)
         return version
 
-    async def find_first_since(self, time: datetime.datetime) -> Version:
-        """Return the first version at or after a time.
+    async def find_first_since(self, time: datetime.datetime) -> Version | None:
+        """Return the first version at or after a time; None if there is none.
 
         Raises:
-            UsageError: There is none.
             MissingVersionError: It, or the one before it, was cleaned up.
         """
         versions = list(self._versions.versions)
         index = await self._first_index(versions, _micros(time))
         if index == len(versions):
-            head = await self._newest_manifest()
-            raise no_commit_since(time, head.version, head.timestamp_us // 1000)
+            return None
         await self._sides(versions[index])
         return versions[index]
 

@@ -28,7 +28,7 @@ from tailerd.errors import (
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.plain_schema import require_columns
-from tailerd.formats.table_log import StepPlan, TableLog, no_commit_since
+from tailerd.formats.table_log import StepPlan, TableLog
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
 from tailerd.formats.tiledb.known_commits import KnownCommits, read_mark
 from tailerd.formats.tiledb.protocol.names import TimedName
@@ -243,17 +243,10 @@ class TileDBLog(TableLog):
         merged = self._timeline.hiding(version - 1)
         return Version(version if merged is None else merged.first_ms)
 
-    async def find_first_since(self, time: datetime.datetime) -> Version:
-        """Return where the changes of the first commit at or after a time begin.
-
-        Raises:
-            UsageError: There is none.
-        """
+    async def find_first_since(self, time: datetime.datetime) -> Version | None:
+        """Return where the changes of the first commit at or after a time begin; None for none."""
         found = self._timeline.after(to_ms(time, round_up=True) - 1)
-        if found is None:
-            head = max(self._timeline.head, 0)
-            raise no_commit_since(time, head, head)
-        return self._find_begin(found)
+        return None if found is None else self._find_begin(found)
 
     async def find_last_until(self, time: datetime.datetime) -> Version:
         """Return the last version at or before a time.

@@ -76,8 +76,8 @@ async def test_row_16_in_commit_timestamps_count_from_the_version_that_enables_t
     source = await open_delta(str(tmp_path))
     for time, version in {0: 0, 1: 1, 1000: 1, 1001: 2, 4999: 2, 5000: 2, 5001: 3, 6000: 3}.items():
         assert (await source.initial_offset(moment(START_MS + time))).version == version
-    with pytest.raises(UsageError):
-        await source.initial_offset(moment(START_MS + 6001))
+    latest = await source.initial_offset("latest")
+    assert await source.initial_offset(moment(START_MS + 6001)) == latest
 
 
 @pytest.mark.parametrize("where", ["second", "absent", "without it"])
@@ -179,11 +179,12 @@ async def test_row_19_a_time_means_the_first_commit_at_or_after_it(
     assert (await source.initial_offset(moment(START_MS + time))).version == version
 
 
-async def test_row_19_a_time_behind_every_commit_is_refused(tmp_path: Path) -> None:
+async def test_row_19_a_time_behind_every_commit_is_that_of_the_next(tmp_path: Path) -> None:
     dated(tmp_path, 0, 1000)
     source = await open_delta(str(tmp_path))
-    with pytest.raises(UsageError, match="no commit at or after"):
-        await source.initial_offset(moment(START_MS + 1001))
+    assert (await source.initial_offset(moment(START_MS + 1001))).version == 2
+    with pytest.raises(UsageError, match="in the future"):
+        await source.initial_offset("2999-01-01")
 
 
 def test_row_19_the_command_takes_times_in_any_zone_at_both_ends(
@@ -199,7 +200,9 @@ def test_row_19_the_command_takes_times_in_any_zone_at_both_ends(
         ran = command.tail(tmp_path, "--from", start, "--to", end)
         assert (ran.status, [row["id"] for row in ran.rows]) == (0, [1, 2]), ran.errors
     ran = command.tail(tmp_path, "--from", "2025-01-01")
+    assert (ran.status, ran.output) == (0, "")
+    ran = command.tail(tmp_path, "--from", "2999-01-01")
     assert (ran.status, ran.output) == (2, "")
-    assert ran.errors.startswith("error[usage]: There is no commit at or after 2025-01-01")
+    assert ran.errors.startswith("error[usage]: 2999-01-01T00:00:00+00:00 is in the future.")
     ran = command.tail(tmp_path, "--from", 0, "--to", "2023-12-31")
     assert (ran.status, ran.output) == (3, "")

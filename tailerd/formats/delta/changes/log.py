@@ -37,7 +37,7 @@ from tailerd.formats.delta.changes.snapshot_files import (
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
 from tailerd.formats.delta.log.live_files import read_live_files
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
-from tailerd.formats.delta.log.time_travel import TimeAxis, first_from
+from tailerd.formats.delta.log.time_travel import TimeAxis
 from tailerd.formats.delta.protocol.data_file import schema_id
 from tailerd.formats.delta.protocol.data_path import DataPaths
 from tailerd.formats.delta.protocol.log_path import LogFile, LogFileKind
@@ -199,13 +199,11 @@ class DeltaLog(ConsecutiveVersions, TableLog):
             )
         return version
 
-    async def find_first_since(self, time: datetime.datetime) -> Version:
-        """Return the first version whose commit is at or after a time.
-
-        Raises:
-            UsageError: There is none.
-        """
-        return Version(await first_from(self._reader, time))
+    async def find_first_since(self, time: datetime.datetime) -> Version | None:
+        """Return the first version whose commit is at or after a time; None if there is none."""
+        axis = await TimeAxis.read(self._reader)
+        found = await axis.first_from(to_ms(time, round_up=True))
+        return None if found is None else Version(found)
 
     async def find_last_until(self, time: datetime.datetime) -> Version:
         """Return the last version whose commit is at or before a time.

@@ -5,11 +5,9 @@ Protocol: PROTOCOL.md#recommendations-for-readers-of-tables-with-in-commit-times
 
 from __future__ import annotations
 
-import datetime
 from dataclasses import dataclass
 
-from tailerd.changefeed.points import show_ms, to_ms
-from tailerd.errors import MissingVersionError, UsageError
+from tailerd.errors import MissingVersionError
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol import table_properties as properties
 from tailerd.formats.delta.protocol.commit_timestamp import commit_time_ms, monotonic_file_times
@@ -120,21 +118,3 @@ class TimeAxis:
             else:
                 high = middle
         return low
-
-
-async def first_from(reader: LogReader, time: datetime.datetime) -> int:
-    """Return the version of a log's first commit at or after a time.
-
-    Raises:
-        UsageError: There is none.
-    """
-    axis = await TimeAxis.read(reader)
-    found = await axis.first_from(to_ms(time, round_up=True))
-    if found is None:
-        newest = max(axis.commits)
-        raise UsageError(
-            f"There is no commit at or after {time.isoformat()}: the newest, version {newest},"
-            f" is of {show_ms(await axis.time_ms(newest))}.",
-            remedy="Use --from latest to wait for the next one.",
-        )
-    return found
