@@ -95,8 +95,8 @@ class TailerdError(Exception):
 
     def restate(self, message: str, *, remedy: str | None = None) -> Self:
         """Return an error of the same class and fields with another message, perhaps remedy."""
-        said = self.remedy if remedy is None else remedy
-        return _rebuild(type(self), message, said, self._fields_given())
+        reported = self.remedy if remedy is None else remedy
+        return _rebuild(type(self), message, reported, self._fields_given())
 
     def to_data(self) -> dict[str, object]:
         """Return the error as values that JSON has, bounded in size.

@@ -74,12 +74,12 @@ class LoopThread:
         One task reads all items: an asynchronous generator must close its contexts in the task that
         opened them.
         """
-        asked: asyncio.Queue[bool] = asyncio.Queue()
+        requested: asyncio.Queue[bool] = asyncio.Queue()
         given: asyncio.Queue[tuple[_T] | None] = asyncio.Queue()
 
         async def read() -> None:
             try:
-                while await asked.get():
+                while await requested.get():
                     item = await anext(items, _NO_MORE)
                     if item is _NO_MORE:
                         return
@@ -94,7 +94,7 @@ class LoopThread:
             return asyncio.create_task(read())
 
         async def following() -> tuple[_T] | None:
-            asked.put_nowait(True)
+            requested.put_nowait(True)
             return await given.get()
 
         async def ended() -> None:

@@ -156,8 +156,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         default = getattr(metafunc.module, "DEFAULT_SEEDS", 3)
         if not metafunc.config.option.full:
             default = getattr(metafunc.module, "EVERYDAY_SEEDS", default)
-        asked = metafunc.config.getoption("--seeds") or default
-        first, colon, until = str(asked).rpartition(":")
+        requested = metafunc.config.getoption("--seeds") or default
+        first, colon, until = str(requested).rpartition(":")
         seeds = range(int(first) if colon else 0, int(until))
         metafunc.parametrize("seed", seeds, ids=[f"seed={seed}" for seed in seeds])
 

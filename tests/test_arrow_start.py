@@ -25,9 +25,11 @@ START = "from tailerd.arrow_start import start_without_pandas; start_without_pan
 
 def test_arrays_and_scalars_import_no_pandas_afterwards() -> None:
     made = "import sys; import pyarrow as pa; pa.array([1]); pa.scalar('a')"
-    told = "print('pandas' in sys.modules, len([f for f in sys.meta_path if 'Pandas' in str(f)]))"
-    assert printed(f"{made}; {told}") == ["True", "0"], "Arrow no longer needs this"
-    assert printed(f"{START}; {made}; {told}") == ["False", "0"]
+    reported = (
+        "print('pandas' in sys.modules, len([f for f in sys.meta_path if 'Pandas' in str(f)]))"
+    )
+    assert printed(f"{made}; {reported}") == ["True", "0"], "Arrow no longer needs this"
+    assert printed(f"{START}; {made}; {reported}") == ["False", "0"]
 
 
 def test_who_converts_to_pandas_later_has_it_whole() -> None:

@@ -78,12 +78,12 @@ def command(seconds: float, engine: str | None, is_opening: bool, table_format: 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _choose_engine(asked: str | None) -> str:
-    if asked == "arrow":
+def _choose_engine(requested: str | None) -> str:
+    if requested == "arrow":
         _say("Engine: Arrow, in this process, as asked.")
-        return asked
+        return requested
     if find_spec("pyspark") is None:
-        if asked == "spark":
+        if requested == "spark":
             raise MissingExtraError(
                 "The demo is to run on Spark, but PySpark is not installed.",
                 remedy="Install it: pip install 'tailerd[spark]'. Or leave out --engine.",
@@ -93,7 +93,7 @@ def _choose_engine(asked: str | None) -> str:
     from tailerd.spark.session import java_home_or_version
 
     java = java_home_or_version()
-    if asked == "spark" or java.is_usable:
+    if requested == "spark" or java.is_usable:
         _say(f"Engine: Spark, on Java {java.version}.")
         return "spark"
     _say(f"Engine: Arrow, in this process; Spark is not used because {java.reason}.")

@@ -38,9 +38,9 @@ def _width(stream: TextIO) -> int | None:
     """Return the cells of a terminal's line; None if there is no terminal."""
     if not stream.isatty():
         return None
-    asked = os.environ.get("COLUMNS", "")
+    requested = os.environ.get("COLUMNS", "")
     try:
-        width = int(asked) if asked.isascii() and asked.isdigit() else 0
+        width = int(requested) if requested.isascii() and requested.isdigit() else 0
         return max(_MIN_WIDTH, width or os.get_terminal_size(stream.fileno()).columns)
     except (OSError, ValueError):
         return None

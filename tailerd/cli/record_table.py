@@ -36,8 +36,8 @@ class Layout:
 
 def line_width(out: BinaryIO) -> int | None:
     """Return the cells of a line: of the terminal, or as set by COLUMNS; None: any number."""
-    asked = os.environ.get("COLUMNS", "")
-    if out.isatty() or (asked.isascii() and asked.isdigit() and int(asked)):
+    requested = os.environ.get("COLUMNS", "")
+    if out.isatty() or (requested.isascii() and requested.isdigit() and int(requested)):
         return shutil.get_terminal_size().columns
     return None
 

@@ -117,14 +117,14 @@ class TailRequest:
 )
 @table_format_option
 @ledger_option
-def command(format_name: str | None, **asked: Any) -> None:
+def command(format_name: str | None, **requested: Any) -> None:
     """Print the row changes of a table as they are committed.
 
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
     start_without_pandas()
-    request = TailRequest(**asked)
+    request = TailRequest(**requested)
     if request.is_interactive:
         _require_screen(format_name)
     writer = writer_for(

@@ -47,7 +47,7 @@ class ConfigFile:
         self._telemetry = telemetry
         self._path = path
         self._reload = reload
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
     @property
     def can_reload(self) -> bool:
@@ -56,16 +56,16 @@ class ConfigFile:
 
     def ask(self) -> None:
         """Request that it is read again."""
-        self._asked.set()
+        self._requested.set()
 
     async def wait(self, seconds: float | None) -> bool:
         """Wait for a request (True), or for `seconds` (False)."""
         try:
             async with asyncio.timeout(seconds):
-                await self._asked.wait()
+                await self._requested.wait()
         except TimeoutError:
             return False
-        self._asked.clear()
+        self._requested.clear()
         return True
 
     async def read_again(

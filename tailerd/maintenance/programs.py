@@ -343,7 +343,7 @@ class Program:
         self._fail = fail
         self._needs = needs
         self._process: Process | None = None
-        self._said: IO[bytes] | None = None
+        self._reported: IO[bytes] | None = None
 
     async def ask(self, request: msgspec.Struct) -> Message:
         """Return the answer to a request; starts the program unless it runs.
@@ -359,7 +359,7 @@ class Program:
         answer = await self._read_answer(process)
         if answer is None:
             await self._end(process)
-            reason = _reason(process.returncode or 0, _last_words(self._said))
+            reason = _reason(process.returncode or 0, _last_words(self._reported))
             await self.close()
             raise self._fail(reason)
         return answer
@@ -371,18 +371,18 @@ class Program:
             if process is not None:
                 await self._end(process)
         finally:
-            if self._said is not None:
-                self._said.close()
+            if self._reported is not None:
+                self._reported.close()
 
     async def _start(self) -> Process:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._reported = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         # The same modules as here, and none from the current folder of this process.
         path = os.pathsep.join(part or os.getcwd() for part in sys.path)  # noqa: PTH109
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", self._module),
             stdin=PIPE,
             stdout=PIPE,
-            stderr=self._said,
+            stderr=self._reported,
             env={**_ENVIRONMENT, **os.environ, "PYTHONPATH": path},
             # Ctrl-C is for the daemon, which lets the job end.
             start_new_session=True,
@@ -425,11 +425,11 @@ def _write(process: Process, message: object) -> None:
     process.stdin.write(msgspec.json.encode(message) + b"\n")
 
 
-def _last_words(said: IO[bytes] | None) -> str:
-    if said is None:
+def _last_words(reported: IO[bytes] | None) -> str:
+    if reported is None:
         return ""
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-    lines = said.read().decode("utf-8", "replace").strip().splitlines()
+    reported.seek(max(0, reported.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+    lines = reported.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "it printed nothing"
 
 

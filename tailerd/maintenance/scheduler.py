@@ -144,7 +144,7 @@ class MaintenanceScheduler:
         self._jobs: dict[str, TableJobs] = {}
         self._sizes: dict[str, _MeasuredTable] = {}
         self._dirty: dict[str, None] = {}
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._due_at: dict[str, float] = {}
         self._wakeup, self._halt = asyncio.Event(), asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -219,7 +219,7 @@ class MaintenanceScheduler:
 
     def ask(self, name: str) -> None:
         """Assess a table's log soon, run due jobs, and write a checkpoint if it is useful."""
-        self._asked.add(name)
+        self._requested.add(name)
         self.wake(name)
 
     # ------------------------------------------------------------------ turns
@@ -298,8 +298,8 @@ class MaintenanceScheduler:
         if target is None or self._halt.is_set():
             return
         maintainer = self._maintainer(name, target)
-        if name in self._asked:
-            self._asked.discard(name)
+        if name in self._requested:
+            self._requested.discard(name)
             maintainer.ask()
         began = self._clock.monotonic()
         jobs = self._jobs[name]

@@ -68,5 +68,5 @@ def _unknown(text: str) -> EngineError:
         name, message = others[-1]
         return EngineError(f"The Spark query failed with {name}: {message.strip()[:_MAX_UNKNOWN]}")
     lines = _RELEVANT_LINES.findall(text.strip())
-    said = " ".join(line.strip() for line in lines)[:_MAX_UNKNOWN]
-    return EngineError(f"The Spark query failed: {said or 'it did not say why'}")
+    reported = " ".join(line.strip() for line in lines)[:_MAX_UNKNOWN]
+    return EngineError(f"The Spark query failed: {reported or 'it did not say why'}")

@@ -400,10 +400,10 @@ def pass_on(
     with os.fdopen(reading, "rb", buffering=0) as stream:
         while piece := stream.read(_PIECE_BYTES):
             *whole, rest = (rest + piece).split(b"\n")
-            said = [line + b"\n" for line in whole if not _NOISE.match(line)]
+            reported = [line + b"\n" for line in whole if not _NOISE.match(line)]
             if lines is not None:
-                lines.extend(line[:_MAX_TEXT_CHARS] for line in said)
-            _write(writing, b"".join(said))
+                lines.extend(line[:_MAX_TEXT_CHARS] for line in reported)
+            _write(writing, b"".join(reported))
             if len(rest) > _PIECE_BYTES:
                 _write(writing, rest)
                 rest = b""

@@ -396,13 +396,13 @@ class SchemaBoundary:
 
     def _difference(self, schema: pa.Schema) -> str:
         rows = {f.name: f.dataType for f in spark_schema(schema).fields}
-        said = [f"{name} no longer exists" for name in self._types if name not in rows]
-        said += [
+        reported = [f"{name} no longer exists" for name in self._types if name not in rows]
+        reported += [
             f"{name} is {kind.simpleString()} there and {self._types[name].simpleString()} here"
             for name, kind in rows.items()
             if name in self._types and self._types[name] != kind
         ]
-        return f"The column {', the column '.join(said)}."
+        return f"The column {', the column '.join(reported)}."
 
 
 def _key(schema: pa.Schema) -> bytes:

@@ -65,9 +65,9 @@ class FolderPattern:
         levels = self._pattern.split("/")
         folders = await self._matching(levels)
         there = set(known) if has_wildcard(levels[-1]) else set()
-        asked = [folder for folder in folders if folder not in there]
-        holds = await self._each(partial(self._holds, parts=parts), asked)
-        there |= {folder for folder, is_held in zip(asked, holds, strict=True) if is_held}
+        requested = [folder for folder in folders if folder not in there]
+        holds = await self._each(partial(self._holds, parts=parts), requested)
+        there |= {folder for folder, is_held in zip(requested, holds, strict=True) if is_held}
         return sorted(folder for folder in folders if folder in there)
 
     async def shown_by_siblings(

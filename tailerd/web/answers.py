@@ -105,13 +105,13 @@ class SharedBody:
 
     async def get(self) -> Rendered:
         """Return the body; waits for one that is being serialized."""
-        asked = asyncio.get_running_loop().time()
+        requested = asyncio.get_running_loop().time()
         while True:
             known = self._known
             is_current = known is not None and self._known_changes == self._changes
             if known is not None and is_current:
                 now = asyncio.get_running_loop().time()
-                if now < self._fresh_until or known.began >= asked:
+                if now < self._fresh_until or known.began >= requested:
                     return known
             if self._running is None:
                 self._running = asyncio.ensure_future(self._write_down(self._changes))

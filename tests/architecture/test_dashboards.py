@@ -131,7 +131,7 @@ def test_every_metric_that_is_asked_for_exists_with_its_labels(where: str, expre
 
 
 def test_alerts_cover_what_an_operator_must_hear_of() -> None:
-    asked = {name for rule in rules() for name in NAME.findall(rule["expr"])}
+    requested = {name for rule in rules() for name in NAME.findall(rule["expr"])}
     assert {
         "tailerd_pipeline_state",
         "tailerd_lag_versions",
@@ -139,7 +139,7 @@ def test_alerts_cover_what_an_operator_must_hear_of() -> None:
         "tailerd_last_progress_timestamp_seconds",
         "tailerd_log_commits_since_checkpoint",
         "tailerd_maintenance_refused",
-    } <= asked
+    } <= requested
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "description"}

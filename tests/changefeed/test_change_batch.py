@@ -24,7 +24,7 @@ TYPES = ["insert", "delete", "insert"]
 
 
 @pytest.mark.parametrize(
-    ("given", "told", "counts"),
+    ("given", "reported", "counts"),
     [
         (ChangeType.DELETE, ["delete"] * 3, {"delete": 3}),
         (pa.array(TYPES), TYPES, {"insert": 2, "delete": 1}),
@@ -33,7 +33,7 @@ TYPES = ["insert", "delete", "insert"]
     ids=["one for all", "text", "dictionary"],
 )
 def test_change_types_are_text_however_they_are_held(
-    given: ChangeType | pa.Array, told: list[str], counts: dict[str, int]
+    given: ChangeType | pa.Array, reported: list[str], counts: dict[str, int]
 ) -> None:
     batch = ChangeBatch(
         rows=pa.record_batch({"id": [1, 2, 3]}),
@@ -42,7 +42,7 @@ def test_change_types_are_text_however_they_are_held(
         timestamp_us=1_000_001,
         change_source=ChangeSourceKind.FILES,
     )
-    assert batch.change_types().to_pylist() == told
+    assert batch.change_types().to_pylist() == reported
     assert batch.change_types().type == pa.string()
     assert batch.count_changes() == counts
     assert batch.num_rows == 3

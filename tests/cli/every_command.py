@@ -21,8 +21,8 @@ class Ended:
 
     def is_served_or_refused(self) -> bool:
         """Tell whether the command did its work, or refused the table with one error."""
-        said = [line for line in self.errors.splitlines() if line.startswith("error[")]
-        is_refused = self.status == 3 and len(said) == 1 and "Traceback" not in self.errors
+        reported = [line for line in self.errors.splitlines() if line.startswith("error[")]
+        is_refused = self.status == 3 and len(reported) == 1 and "Traceback" not in self.errors
         return "[bug]" not in self.errors and (self.status == 0 or is_refused)
 
 

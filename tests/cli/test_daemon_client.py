@@ -26,7 +26,7 @@ class Answer:
 
     def __init__(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.status, self.body, self.headers = status, body, headers
-        self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.requested: list[tuple[str, str, dict[str, str], bytes]] = []
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def listening(
             length = int(self.headers.get("Content-Length") or 0)
             sent = self.rfile.read(length)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer.asked.append((self.command, self.path, headers, sent))
+            answer.requested.append((self.command, self.path, headers, sent))
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
@@ -192,11 +192,11 @@ def test_pause_and_resume_ask_for_just_that(capfd: Captured) -> None:
         assert run(["pause", "a/b", "--http", f"{url}/"]) == 0
         assert run(["resume", "orders", "--http", url, "--wait", "0"]) == 0
     assert capfd.readouterr().out == "a/b is paused.\norders resumed.\n"
-    assert [asked[:2] for asked in answer.asked] == [
+    assert [requested[:2] for requested in answer.requested] == [
         ("POST", "/pipelines/a%2Fb/pause"),
         ("POST", "/pipelines/orders/resume"),
     ]
-    headers = answer.asked[0][2]
+    headers = answer.requested[0][2]
     assert (headers["x-tailerd"], headers["content-type"]) == ("1", "application/json")
     assert "authorization" not in headers
 
@@ -217,7 +217,7 @@ def test_the_token_comes_from_the_environment_a_file_or_the_configuration(
         run(["pause", "orders", "--http", url, "--token-file", str(tmp_path / "token")])
         monkeypatch.setenv("TAILERD__HTTP__TOKEN", "from-the-environment")
         run(["pause", "orders", "--http", url, "--token-file", str(tmp_path / "token")])
-        sent = [asked[2]["authorization"] for asked in answer.asked]
+        sent = [requested[2]["authorization"] for requested in answer.requested]
     assert sent == [
         "Bearer from-the-configuration",
         "Bearer from-a-token-file",
@@ -233,7 +233,7 @@ def test_a_token_follows_no_redirect(monkeypatch: pytest.MonkeyPatch, capfd: Cap
         listening(302, {}, {"Location": elsewhere}) as (url, _),
     ):
         assert run(["status", "--http", url]) == 1
-    assert stolen.asked == []
+    assert stolen.requested == []
     assert "a-secret" not in capfd.readouterr().err
 
 

@@ -44,17 +44,17 @@ def test_a_demo_without_a_row_is_an_error(
     assert "No change row arrived within 0 s on the arrow engine." in " ".join(ran.errors.split())
 
 
-@pytest.mark.parametrize("asked", [None, "spark"])
+@pytest.mark.parametrize("requested", [None, "spark"])
 def test_without_pyspark_the_demo_says_how_it_is_installed(
-    asked: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    requested: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    if asked is None:
+    if requested is None:
         assert demo._choose_engine(None) == "arrow"
         assert "PySpark is not installed" in capsys.readouterr().err
         return
     with pytest.raises(MissingExtraError) as caught:
-        demo._choose_engine(asked)
+        demo._choose_engine(requested)
     assert "pip install 'tailerd[spark]'" in caught.value.remedy
 
 

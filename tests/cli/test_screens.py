@@ -56,7 +56,7 @@ async def until(is_true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-def said(app: App[object] | App[TailerdError] | App[None], name: str) -> str:
+def reported(app: App[object] | App[TailerdError] | App[None], name: str) -> str:
     return str(app.query_one(name, Static).content)
 
 
@@ -121,8 +121,8 @@ async def test_tail_shows_rows_with_the_changed_cells_in_colour() -> None:
         assert styles[2:] == ["", CHANGED_STYLE, "", ""]
         assert [str(cell) for cell in table.get_row_at(2)][2:5] == ["8", "x", "y"]
         assert table.cursor_row == 2
-        await until(lambda: "nothing more" in said(app, "#status"))
-        assert said(app, "#status").startswith("3 rows, version 3")
+        await until(lambda: "nothing more" in reported(app, "#status"))
+        assert reported(app, "#status").startswith("3 rows, version 3")
 
 
 async def test_tail_follows_the_newest_row_unless_another_is_chosen_and_pauses() -> None:
@@ -145,7 +145,7 @@ async def test_tail_follows_the_newest_row_unless_another_is_chosen_and_pauses()
         assert table.cursor_row < 3
         await pilot.press("f", "space")
         assert table.cursor_row == 3
-        assert said(app, "#status").endswith("paused")
+        assert reported(app, "#status").endswith("paused")
         given.put_nowait(batch([{"id": 4}], ChangeType.INSERT))
         await asyncio.sleep(0.5)
         assert table.row_count == 4
@@ -159,7 +159,7 @@ async def test_tail_keeps_a_bounded_number_of_rows() -> None:
     ]
     app = tail_screen(*many, *many)
     async with app.run_test(size=SIZE):
-        await until(lambda: said(app, "#status").startswith("1,800 rows"))
+        await until(lambda: reported(app, "#status").startswith("1,800 rows"))
         table = app.query_one(RowsTable)
         await until(lambda: 0 < table.row_count <= 2 * MAX_ROWS)
         assert str(table.get_row_at(table.row_count - 1)[2]) == "449"
@@ -214,7 +214,7 @@ async def test_top_shows_pipelines_their_error_and_their_newest_rows() -> None:
         await until(lambda: rows.row_count == 2)
         assert str(rows.get_row_at(1)[2].style) == CHANGED_STYLE
         await pilot.press("down")
-        await until(lambda: "The disk is full." in said(app, "#detail"))
+        await until(lambda: "The disk is full." in reported(app, "#detail"))
 
 
 async def test_top_goes_on_while_the_daemon_restarts_and_follows_its_tables() -> None:
@@ -224,12 +224,12 @@ async def test_top_goes_on_while_the_daemon_restarts_and_follows_its_tables() ->
         pipelines = app.query_one("#pipelines", DataTable)
         await until(lambda: pipelines.row_count == 2)
         daemon.is_there = False
-        await until(lambda: "No daemon answers." in said(app, "#detail"))
+        await until(lambda: "No daemon answers." in reported(app, "#detail"))
         daemon.tables = [{**TABLE, "state": "paused"}, {**TABLE, "table": "stock"}]
         daemon.rows, daemon.is_there = None, True
         await until(lambda: {key.value for key in pipelines.rows} == {"orders", "stock"})
         await until(lambda: str(pipelines.get_cell("orders", "state")) == "paused")
-        await until(lambda: "web.rows" in said(app, "#heading"))
+        await until(lambda: "web.rows" in reported(app, "#heading"))
         cells = [str(cell) for cell in app.query_one(RowsTable).get_row_at(0)]
         assert cells == ["MERGE", "4", "12", "-", "-", "-", "1970-01-01 00:00:00"]
         await pilot.press("space")

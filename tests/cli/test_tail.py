@@ -27,7 +27,7 @@ def orders(folder: Path, versions: int = 4) -> TableBuilder:
     return table
 
 
-def told(folder: Path | str, command: Commands, *arguments: object) -> list[int]:
+def reported(folder: Path | str, command: Commands, *arguments: object) -> list[int]:
     ran = command("tail", folder, "--format", "jsonl", *arguments)
     assert (ran.status, ran.errors) == (0, "")
     return [row["id"] for row in ran.rows]
@@ -56,7 +56,7 @@ def test_from_and_to_say_which_versions(
     tmp_path: Path, command: Commands, arguments: list[str], expected: list[int]
 ) -> None:
     orders(tmp_path)
-    assert sorted(told(tmp_path, command, *arguments)) == expected
+    assert sorted(reported(tmp_path, command, *arguments)) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_end_behind_the_head_is_planned_once(
         return await plan(source, start, limit)
 
     monkeypatch.setattr(ComparingSource, "latest_offset", counted)
-    assert told(tmp_path, command, *arguments, "--to", "9")[-1] == 9
+    assert reported(tmp_path, command, *arguments, "--to", "9")[-1] == 9
     assert len(plans) == 1
 
 
@@ -96,7 +96,7 @@ def test_a_start_that_is_none_is_wrong_usage(tmp_path: Path, command: Commands, 
 def test_a_location_may_be_a_path_or_a_url(tmp_path: Path, command: Commands) -> None:
     orders(tmp_path / "a b")
     for location in (tmp_path / "a b", f"{tmp_path}/a b/", f"file://{tmp_path}/a%20b"):
-        assert told(location, command, "--from", 3, "--once") == [3]
+        assert reported(location, command, "--from", 3, "--once") == [3]
 
 
 def test_columns_come_in_the_order_asked_for(tmp_path: Path, command: Commands) -> None:
@@ -122,17 +122,17 @@ def test_every_format_tells_the_same_rows(tmp_path: Path, command: Commands) -> 
             ]
         ),
     )
-    asked = ("tail", tmp_path, "--from", 0, "--once")
-    table_lines = command(*asked).output.splitlines()
+    requested = ("tail", tmp_path, "--from", 0, "--once")
+    table_lines = command(*requested).output.splitlines()
     assert [line.split()[:2] for line in table_lines if not line.startswith("change")] == [
         ["insert", "0"],
         ["update_preimage", "1"],
         ["update_postimage", "1"],
     ]
-    events = command(*asked, "--format", "debezium").rows
+    events = command(*requested, "--format", "debezium").rows
     assert [event["op"] for event in events] == ["c", "u"]
     assert (events[1]["before"]["name"], events[1]["after"]["name"]) == ("a", "b")
-    assert [row["name"] for row in command(*asked, "--format", "jsonl").rows] == ["a", "a", "b"]
+    assert [row["name"] for row in command(*requested, "--format", "jsonl").rows] == ["a", "a", "b"]
 
 
 def test_the_arrow_format_is_a_stream_with_change_columns(tmp_path: Path) -> None:

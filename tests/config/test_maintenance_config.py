@@ -196,7 +196,7 @@ FIELDS = {
 """Fields of the section that only one format has."""
 
 
-def told(table_format: str) -> str:
+def reported(table_format: str) -> str:
     names = ", ".join(sorted(maintenance_class(table_format).model_fields))
     return f"format {table_format}, which has {names}."
 
@@ -220,7 +220,7 @@ def test_a_format_has_its_own_fields_and_refuses_those_of_others(
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert f"tables.o.maintenance.{name} is not a known field" in str(caught.value)
-    assert told(table_format) in str(caught.value)
+    assert reported(table_format) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -267,4 +267,4 @@ def test_what_a_format_is_given_has_the_fields_of_its_section(tmp_path: Path, na
     request, wanted = part_request(tmp_path, name), '{"bogus": 1}'
     with pytest.raises(ConfigError) as caught:
         maintainer.open(request, MaintenancePolicies(jobs=wanted), clock=SystemClock())
-    assert told(name) in str(caught.value)
+    assert reported(name) in str(caught.value)

@@ -60,7 +60,7 @@ def test_what_a_secret_holds_counts_as_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("", "no ConfigMap with a file tailerd.yaml among its 0 manifests"),
         ("kind: Secret", "among its 1 manifests"),
@@ -74,8 +74,8 @@ def test_what_a_secret_holds_counts_as_given() -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_what_holds_no_configuration_is_told(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_holds_no_configuration_is_told(text: str, reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported):
         read_manifests(text, "it")
 
 

@@ -281,12 +281,12 @@ async def test_of_two_daemons_at_once_the_first_never_saves_after_the_second_has
 ) -> None:
     world = World(tmp_path, MemoryStore(), "/state")
     first, second = world.suspended(), world.state("second")
-    told: list[int] = []
+    reported: list[int] = []
 
     async def goes_on() -> None:
         for version in range(1, 20):
             await first.offsets.save("orders", saved(version))
-            told.append(version)
+            reported.append(version)
             await asyncio.sleep(0)
 
     async with first.hold():
@@ -298,10 +298,10 @@ async def test_of_two_daemons_at_once_the_first_never_saves_after_the_second_has
             found = await get_offset(second)
             assert found is not None
             # A saving that has not been told of may be found; one that was told of must be.
-            assert found >= (told[-1] if told else 0)
+            assert found >= (reported[-1] if reported else 0)
             await second.offsets.save("orders", saved(100))
             done = (await asyncio.gather(going, return_exceptions=True))[0]
-    assert isinstance(done, StateInUseError) or told[-1] == 19
+    assert isinstance(done, StateInUseError) or reported[-1] == 19
     assert await get_offset(world.state("visitor")) == 100
 
 

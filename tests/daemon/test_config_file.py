@@ -22,12 +22,12 @@ def configured(**fields: object) -> Config:
 
 
 def make_file(
-    told: list[events.Event],
+    reported: list[events.Event],
     reload: Callable[[], Config] | None = None,
     *,
     path: Path | None = None,
 ) -> ConfigFile:
-    telemetry = Telemetry([told.append])
+    telemetry = Telemetry([reported.append])
     return ConfigFile(
         configured(), telemetry, path=path, reload=reload, is_watched=path is not None
     )
@@ -38,16 +38,16 @@ def passes(config: Config) -> None:
 
 
 async def test_what_was_read_again_is_taken_and_told() -> None:
-    told: list[events.Event] = []
+    reported: list[events.Event] = []
     taken: list[float] = []
-    file = make_file(told, lambda: configured(shutdown_timeout="7s"))
+    file = make_file(reported, lambda: configured(shutdown_timeout="7s"))
 
     def take(config: Config, storage: StoreSettings) -> None:
         taken.append(config.shutdown_timeout)
 
     await file.read_again(passes, take)
     assert (taken, file.config.shutdown_timeout) == ([7], 7)
-    assert [type(each) for each in told] == [events.ConfigReloaded]
+    assert [type(each) for each in reported] == [events.ConfigReloaded]
 
 
 def unreadable() -> Config:
@@ -66,8 +66,8 @@ def unreadable() -> Config:
 async def test_a_file_that_does_not_fit_is_refused_with_the_reason(
     reload: Callable[[], Config], fault: TailerdError | None
 ) -> None:
-    told: list[events.Event] = []
-    file = make_file(told, reload)
+    reported: list[events.Event] = []
+    file = make_file(reported, reload)
     before = file.config
 
     def check(config: Config) -> None:
@@ -79,17 +79,17 @@ async def test_a_file_that_does_not_fit_is_refused_with_the_reason(
 
     await file.read_again(check, take)
     assert file.config is before
-    [refused] = told
+    [refused] = reported
     assert isinstance(refused, events.ConfigRejected)
     assert refused.error
 
 
 async def test_without_a_way_to_read_it_nothing_happens() -> None:
-    told: list[events.Event] = []
-    file = make_file(told)
+    reported: list[events.Event] = []
+    file = make_file(reported)
     assert not file.can_reload
     await file.read_again(passes, lambda *_: None)
-    assert told == []
+    assert reported == []
 
 
 async def test_a_question_is_answered_once() -> None:
@@ -106,12 +106,12 @@ async def test_only_another_content_counts_as_a_change(tmp_path: Path) -> None:
     file = make_file([], configured, path=path)
     watching = asyncio.create_task(file.watch())
     # What a write tells of comes only once the watch has begun.
-    asked = False
+    requested = False
     for number in range(50):
         path.write_text(f"engine: arrow\n# {number}\n")
-        if asked := await file.wait(0.2):
+        if requested := await file.wait(0.2):
             break
-    assert asked
+    assert requested
     while await file.wait(1):
         pass
     path.write_bytes(path.read_bytes())

@@ -103,8 +103,8 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
     tmp_path: Path, how: str
 ) -> None:
     TableBuilder(tmp_path / "orders").append([{"id": 1, "name": "a"}])
-    told: list[events.Event] = []
-    telemetry = Telemetry([told.append])
+    reported: list[events.Event] = []
+    telemetry = Telemetry([reported.append])
     config = configured(tmp_path, "a", "b", broken="b" if how == "failed" else "")
     state = State(LockedFiles(tmp_path / "state"))
     messages = Messages(str(tmp_path / "orders" / "_delta_log"))
@@ -112,7 +112,7 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
 
     async def until(kind: type[events.Event], table: str) -> None:
         async with asyncio.timeout(10):
-            while (kind, table) not in [(type(e), getattr(e, "table", "")) for e in told]:  # noqa: ASYNC110
+            while (kind, table) not in [(type(e), getattr(e, "table", "")) for e in reported]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     with ThreadPoolExecutor(2) as threads:
@@ -148,17 +148,21 @@ async def test_a_guessed_zone_is_told_to_the_log_once_and_not_where_one_is_set(
     table = TableBuilder(tmp_path / "orders", fields=fields, partition_by=["at"])
     partition = {"at": "2024-07-01 12:00:00"}
     table.create(table.data_file(pa.table({"id": [1]}), partition=partition))
-    told: list[events.Event] = []
+    reported: list[events.Event] = []
     guessing = configured(tmp_path, "a").tables["a"]
     zoned = guessing.model_copy(update={"partition_timezone": "Europe/Berlin"})
     texts = []
     warned: set[str] = set()
     for config in (zoned, guessing, guessing):
-        source = await open_source(config, Telemetry([told.append]), stores=Stores(), warned=warned)
+        source = await open_source(
+            config, Telemetry([reported.append]), stores=Stores(), warned=warned
+        )
         at = await source.initial_offset("0")
         end = await source.latest_offset(at, DEFAULT_READ_LIMIT)
         texts += [data_file(g.tasks[0]).partition_values async for g in source.plan(at, end)]
-        assert len([e for e in told if isinstance(e, events.ZoneAssumed)]) == (config is guessing)
+        assert len([e for e in reported if isinstance(e, events.ZoneAssumed)]) == (
+            config is guessing
+        )
     assert [text for ((_, text),) in texts] == [
         "2024-07-01 12:00:00+02:00:00",
         *["2024-07-01 12:00:00"] * 2,

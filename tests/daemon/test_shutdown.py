@@ -16,12 +16,12 @@ from tailerd.telemetry import Telemetry, events
 
 
 def shutdown_of(
-    told: list[events.Event] | None = None,
+    reported: list[events.Event] | None = None,
     *,
     timeout: float = 60,
     stuck: threading.Event | None = None,
 ) -> Shutdown:
-    heard: list[events.Event] = [] if told is None else told
+    heard: list[events.Event] = [] if reported is None else reported
     return Shutdown(
         Telemetry([heard.append]),
         timeout=lambda: timeout,
@@ -51,15 +51,15 @@ async def test_patience_ends_by_itself() -> None:
 
 
 async def test_a_signal_begins_it_and_the_first_is_remembered() -> None:
-    told: list[events.Event] = []
-    shutdown = shutdown_of(told)
+    reported: list[events.Event] = []
+    shutdown = shutdown_of(reported)
     with shutdown.signals(None):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(shutdown.wait(), 5)
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.wait_for(shutdown.patience(600), 5)
     assert shutdown.interrupted_by is signal.SIGTERM
-    reasons = [each.reason for each in told if isinstance(each, events.ShutdownRequested)]
+    reasons = [each.reason for each in reported if isinstance(each, events.ShutdownRequested)]
     assert reasons == ["SIGTERM", "SIGINT"]
 
 

@@ -126,8 +126,8 @@ def _killed(
     config: Path, table: ChangingTable, pytestconfig: pytest.Config, is_done: Callable[[], bool]
 ) -> None:
     """Kill daemons as often as `--kills` says, then let one catch up."""
-    asked = pytestconfig.getoption("--kills")
-    kills = DEFAULT_KILLS if asked is None else int(asked)
+    requested = pytestconfig.getoption("--kills")
+    kills = DEFAULT_KILLS if requested is None else int(requested)
     chance = random.Random(5)
     delivering = 0
     for number in range(kills):

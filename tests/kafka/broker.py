@@ -286,7 +286,7 @@ class Broker:
             "SASLTLS": ports.sasl_tls,
             "PROXIED": ports.proxied,
         }
-        told = own | {"PROXIED": ports.proxy}
+        reported = own | {"PROXIED": ports.proxy}
         listeners = own | {"CONTROLLER": ports.controller}
         security = {
             "PLAIN": "PLAINTEXT",
@@ -300,7 +300,7 @@ class Broker:
             "process.roles": "broker,controller",
             "node.id": str(self.node_id),
             "listeners": ",".join(f"{n}://127.0.0.1:{port}" for n, port in listeners.items()),
-            "advertised.listeners": ",".join(f"{n}://127.0.0.1:{p}" for n, p in told.items()),
+            "advertised.listeners": ",".join(f"{n}://127.0.0.1:{p}" for n, p in reported.items()),
             "listener.security.protocol.map": ",".join(f"{n}:{s}" for n, s in security.items()),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAIN",

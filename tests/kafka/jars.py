@@ -118,10 +118,10 @@ def _run_ivy(folder: Path) -> None:
             f"Kafka's jars were not fetched in {FETCH_SECONDS} s; is Maven Central reachable?"
         ) from error
     if done.returncode != 0:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        reported = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise KafkaUnavailableError(
             "Kafka's jars cannot be fetched; is Maven Central reachable? Ivy said: "
-            + " | ".join(line.strip() for line in said[-3:])
+            + " | ".join(line.strip() for line in reported[-3:])
         )
 
 

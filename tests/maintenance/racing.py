@@ -143,8 +143,8 @@ def race(maintenance: Maintenance, seconds: float, write: Callable[[int], None])
     asyncio.run(maintenance.turn())
     jobs = {"checkpoint", "checksum", "log_compaction", "cleanup"}
     assert maintenance.done.keys() == jobs, maintenance.done
-    told = [repr(error) for error in maintenance.errors]
-    print(f"\n{number} writes, {dict(maintenance.done)}, {len(told)} refusals: {told[:3]}")
+    reported = [repr(error) for error in maintenance.errors]
+    print(f"\n{number} writes, {dict(maintenance.done)}, {len(reported)} refusals: {reported[:3]}")
     # A job may find that the log changed under it and be done again; that is the exception.
-    assert len(told) <= maintenance.done.total() // 10, told
+    assert len(reported) <= maintenance.done.total() // 10, reported
     return number

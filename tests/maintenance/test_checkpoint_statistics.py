@@ -70,8 +70,8 @@ def test_far_times_in_the_statistics_of_spark_pass_through(
     assert ("stats" in found) == (not NO_JSON.items() <= wanted.items())
     if "stats" in found:
         stats = json.loads(found["stats"])
-        assert told(stats["minValues"]) == times(EARLY, FAR)["minValues"]
-        assert told(stats["maxValues"]) == times(EARLY, FAR)["maxValues"]
+        assert reported(stats["minValues"]) == times(EARLY, FAR)["minValues"]
+        assert reported(stats["maxValues"]) == times(EARLY, FAR)["maxValues"]
         assert stats["maxValues"]["valid_to"].endswith("Z")
     assert ("stats_parsed" in found) == bool(wanted)
     if wanted:
@@ -93,7 +93,7 @@ def test_bounds_in_years_that_cannot_be_spelt_are_left_out(kind: pa.DataType, fa
     assert spelt == {"numRecords": 1, "maxValues": {}}
 
 
-def told(bounds: dict[str, Any]) -> dict[str, Any]:
+def reported(bounds: dict[str, Any]) -> dict[str, Any]:
     """Return bounds with times as Python spells them."""
     names = ("valid_to", "local")
     spelt = {name: datetime.datetime.fromisoformat(bounds[name]).isoformat() for name in names}

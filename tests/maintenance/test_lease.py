@@ -31,9 +31,9 @@ def papers(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / MAINTENANCE.folder).iterdir())
 
 
-async def is_refused(asked: Lease) -> bool:
+async def is_refused(requested: Lease) -> bool:
     try:
-        await asked.acquire()
+        await requested.acquire()
     except MaintenanceBusyError:
         return True
     return False
@@ -125,11 +125,11 @@ async def test_a_damaged_lease_holds_nobody_up_for_ever(tmp_path: Path, body: by
     folder.mkdir(parents=True)
     (folder / f"{7:020}.lease").write_bytes(body)
     clock = SimClock(is_automatic=True)
-    asked = lease(tmp_path, clock)
-    assert await is_refused(asked)
+    requested = lease(tmp_path, clock)
+    assert await is_refused(requested)
     await clock.sleep(61)
-    await asked.acquire()
-    assert asked.token == 8
+    await requested.acquire()
+    assert requested.token == 8
 
 
 async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ async def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
     (folder / "x.lease").write_text("mine")
-    asked = lease(tmp_path, SimClock())
-    await asked.acquire()
+    requested = lease(tmp_path, SimClock())
+    await requested.acquire()
     assert papers(tmp_path) == [f"{1:020}.lease", "notes.txt", "x.lease"]
 
 
@@ -289,8 +289,8 @@ def test_of_two_processes_at_once_one_gets_the_lease(tmp_path: Path) -> None:
                 assert process.stdin is not None
                 process.stdin.write("\n")
                 process.stdin.flush()
-            said = sorted(p.stdout.readline().strip() for p in both if p.stdout is not None)
-            assert said == sorted([str(turn), "busy"])
+            reported = sorted(p.stdout.readline().strip() for p in both if p.stdout is not None)
+            assert reported == sorted([str(turn), "busy"])
             [paper] = papers(tmp_path)
             assert json.loads((tmp_path / MAINTENANCE.folder / paper).read_text())["token"] == turn
             for process in both:

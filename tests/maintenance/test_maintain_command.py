@@ -50,11 +50,11 @@ def test_it_explains_first_and_then_does_what_others_read(
     table = living_table(tmp_path)
     wanted = sorted(row["id"] for row in table.rows())
     before = names(table)
-    told = command("maintain", tmp_path)
-    assert told.status == 0
-    assert f"{table.version + 1} commits and no checkpoint yet reach the limit" in told.output
+    reported = command("maintain", tmp_path)
+    assert reported.status == 0
+    assert f"{table.version + 1} commits and no checkpoint yet reach the limit" in reported.output
     for words in ("checkpoint: due.", "costs: takes about", "saves: about", "--apply"):
-        assert words in told.output
+        assert words in reported.output
     assert names(table) == before
 
     done = command("maintain", tmp_path, "--apply")
@@ -91,8 +91,8 @@ def test_the_tables_own_interval_decides_unless_the_policy_does(
     table.change_metadata(properties={"delta.checkpointInterval": "50"})
     assert "and 50 make it due" in command("maintain", table.folder).output
     config = configure(tmp_path, table, maintenance={"checkpoint": {"every_commits": 3}})
-    told = command("maintain", "orders", "--config", config)
-    assert "reach the limit of 3." in told.output
+    reported = command("maintain", "orders", "--config", config)
+    assert "reach the limit of 3." in reported.output
 
 
 def test_all_jobs_of_a_policy_are_done_in_one_go(tmp_path: Path, command: Commands) -> None:
@@ -193,9 +193,9 @@ def test_somebody_elses_turn_is_respected(tmp_path: Path, command: Commands) -> 
 def test_validate_tells_what_would_be_done(tmp_path: Path, command: Commands) -> None:
     table = living_table(tmp_path / "table")
     config = configure(tmp_path, table, maintenance={"checksum": True})
-    told = command("validate", config)
-    assert told.status == 0
-    assert "no sink; maintenance due now: checksum, checkpoint" in told.output
+    reported = command("validate", config)
+    assert reported.status == 0
+    assert "no sink; maintenance due now: checksum, checkpoint" in reported.output
     assert not list(table.log.glob("*.checkpoint*"))
 
 
@@ -249,11 +249,11 @@ def test_spark_writes_the_checkpoint_where_it_is_asked_to(
 
 def test_spark_is_refused_where_it_cannot_help(tmp_path: Path, command: Commands) -> None:
     table = living_table(tmp_path / "table")
-    told = command("maintain", table.folder, "--engine", "spark")
-    assert (told.status, "delta.checkpointPolicy = v2" in told.errors) == (3, True)
+    reported = command("maintain", table.folder, "--engine", "spark")
+    assert (reported.status, "delta.checkpointPolicy = v2" in reported.errors) == (3, True)
     config = configure(tmp_path, table, maintenance={"checksum": True})
-    told = command("maintain", "orders", "--config", config, "--engine", "spark")
-    assert (told.status, "leave checksum out" in told.errors) == (2, True)
+    reported = command("maintain", "orders", "--config", config, "--engine", "spark")
+    assert (reported.status, "leave checksum out" in reported.errors) == (2, True)
 
 
 @pytest.mark.spark
@@ -262,7 +262,7 @@ def test_a_spark_that_cannot_start_is_an_error_and_leaves_nothing(
 ) -> None:
     table = living_table(tmp_path / "table", is_v2=True)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
-    told = command("maintain", table.folder, "--apply", "--engine", "spark")
-    assert told.status == 2
-    assert "Spark engine cannot start" in told.errors
+    reported = command("maintain", table.folder, "--apply", "--engine", "spark")
+    assert reported.status == 2
+    assert "Spark engine cannot start" in reported.errors
     assert not list(table.log.glob("*checkpoint*"))

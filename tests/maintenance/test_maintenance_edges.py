@@ -133,10 +133,12 @@ async def test_a_pin_whose_name_is_no_text_counts_and_blocks_no_other_job(
     await turns.turn()
     assert turns.jobs() == (["checkpoint", "cleanup"] if oldest else ["checkpoint"])
     assert commits_of(table)[0] == oldest
-    told = [encode_result(event) for event in turns.told]
+    reported = [encode_result(event) for event in turns.reported]
     failures = turns.of(events.MaintenanceFailed)
     assert [failed.error_code for failed in failures] == ([] if oldest else ["pin_unreadable"])
-    assert oldest or any(rb"export-\\xff" in line or rb"export-\\udcff" in line for line in told)
+    assert oldest or any(
+        rb"export-\\xff" in line or rb"export-\\udcff" in line for line in reported
+    )
     needs = await PinBoard(LocalStore(), str(tmp_path), clock=turns.clock).floor()
     assert b"export-" in encode_result(needs)
 

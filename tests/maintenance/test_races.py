@@ -29,8 +29,8 @@ DEFAULT_SECONDS = 6
 
 @pytest.fixture
 def seconds(pytestconfig: pytest.Config) -> float:
-    asked = pytestconfig.getoption("--race-seconds")
-    return float(DEFAULT_SECONDS if asked is None else asked)
+    requested = pytestconfig.getoption("--race-seconds")
+    return float(DEFAULT_SECONDS if requested is None else requested)
 
 
 class LocalLog:

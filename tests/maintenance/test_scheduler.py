@@ -57,7 +57,7 @@ class Kept:
     """A scheduler with everything it reported."""
 
     def __init__(self, *, is_once: bool = False) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self._is_told = asyncio.Event()
         self.scheduler = MaintenanceScheduler(
             wakeups=WakeupRegistry(),
@@ -68,7 +68,7 @@ class Kept:
         )
 
     def _on_message(self, event: events.Event) -> None:
-        self.told.append(event)
+        self.reported.append(event)
         self._is_told.set()
 
     def keep(self, policies: Policies = OFTEN, /, **tables: TableBuilder) -> None:
@@ -86,7 +86,7 @@ class Kept:
         )
 
     def of(self, kind: type) -> list[Any]:
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.reported if isinstance(event, kind)]
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -127,7 +127,7 @@ def children_of(pid: int) -> list[int]:
 async def job_of(keeper: Kept, job: str) -> int:
     """Wait until a job of a table runs; return the number of its process."""
     begun = events.MaintenanceStarted(table="big", job=job)
-    await keeper.until(lambda: begun in keeper.told)
+    await keeper.until(lambda: begun in keeper.reported)
     await asyncio.to_thread(eventually, lambda: bool(children_of(os.getpid())))
     [found] = children_of(os.getpid())
     # Its priority is low as soon as it has loaded what it needs.
@@ -286,7 +286,7 @@ async def test_every_policy_and_event_goes_through_the_pipe(tmp_path: Path) -> N
     keeper.keep(everything, orders=living_table(tmp_path))
     async with keeper.running():
         await keeper.until(lambda: len(keeper.of(events.LogMaintained)) == 2)
-    assert isinstance(keeper.told[0], events.TableAdded)
+    assert isinstance(keeper.reported[0], events.TableAdded)
     assessed = keeper.of(events.LogAssessed)[0]
     assert (assessed.table, assessed.is_alone) == ("orders", True)
     assert assessed.due == ("checksum", "checkpoint")
@@ -393,9 +393,9 @@ async def test_what_is_let_go_is_not_shown_again(tmp_path: Path) -> None:
     async with keeper.running():
         await keeper.until(lambda: keeper.of(events.LogMaintained))
         keeper.scheduler.remove_all_but({})
-        removed = len(keeper.told)
+        removed = len(keeper.reported)
         await asyncio.sleep(1.5)
-    assert not [e for e in keeper.told[removed:] if isinstance(e, events.LogAssessed)]
+    assert not [e for e in keeper.reported[removed:] if isinstance(e, events.LogAssessed)]
 
 
 async def test_a_table_that_is_let_go_in_its_turn_ends_nothing_else(

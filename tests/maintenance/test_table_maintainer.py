@@ -44,7 +44,7 @@ class Turns:
         clock: SimClock | None = None,
         needs: Callable[[], RetentionFloor] = RetentionFloor,
     ) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.clock = clock or SimClock(is_automatic=True)
         self.store = FaultyStore(LocalStore())
         self.may_continue = True
@@ -58,16 +58,16 @@ class Turns:
         async def opened() -> MaintainedTable:
             return maintained(self.store, str(table.folder))
 
-        async def asked(_: str) -> RetentionFloor:
+        async def requested(_: str) -> RetentionFloor:
             return needs()
 
         self.keeper = TableMaintainer(
             "orders",
             kept,
             opened,
-            telemetry=Telemetry([self.told.append]),
+            telemetry=Telemetry([self.reported.append]),
             clock=self.clock,
-            needs=asked,
+            needs=requested,
             may_continue=lambda: self.may_continue,
         )
 
@@ -75,7 +75,7 @@ class Turns:
         return await self.keeper.turn()
 
     def of(self, kind: type) -> list[Any]:
-        return [event for event in self.told if isinstance(event, kind)]
+        return [event for event in self.reported if isinstance(event, kind)]
 
     def jobs(self) -> list[str]:
         return [event.job for event in self.of(events.LogMaintained)]
@@ -312,8 +312,8 @@ async def test_a_clock_that_jumps_by_a_day_deletes_nothing_for_a_day(
         await clock.sleep(3600)
         assert await turns.turn() is not None
     assert commits_of(table) == before
-    [told] = turns.of(events.MaintenanceFailed)
-    assert (told.job, told.error_code) == ("cleanup", "clock_jumped")
+    [reported] = turns.of(events.MaintenanceFailed)
+    assert (reported.job, reported.error_code) == ("cleanup", "clock_jumped")
     await clock.sleep(DAY / 1000)
     await turns.turn()
     assert commits_of(table)[0] == (11 if jump_ms > 0 else 7)

@@ -78,5 +78,5 @@ class Run:
         await pipeline.run()
         return pipeline
 
-    def told(self, kind: type[Event]) -> list[Event]:
+    def reported(self, kind: type[Event]) -> list[Event]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -95,7 +95,7 @@ async def test_a_last_delivery_that_fails_is_tried_again() -> None:
     await asyncio.sleep(0.02)
     sink.gate.set()
     assert (await task).error is None
-    assert len(run.told(events.RetryScheduled)) == 1
+    assert len(run.reported(events.RetryScheduled)) == 1
     assert sink.ids == [0]
 
 
@@ -115,9 +115,9 @@ async def test_a_gap_met_while_stopping_is_left_to_the_next_run_where_policy_cro
     async with asyncio.timeout(5):
         await task
     assert (pipeline.error is not None) is is_failed
-    assert len(run.told(events.PipelineFailed)) == is_failed
-    assert len(run.told(events.PipelineStopped)) == (not is_failed)
-    assert not run.told(events.GapMet)
+    assert len(run.reported(events.PipelineFailed)) == is_failed
+    assert len(run.reported(events.PipelineStopped)) == (not is_failed)
+    assert not run.reported(events.GapMet)
     run.is_once, run.source = True, None
     again = await run.once()
     assert (again.error is not None) is is_failed
@@ -131,7 +131,7 @@ async def test_a_log_cleaned_up_while_the_first_snapshot_is_listed_is_looked_at_
     run.source = FakeSource(run.table, cleaned)
     assert (await run.once()).error is None
     assert sink.ids == [0, 1, 2, 3, 4]
-    assert len(run.told(events.RetryScheduled)) == 2
+    assert len(run.reported(events.RetryScheduled)) == 2
 
 
 async def test_a_log_cleaned_up_while_it_is_read_is_no_gap_before_it_was_looked_at_again() -> None:

@@ -23,7 +23,7 @@ class Kept:
     """A keeper with what it tells."""
 
     def __init__(self) -> None:
-        self.told: list[events.Event] = []
+        self.reported: list[events.Event] = []
         self.past: list[events.Event] = []
         self.clock = SimClock()
         self.opened = 0
@@ -42,7 +42,7 @@ class Kept:
 
     def notify(self, event: events.Event) -> None:
         is_past = isinstance(event, events.CommitObserved | events.SchemaObserved)
-        (self.past if is_past else self.told).append(event)
+        (self.past if is_past else self.reported).append(event)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,11 +90,11 @@ class Kept:
 
     async def next_told(self, seconds: float = 1.0) -> events.Event:
         """Let time pass until something more is told; return it."""
-        before = len(self.told)
+        before = len(self.reported)
         for _ in range(400):
             await asyncio.sleep(0.005)
-            if len(self.told) > before:
-                return self.told[-1]
+            if len(self.reported) > before:
+                return self.reported[-1]
             await self.clock.advance(seconds / 10)
         raise AssertionError("nothing was told")
 
@@ -142,10 +142,10 @@ async def test_a_snapshot_that_is_half_delivered_is_pending_by_half(tmp_path: Pa
     kept.start(tmp_path)
     kept.save(table_id, 7, Phase.SNAPSHOT, 1 << 63)
     async with kept.running():
-        told = await kept.next_told()
-    assert isinstance(told, events.TableMeasured)
-    assert told.pending_files == 4
-    assert told.pending_bytes == round(told.bytes / 2)
+        reported = await kept.next_told()
+    assert isinstance(reported, events.TableMeasured)
+    assert reported.pending_files == 4
+    assert reported.pending_bytes == round(reported.bytes / 2)
 
 
 async def test_an_offset_that_was_moved_back_is_followed_from_there(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ async def test_an_offset_that_was_moved_back_is_followed_from_there(tmp_path: Pa
         assert isinstance(first, events.TableMeasured)
         assert first.pending_files == 0
         kept.save(table_id, 1)
-        told = await kept.next_told()
-    assert isinstance(told, events.TableMeasured)
-    assert told.pending_files == 4
+        reported = await kept.next_told()
+    assert isinstance(reported, events.TableMeasured)
+    assert reported.pending_files == 4
 
 
 async def test_another_table_at_the_location_is_opened_again(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ async def test_another_table_at_the_location_is_opened_again(tmp_path: Path) -> 
         other = TableBuilder(tmp_path, table_id="another")
         other.append(ROWS)
         kept.save("another", 1)
-        told = await kept.next_told()
-    assert isinstance(told, events.TableMeasured)
-    assert (told.version, told.files) == (0, 1)
+        reported = await kept.next_told()
+    assert isinstance(reported, events.TableMeasured)
+    assert (reported.version, reported.files) == (0, 1)
 
 
 async def test_a_table_that_cannot_be_read_is_told_and_tried_again_later(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ async def test_a_table_that_cannot_be_read_is_told_and_tried_again_later(tmp_pat
         assert isinstance(failed, events.GrowthUnavailable)
         assert failed.error_code == "not_a_table"
         make_table(tmp_path, 1)
-        told = await kept.next_told(RETRY_SECONDS)
-        assert isinstance(told, events.TableMeasured)
+        reported = await kept.next_told(RETRY_SECONDS)
+        assert isinstance(reported, events.TableMeasured)
 
 
 async def test_commits_and_schemas_that_come_are_told_one_by_one(tmp_path: Path) -> None:
@@ -256,17 +256,17 @@ async def test_a_table_that_is_removed_is_forgotten(tmp_path: Path) -> None:
             table.append(ROWS)
             # An offset that was on its way.
             kept.save(table_id, version)
-        before = len(kept.told) + len(kept.past)
+        before = len(kept.reported) + len(kept.past)
         await kept.pass_time(3 * RETRY_SECONDS)
-        assert len(kept.told) + len(kept.past) == before
+        assert len(kept.reported) + len(kept.past) == before
         assert not kept.holds()
         # The name may come again, for another table.
         other, other_id = make_table(tmp_path / "other", 2)
         kept.start(other.folder)
         kept.save(other_id, 2)
-        told = await kept.next_told()
-        assert isinstance(told, events.TableMeasured)
-        assert told.version == 1
+        reported = await kept.next_told()
+        assert isinstance(reported, events.TableMeasured)
+        assert reported.version == 1
 
 
 async def test_a_table_that_fails_and_is_removed_is_tried_no_more(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_a_table_that_fails_and_is_removed_is_tried_no_more(tmp_path: Path
         kept.remove()
         make_table(tmp_path, 1)
         await kept.pass_time(3 * RETRY_SECONDS)
-        assert len(kept.told) == 1
+        assert len(kept.reported) == 1
         assert not kept.holds()
 
 
@@ -291,7 +291,7 @@ async def test_a_table_that_is_removed_while_it_is_looked_at_is_not_told(tmp_pat
     async with kept.running():
         await kept.pass_time(RETRY_SECONDS)
     assert kept.opened == 1
-    assert not kept.told
+    assert not kept.reported
     assert not kept.past
     assert not kept.holds()
 
@@ -310,6 +310,6 @@ async def test_a_name_that_means_a_copy_of_the_table_is_opened_at_its_new_locati
             copy.append(ROWS)
         kept.start(copy.folder)
         kept.save(table_id, 4)
-        told = await kept.next_told()
-    assert isinstance(told, events.TableMeasured)
-    assert told.version == 3
+        reported = await kept.next_told()
+    assert isinstance(reported, events.TableMeasured)
+    assert reported.version == 3

@@ -171,7 +171,7 @@ async def test_over_a_gap_the_difference_is_exact(tmp_path: Path) -> None:
     await run.once()
     assert run.recorded.ranges[-1] == (4, 6)
     assert run.recorded.deliveries[-1][2] == [("delete", 1, "v3"), ("insert", 1, "kept")]
-    [gap] = run.told(events.GapMet)
+    [gap] = run.reported(events.GapMet)
     assert isinstance(gap, events.GapMet)
     assert (gap.start_version, gap.end_version) == (4, 6)
 
@@ -189,8 +189,8 @@ async def test_over_a_gap_there_is_none_where_what_was_delivered_last_cannot_be_
         table.commit_path(version).unlink()
     await run.once()
     assert max(run.recorded.ranges) == (3, 4)
-    assert not run.told(events.GapMet)
-    [failed] = run.told(events.PipelineFailed)
+    assert not run.reported(events.GapMet)
+    [failed] = run.reported(events.PipelineFailed)
     assert isinstance(failed, events.PipelineFailed)
     assert failed.error_code == "missing_version"
 

@@ -76,15 +76,15 @@ STRUCT = pa.struct([("Email", pa.string()), ("n", pa.int64())])
 def test_a_dotted_path_masks_a_field_wherever_the_structs_are(
     kind: pa.DataType, value: object, shown: object
 ) -> None:
-    told: list[Event] = []
-    rows = NewestRows(3, ["Customer.email"], Telemetry([told.append]))
+    reported: list[Event] = []
+    rows = NewestRows(3, ["Customer.email"], Telemetry([reported.append]))
     column = pa.array([value], kind)
     rows.listener("orders")(batch(1, id=[1], customer=column, email=["shown"]))
     assert "bob" not in repr(vars(rows))
     assert rows.list_rows("orders")[0]["customer"] == shown
     assert rows.list_rows("orders")[0]["email"] == "shown"
     assert rows.list_masked("orders") == ["Customer.email"]
-    assert not told
+    assert not reported
 
 
 DEEP = pa.list_(pa.map_(pa.string(), pa.struct([("x.y", STRUCT)])))
@@ -121,13 +121,13 @@ TEXTS = pa.map_(pa.string(), pa.string())
 def test_the_words_of_spark_and_parquet_for_the_inside_of_lists_and_maps_may_be_in_a_path(
     path: str, kind: pa.DataType, value: object, shown: object
 ) -> None:
-    told: list[Event] = []
-    rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
+    reported: list[Event] = []
+    rows = NewestRows(3, [f"customer.{path}"], Telemetry([reported.append]))
     rows.listener("orders")(batch(1, id=[1], customer=pa.array([value], kind)))
     assert "bob@" not in repr(vars(rows))
     assert rows.list_rows("orders")[0]["customer"] == shown
     assert rows.list_masked("orders") == [f"customer.{path}"]
-    assert not told
+    assert not reported
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_the_words_of_spark_and_parquet_for_the_inside_of_lists_and_maps_may_be_
 def test_a_path_that_ends_at_nothing_inside_a_list_or_map_is_told(
     path: str, kind: pa.DataType, value: object
 ) -> None:
-    told: list[Event] = []
-    rows = NewestRows(3, [f"customer.{path}"], Telemetry([told.append]))
+    reported: list[Event] = []
+    rows = NewestRows(3, [f"customer.{path}"], Telemetry([reported.append]))
     rows.listener("orders")(batch(1, customer=pa.array([value], kind)))
-    [event] = told
+    [event] = reported
     assert isinstance(event, MaskUnmatched)
     assert f"have: customer.{path}." in event.reason
     assert rows.list_masked("orders") == []
@@ -182,29 +182,29 @@ def test_a_variant_has_fields_too() -> None:
 
 
 def test_names_that_mask_nothing_are_told_once_for_each_table() -> None:
-    told: list[Event] = []
-    rows = NewestRows(3, ["email", "emial", "customer.mail", "id.x"], Telemetry([told.append]))
+    reported: list[Event] = []
+    rows = NewestRows(3, ["email", "emial", "customer.mail", "id.x"], Telemetry([reported.append]))
     for table in ("orders", "payments"):
         for version in range(2):
             rows.listener(table)(batch(version, id=[1], email=["a@b"], customer=[ADDRESS]))
     rows.listener("orders")(batch(3, id=[1], email=["a@b"], other=["x"]))
-    assert [event.table for event in told if isinstance(event, MaskUnmatched)] == [
+    assert [event.table for event in reported if isinstance(event, MaskUnmatched)] == [
         "orders",
         "payments",
     ]
-    for event in told:
+    for event in reported:
         assert isinstance(event, MaskUnmatched)
         assert "have: emial, customer.mail, id.x." in event.reason
 
 
 def test_a_masked_column_that_is_renamed_is_told() -> None:
-    told: list[Event] = []
-    rows = NewestRows(3, ["email", "emial"], Telemetry([told.append]))
+    reported: list[Event] = []
+    rows = NewestRows(3, ["email", "emial"], Telemetry([reported.append]))
     take = rows.listener("orders")
     take(batch(1, email=["a@b"]))
     take(batch(2, mail=["a@b"]))
     take(batch(3, mail=["a@b"], other=["x"]))
-    first, second = told
+    first, second = reported
     assert isinstance(first, MaskUnmatched)
     assert isinstance(second, MaskUnmatched)
     assert "have: emial." in first.reason
@@ -212,13 +212,13 @@ def test_a_masked_column_that_is_renamed_is_told() -> None:
 
 
 def test_a_table_that_goes_and_comes_again_is_looked_at_anew() -> None:
-    told: list[Event] = []
-    rows = NewestRows(3, ["email"], Telemetry([told.append]))
+    reported: list[Event] = []
+    rows = NewestRows(3, ["email"], Telemetry([reported.append]))
     for version in (1, 2):
         rows.listener("orders")(batch(version, mail=["a@b"]))
         rows.forget("orders")
         assert rows.list_masked("orders") == []
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 @pytest.mark.parametrize("mask", [[], ["customer.email"]], ids=["no mask", "mask"])

@@ -125,7 +125,7 @@ async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
     pipeline.stop()
     async with asyncio.timeout(5):
         await task
-    assert run.told(events.PipelineStopped)
+    assert run.reported(events.PipelineStopped)
 
 
 async def test_the_offset_is_saved_only_after_the_sink_acknowledged() -> None:
@@ -196,7 +196,7 @@ async def test_a_retryable_error_of_the_source_is_visible_and_survived(where: st
     pipeline = await run.once()
     assert pipeline.error is None
     assert sink.ids == run.table.ids()
-    retries = run.told(events.RetryScheduled)
+    retries = run.reported(events.RetryScheduled)
     assert [r.error_code for r in retries if isinstance(r, events.RetryScheduled)] == [
         "storage",
         "storage",
@@ -235,7 +235,7 @@ async def test_what_is_too_much_for_a_sink_is_delivered_in_smaller_pieces() -> N
     assert pipeline.error is None
     assert sink.ids == run.table.ids()
     # 16, 8, 4, 2 files were too many; one of three rows is not. It stays at that.
-    assert len(run.told(events.RetryScheduled)) == 4
+    assert len(run.reported(events.RetryScheduled)) == 4
 
 
 async def test_waits_between_retries_grow_and_begin_anew_after_progress() -> None:
@@ -254,7 +254,7 @@ async def test_a_bounded_number_of_attempts_ends_in_failure() -> None:
     run.source = FakeSource(run.table, failing("latest_offset", *errors))
     pipeline = await run.once()
     assert isinstance(pipeline.error, StorageError)
-    assert len(run.told(events.RetryScheduled)) == 2
+    assert len(run.reported(events.RetryScheduled)) == 2
 
 
 async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None:
@@ -262,7 +262,7 @@ async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None
     run.source = FakeSource(run.table, failing("plan", TableError("broken for good")))
     pipeline = await run.once()
     assert isinstance(pipeline.error, TableError)
-    (failed,) = run.told(events.PipelineFailed)
+    (failed,) = run.reported(events.PipelineFailed)
     assert isinstance(failed, events.PipelineFailed)
     assert (failed.error_code, failed.error) == ("table", "broken for good")
 

@@ -52,7 +52,7 @@ class Tables:
 
     runners: dict[str, list[FakeRunner]] = field(default_factory=dict)
     resets: list[str] = field(default_factory=list)
-    told: list[events.Event] = field(default_factory=list)
+    reported: list[events.Event] = field(default_factory=list)
 
     def member(
         self, name: str, settings: object = 1, *, can_reset: bool = True, **options: object
@@ -78,7 +78,7 @@ class Tables:
         )
 
     def manager(self, *, patience_seconds: float = 5, **options: object) -> PipelineManager:
-        telemetry = Telemetry([self.told.append])
+        telemetry = Telemetry([self.reported.append])
         return PipelineManager(telemetry, patience_seconds=patience_seconds, **options)  # type: ignore[arg-type]
 
     def running(self, name: str) -> bool:
@@ -125,9 +125,9 @@ async def test_tables_are_added_removed_and_altered_without_touching_the_others(
         assert not tables.running("gone")
         assert not tables.runners["altered"][0].is_running
         assert tables.running("altered")
-    (removed,) = [e for e in tables.told if isinstance(e, events.TableRemoved)]
+    (removed,) = [e for e in tables.reported if isinstance(e, events.TableRemoved)]
     assert (removed.table, removed.reason) == ("gone", "as configured")
-    assert [e.table for e in tables.told if isinstance(e, events.TableAltered)] == ["altered"]
+    assert [e.table for e in tables.reported if isinstance(e, events.TableAltered)] == ["altered"]
 
 
 async def test_a_removed_pipeline_that_does_not_end_is_cancelled_after_its_time() -> None:
@@ -155,7 +155,7 @@ async def test_a_paused_pipeline_rests_until_it_is_resumed() -> None:
         await manager.resume("a")
         await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
         assert not manager.is_paused("a")
-    assert len([e for e in tables.told if isinstance(e, events.PipelinePaused)]) == 1
+    assert len([e for e in tables.reported if isinstance(e, events.PipelinePaused)]) == 1
 
 
 async def load_pauses(folder: Path) -> Pauses:

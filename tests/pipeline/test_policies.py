@@ -46,7 +46,7 @@ async def test_a_gap_stops_the_pipeline_by_default() -> None:
     assert pipeline.error is not None
     assert pipeline.error.code == "missing_version"
     assert sink.ids == [0, 1]
-    assert not run.told(events.GapMet)
+    assert not run.reported(events.GapMet)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ async def test_a_gap_is_crossed_as_the_policy_says_and_told_to_all(
     second = await run.once()
     assert (first.error, second.error) == (None, None)
     assert sink.ids == ids
-    (told,) = run.told(events.GapMet)
-    assert isinstance(told, events.GapMet)
-    assert (told.start_version, told.end_version, told.error_code) == (
+    (reported,) = run.reported(events.GapMet)
+    assert isinstance(reported, events.GapMet)
+    assert (reported.start_version, reported.end_version, reported.error_code) == (
         2,
         version,
         "missing_version",
@@ -83,7 +83,7 @@ async def test_the_sink_hears_of_the_gap_before_the_offset_moves() -> None:
     saved = await run.offsets.load("orders")
     assert saved is not None
     assert saved.offset.version == 2
-    assert not run.told(events.GapMet)
+    assert not run.reported(events.GapMet)
 
 
 async def test_a_missing_version_that_from_requests_is_no_gap() -> None:
@@ -92,7 +92,7 @@ async def test_a_missing_version_that_from_requests_is_no_gap() -> None:
     run.source = FakeSource(table, failing("initial_offset", MissingDataFileError("gone"), 9))
     pipeline = await run.once()
     assert pipeline.error is not None
-    assert not run.told(events.GapMet)
+    assert not run.reported(events.GapMet)
 
 
 async def test_a_log_that_vanishes_as_fast_as_it_is_read_is_waited_for() -> None:
@@ -103,8 +103,8 @@ async def test_a_log_that_vanishes_as_fast_as_it_is_read_is_waited_for() -> None
     pipeline = await run.once()
     assert pipeline.error is not None
     assert pipeline.error.code == "missing_version"
-    assert len(run.told(events.GapMet)) == 4
-    assert len(run.told(events.RetryScheduled)) == 3
+    assert len(run.reported(events.GapMet)) == 4
+    assert len(run.reported(events.RetryScheduled)) == 3
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ async def test_a_table_made_anew_is_another_history(on_gap: OnGap, new_ids: list
     saved = await run.offsets.load("orders")
     assert saved is not None
     assert (saved.offset.table_id, saved.offset.version) == ("table-2", 3)
-    (told,) = run.told(events.GapMet)
-    assert isinstance(told, events.GapMet)
-    assert told.error_code == "table_recreated"
+    (reported,) = run.reported(events.GapMet)
+    assert isinstance(reported, events.GapMet)
+    assert reported.error_code == "table_recreated"
 
 
 async def test_the_sink_is_not_resumed_with_an_offset_of_another_table() -> None:
@@ -165,7 +165,7 @@ async def test_a_table_that_disappears_is_waited_for_where_a_gap_may_be_crossed(
     run.source = FakeSource(run.table, gone)
     assert (await run.once()).error is None
     assert sorted(sink.ids) == [0, 7]
-    assert len(run.told(events.RetryScheduled)) == 3
+    assert len(run.reported(events.RetryScheduled)) == 3
 
 
 async def test_a_damaged_commit_stops_the_pipeline_by_default() -> None:
@@ -196,9 +196,9 @@ async def test_of_a_damaged_commit_nothing_is_delivered_and_of_others_everything
     assert sink.ids == [i for v, rows in enumerate(commits) if v != lost[0] for i in rows]
     (record,) = run.corrupt_commits.records["orders"]
     assert (record.version, record.position, record.error_code) == (lost[0], 0, "missing_data_file")
-    (told,) = run.told(events.CommitSkipped)
-    assert isinstance(told, events.CommitSkipped)
-    assert (told.version, told.error_code) == (lost[0], "missing_data_file")
+    (reported,) = run.reported(events.CommitSkipped)
+    assert isinstance(reported, events.CommitSkipped)
+    assert (reported.version, reported.error_code) == (lost[0], "missing_data_file")
 
 
 async def test_the_record_is_kept_before_the_offset_moves() -> None:

@@ -88,7 +88,7 @@ class Delivered:
     async def _open(self) -> ChangeSource:
         return await open_delta(str(self.table))
 
-    def told(self) -> list[Event]:
+    def reported(self) -> list[Event]:
         """What was said of deliveries and commits, but for how long they took."""
         return [
             replace(each, duration_seconds=0.0) if isinstance(each, DeliveryAcknowledged) else each
@@ -165,10 +165,10 @@ async def test_files_and_events_are_those_of_a_run_without_a_runner(
     assert len(found) >= 2
     assert found == contents(tmp_path / "here")
     assert unpublished(tmp_path / "there") == []
-    told = runs["there"].told()
-    assert told == runs["here"].told()
-    assert {type(each) for each in told} == {DeliveryAcknowledged, CommitsDelivered}
-    assert len(runner.works) >= len([e for e in told if isinstance(e, DeliveryAcknowledged)])
+    reported = runs["there"].reported()
+    assert reported == runs["here"].reported()
+    assert {type(each) for each in reported} == {DeliveryAcknowledged, CommitsDelivered}
+    assert len(runner.works) >= len([e for e in reported if isinstance(e, DeliveryAcknowledged)])
     saved = {name: await run.offsets.load("orders") for name, run in runs.items()}
     assert saved["there"] == saved["here"]
     assert saved["there"] is not None
@@ -327,7 +327,9 @@ async def test_a_sink_that_cannot_write_there_is_delivered_here(tmp_path: Path) 
     assert await run.run() is None
     assert sink.ids == list(range(7))
     assert runner.works == []
-    assert [e.rows for e in run.told() if isinstance(e, DeliveryAcknowledged)] == [{"insert": 7}]
+    assert [e.rows for e in run.reported() if isinstance(e, DeliveryAcknowledged)] == [
+        {"insert": 7}
+    ]
 
 
 class WriterSink(CollectingSink):
@@ -356,7 +358,7 @@ def breaks(batches: Iterator[ChangeBatch]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("writer", "code", "said"),
+    ("writer", "code", "reported"),
     [
         (stops_early, "bug", "only 3 were requested, which is not all of them."),
         (refuses, SinkError.code, "No more fits. Make room."),
@@ -364,15 +366,15 @@ def breaks(batches: Iterator[ChangeBatch]) -> None:
     ],
 )
 async def test_what_a_writer_raises_reaches_the_pipeline_and_no_offset_is_saved(
-    tmp_path: Path, writer: Callable[[Iterator[ChangeBatch]], None], code: str, said: str
+    tmp_path: Path, writer: Callable[[Iterator[ChangeBatch]], None], code: str, reported: str
 ) -> None:
     table = TableBuilder(tmp_path / "orders")
     table.append([{"id": n, "name": "x"} for n in range(7)])
     run = Delivered(table.folder, WriterSink(writer), runner=PickledRunner())
     error = await run.run()
     assert error is not None
-    assert (error.code, said in str(error)) == (code, True)
+    assert (error.code, reported in str(error)) == (code, True)
     saved = await run.offsets.load("orders")
     assert saved is not None
     assert saved.offset.version == 0
-    assert run.told() == []
+    assert run.reported() == []

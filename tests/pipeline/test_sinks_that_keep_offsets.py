@@ -82,7 +82,7 @@ async def test_only_the_first_offset_is_saved_by_the_pipeline_itself() -> None:
     kept = await ledger.load("orders")
     assert kept is not None
     assert (kept.offset.version, kept.schema_id) == (2, "schema-1")
-    assert len(run.told(events.OffsetSaved)) == 3
+    assert len(run.reported(events.OffsetSaved)) == 3
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

@@ -99,15 +99,15 @@ def test_what_is_installed_is_known_by_its_name_and_can_be_configured() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_format_is_prepared_once_for_each_schema_with_the_ids_of_its_schemas() -> None:
-    asked: list[RecordSchema] = []
+    requested: list[RecordSchema] = []
 
     class Registry:
         def earlier(self, part: RecordPart, name: str) -> str:
             return ""
 
         def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-            asked.extend(schemas)
-            return [len(asked)]
+            requested.extend(schemas)
+            return [len(requested)]
 
     options = FormatOptions(name="n", table="orders", schemas=True)
     records = TableRecords("piped", options, Registry())
@@ -116,7 +116,7 @@ def test_a_format_is_prepared_once_for_each_schema_with_the_ids_of_its_schemas()
         for each in (batch(id=[1]), batch(id=[2]), batch(id=[3], name=["c"]))
     ]
     assert values == [[b"1|insert|1"], [b"1|insert|2"], [b"2|insert|3|c"]]
-    assert [schema.text for schema in asked] == ["id", "id|name"]
+    assert [schema.text for schema in requested] == ["id", "id|name"]
 
 
 @pytest.mark.usefixtures("installed")

@@ -118,14 +118,14 @@ def test_a_secret_in_a_url_is_refused_and_not_said(path: tuple[str, ...], scheme
         config["discover"] = {"found": {"template": {"sink": {"kind": "console"}}}}
     slash = "" if scheme == "s3" else "a/b"
     put(config, path, f"{scheme}://me:{slash}{SECRET}@lake/orders")
-    said = all_that_is_said(yaml.safe_dump(config), {})
-    assert SECRET not in said
-    assert "ConfigError" in said
+    reported = all_that_is_said(yaml.safe_dump(config), {})
+    assert SECRET not in reported
+    assert "ConfigError" in reported
 
 
 @pytest.mark.parametrize("tail", ["'", "\t: x", ": [", "\n  - : :", "\x00"])
 def test_a_file_that_is_no_yaml_is_not_quoted(tail: str) -> None:
     text = f'storage:\n  secret_access_key: "{SECRET}{tail}\ntables: {{'
-    said = all_that_is_said(text, {})
-    assert "is not valid YAML" in said
-    assert SECRET not in said
+    reported = all_that_is_said(text, {})
+    assert "is not valid YAML" in reported
+    assert SECRET not in reported

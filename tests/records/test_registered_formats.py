@@ -31,15 +31,15 @@ FORMATS = sorted(FORMATS_WITH_SCHEMAS)
 class MemoryRegistry:
     """Gives each schema the next id, and remembers the latest of keys and values."""
 
-    asked: list[RecordSchema] = field(default_factory=list)
+    requested: list[RecordSchema] = field(default_factory=list)
 
     def earlier(self, part: RecordPart, name: str) -> str:
-        found = [each.text for each in self.asked if each.part == part]
+        found = [each.text for each in self.requested if each.part == part]
         return found[-1] if found else ""
 
     def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-        first = len(self.asked) + 1
-        self.asked.extend(schemas)
+        first = len(self.requested) + 1
+        self.requested.extend(schemas)
         return range(first, first + len(schemas))
 
 
@@ -47,8 +47,8 @@ class ContentRegistry(MemoryRegistry):
     """Gives equal schemas the same id, as registries do."""
 
     def ids(self, schemas: Sequence[RecordSchema]) -> Sequence[int]:
-        self.asked.extend(each for each in schemas if each not in self.asked)
-        return [self.asked.index(each) + 1 for each in schemas]
+        self.requested.extend(each for each in schemas if each not in self.requested)
+        return [self.requested.index(each) + 1 for each in schemas]
 
 
 @pytest.mark.parametrize("envelope", ["none", "debezium"])
@@ -59,7 +59,7 @@ def test_values_and_keys_begin_with_the_ids_of_their_schemas(
     registry = MemoryRegistry()
     options = replace(OPTIONS, envelope=envelope)
     records = TableRecords(name, options, registry).records(BATCH)
-    assert [schema.part for schema in registry.asked] == ["value", "key"]
+    assert [schema.part for schema in registry.requested] == ["value", "key"]
     assert records.keys is not None
     values = [value for value in records.values.to_pylist() if value is not None]
     assert {value[:5] for value in values} == {b"\0\0\0\0\x01"}
@@ -138,7 +138,7 @@ def test_a_schema_is_asked_for_once_and_again_when_it_is_another(name: str) -> N
     other = change_batch({"id": pa.array([1]), "more": pa.array(["x"])})
     for batch in (BATCH, BATCH, other, BATCH, other):
         records.records(batch)
-    assert len(registry.asked) == 2
+    assert len(registry.requested) == 2
 
 
 def test_the_envelope_is_chosen_by_its_option() -> None:
@@ -154,7 +154,7 @@ def test_fields_of_protobuf_keep_the_numbers_of_the_schema_before() -> None:
     records = TableRecords("protobuf", replace(OPTIONS, key=()), registry)
     records.records(change_batch({"id": pa.array([1]), "b": pa.array([2])}))
     records.records(change_batch({"new": pa.array([3]), "b": pa.array([2])}))
-    text = registry.asked[1].text
+    text = registry.requested[1].text
     assert "optional int64 b = 2;" in text
     assert "optional int64 new = 3;" in text
     assert "reserved 1;" in text

@@ -272,11 +272,11 @@ def _parse(head: bytes) -> tuple[str, dict[str, str]]:
 
 
 def _kind(method: str, path: str, query: str) -> str:
-    asked = parse_qs(query, keep_blank_values=True)
+    requested = parse_qs(query, keep_blank_values=True)
     match method:
-        case "GET" if "list-type" in asked:
+        case "GET" if "list-type" in requested:
             return "list"
-        case "GET" if "uploads" not in asked:
+        case "GET" if "uploads" not in requested:
             return "get"
         case "HEAD":
             return "head"
@@ -284,7 +284,7 @@ def _kind(method: str, path: str, query: str) -> str:
             return "put"
         case "DELETE":
             return "delete"
-        case "POST" if "delete" in asked:
+        case "POST" if "delete" in requested:
             return "delete"
         case _:
             return "other"
@@ -353,8 +353,8 @@ def _break(writer: asyncio.StreamWriter) -> bool:
 
 def _error(status: int, code: str, method: str, *, is_s3: bool) -> bytes:
     """Return an answer; STS puts the same into another element."""
-    said = f"<Error><Code>{code}</Code><Message>The test says {code}.</Message></Error>"
-    whole = said if is_s3 else f"<ErrorResponse>{said}</ErrorResponse>"
+    reported = f"<Error><Code>{code}</Code><Message>The test says {code}.</Message></Error>"
+    whole = reported if is_s3 else f"<ErrorResponse>{reported}</ErrorResponse>"
     body = f'<?xml version="1.0" encoding="UTF-8"?>{whole}'.encode()
     has_body = method != "HEAD"
     length = len(body) if has_body else 0

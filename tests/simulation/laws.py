@@ -31,10 +31,10 @@ def check_laws(simulation: Simulation) -> None:
 
 
 def _check_offsets(world: World) -> None:
-    told = {(gap.start, gap.end) for gap in world.sink.gaps}
+    reported = {(gap.start, gap.end) for gap in world.sink.gaps}
     for before, after in pairwise(world.offsets.history):
         # Where the next commit itself is gone, its snapshot comes instead, with the same version.
-        is_gap = after.version == before.version and (before, after) in told
+        is_gap = after.version == before.version and (before, after) in reported
         if after.is_before(before) and not is_gap:
             raise ViolationError(f"{world.name}: {before} was saved, and then {after}.")
 
@@ -59,11 +59,11 @@ def _expected(world: World) -> list[Change]:
     history = world.offsets.history
     if not world.clean_rate:
         return world.table.expected_from(history[0])
-    told = {(gap.start, gap.end) for gap in world.sink.gaps}
+    reported = {(gap.start, gap.end) for gap in world.sink.gaps}
     found: list[Change] = []
     for before, after in pairwise(history):
         # A start saves the offset it found again, under its own epoch.
-        if before != after and (before, after) not in told:
+        if before != after and (before, after) not in reported:
             found += world.table.expected_from(before, after)
     return found
 

@@ -196,8 +196,8 @@ async def test_no_value_can_imitate_the_end_of_a_line(tmp_path: Path) -> None:
     await target.resume(offset(0))
     ends = '"_commit_version":9,"_commit_timestamp":"1"}\n'
     rows = pa.record_batch({"id": pa.array([7], pa.int64()), "text": pa.array([ends * 20])})
-    told = [replace(batch(version, [0]), rows=rows) for version in range(3)]
-    await target.write(replace(delivery(0, *told), end=offset(3)))
+    reported = [replace(batch(version, [0]), rows=rows) for version in range(3)]
+    await target.write(replace(delivery(0, *reported), end=offset(3)))
     await target.resume(offset(2))
     assert [row[2] for row in file_rows(tmp_path)] == [0, 1]
 
@@ -216,8 +216,8 @@ async def test_a_cut_parquet_file_keeps_its_schema(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pylist(
         [{"id": 1, "v": {"metadata": b"m", "value": b"v"}, "at": 5}], schema=schema
     )
-    told = [replace(batch(version, [0]), rows=rows) for version in range(3)]
-    await target.write(replace(delivery(0, *told), end=offset(3)))
+    reported = [replace(batch(version, [0]), rows=rows) for version in range(3)]
+    await target.write(replace(delivery(0, *reported), end=offset(3)))
     path = only_file(tmp_path)
     whole = pq.ParquetFile(path).read()
     await target.resume(offset(2))

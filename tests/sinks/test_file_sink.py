@@ -203,8 +203,8 @@ async def test_a_gap_is_a_record_right_before_what_follows_it(tmp_path: Path) ->
     await target.write(delivery(7, batch(7, [2])))
     _, record, _ = names(tmp_path)
     assert record == f"{7:020}-1-{0:020}-00000.gap.json"
-    said = json.loads((tmp_path / record).read_text())
-    assert (said["reason"], said["from"]["version"], said["to"]["version"]) == (
+    reported = json.loads((tmp_path / record).read_text())
+    assert (reported["reason"], reported["from"]["version"], reported["to"]["version"]) == (
         "missing_version",
         1,
         7,

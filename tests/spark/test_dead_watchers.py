@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> TableBuilder:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "said"),
+    ("error", "kind", "reported"),
     [
         (StorageError("The queue is gone."), StorageError, "queue is gone"),
         (ValueError("odd"), BugError, r"ValueError\('odd'\)"),
@@ -44,7 +44,7 @@ def table(tmp_path: Path) -> TableBuilder:
 async def test_a_stream_gives_what_is_there_and_then_ends(
     error: Exception,
     kind: type[Exception],
-    said: str,
+    reported: str,
     table: TableBuilder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -54,7 +54,7 @@ async def test_a_stream_gives_what_is_there_and_then_ends(
         start = await followed.source.initial_offset("0")
         head = await followed.latest(start, ReadLimit(), 0.05)
         assert head.version == 1
-        with pytest.raises(kind, match=said):
+        with pytest.raises(kind, match=reported):
             await followed.latest(head, ReadLimit(), 0.05)
     finally:
         await followed.aclose()

@@ -46,7 +46,7 @@ def test_without_options_the_defaults_are_those_of_delta() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named", "said"),
+    ("options", "named", "reported"),
     [
         ({"startingverson": "1"}, "startingverson", "did you mean startingVersion?"),
         ({"entirelyElse": "true"}, "entirelyElse", "The options are path"),
@@ -88,12 +88,12 @@ def test_without_options_the_defaults_are_those_of_delta() -> None:
     ],
 )
 def test_a_wrong_option_is_one_error_that_names_it(
-    options: dict[str, str], named: str, said: str
+    options: dict[str, str], named: str, reported: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
         ReadOptions.parse({"path": "/data/orders", **options})
     assert named in str(raised.value)
-    assert said in str(raised.value)
+    assert reported in str(raised.value)
 
 
 def test_a_missing_path_is_named() -> None:

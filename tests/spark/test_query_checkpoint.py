@@ -99,11 +99,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_named_with_what_mends_it(tmp_path: Path, damage: str) -> None:
     location = checkpoint(tmp_path)
-    do, said = DAMAGES[damage]
+    do, reported = DAMAGES[damage]
     do(location)
     with pytest.raises(OffsetError) as raised:
         check_checkpoint(location)
-    assert said in str(raised.value)
+    assert reported in str(raised.value)
     assert f"`rm -r {location}`" in str(raised.value)
     assert not raised.value.retryable
 
@@ -123,11 +123,11 @@ def test_an_end_that_is_cut_off_is_an_error_with_its_path(tmp_path: Path, text: 
 def test_an_error_about_an_offset_says_where_it_is_kept(
     tmp_path: Path, kind: type[OffsetError]
 ) -> None:
-    said = with_checkpoint(kind("It is another table.", remedy="Look."), tmp_path)
-    assert type(said) is kind
-    assert str(said).startswith("It is another table. Look. Spark keeps the offset in")
-    assert f"`rm -r {tmp_path}` and empty the sink" in str(said)
-    assert with_checkpoint(said, tmp_path) is said
+    reported = with_checkpoint(kind("It is another table.", remedy="Look."), tmp_path)
+    assert type(reported) is kind
+    assert str(reported).startswith("It is another table. Look. Spark keeps the offset in")
+    assert f"`rm -r {tmp_path}` and empty the sink" in str(reported)
+    assert with_checkpoint(reported, tmp_path) is reported
 
 
 def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:

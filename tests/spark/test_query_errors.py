@@ -215,7 +215,7 @@ def test_a_traceback_that_a_program_of_a_user_prints_shows_the_trailer_last() ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("java.net.SocketTimeoutException: Timed out while waiting", "Timed out while waiting"),
         ("Traceback:\n  File x\nbuiltins.ValueError: bad thing\n SQLSTATE: 1", "bad thing"),
@@ -224,8 +224,8 @@ def test_a_traceback_that_a_program_of_a_user_prints_shows_the_trailer_last() ->
         ("", "did not say why"),
     ],
 )
-def test_any_other_failure_is_the_engines_and_worth_another_try(text: str, said: str) -> None:
+def test_any_other_failure_is_the_engines_and_worth_another_try(text: str, reported: str) -> None:
     error = parse_error(text)
     assert type(error) is EngineError
     assert error.retryable
-    assert said in str(error)
+    assert reported in str(error)

@@ -176,13 +176,13 @@ async def test_a_running_query_ends_before_the_change_and_says_how_to_go_on(
     reader = source.streamReader(source.schema())
     assert isinstance(reader, TailerdStreamReader)
     table.append([{"id": 1, "name": "before"}])
-    alter, said = CHANGES[change]
+    alter, reported = CHANGES[change]
     alter(table)
     try:
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadAllAvailable())
         assert (end["version"], end["position"]) == (3, 0)
-        with pytest.raises(SchemaChangedError, match=rf"Version 3 has .*{said}") as raised:
+        with pytest.raises(SchemaChangedError, match=rf"Version 3 has .*{reported}") as raised:
             reader.latestOffset(end, ReadAllAvailable())
     finally:
         reader.stop()

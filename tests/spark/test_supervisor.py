@@ -42,13 +42,13 @@ async def test_an_adopted_schema_that_the_log_has_no_more_gives_way_to_the_newes
     table: TableBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = EngineDouble(tmp_path / "state")
-    asked: list[int | None] = []
+    requested: list[int | None] = []
 
     def start(
         spark: SparkSession, *_: object, schema_version: int | None, **others: object
     ) -> StreamingQuery:
-        asked.append(schema_version)
-        if len(asked) == 1:
+        requested.append(schema_version)
+        if len(requested) == 1:
             changed = SchemaChangedError("Other columns.")
             changed.schema_version = 2
             raise changed
@@ -62,7 +62,7 @@ async def test_an_adopted_schema_that_the_log_has_no_more_gives_way_to_the_newes
     monkeypatch.setattr(supervisor, "_LAST_REPORT_SECONDS", 0.0)
     pipeline = SparkPipeline(engine.engine, "orders", _settings(table))
     await pipeline.run()
-    assert asked == [None, 2, None]
+    assert requested == [None, 2, None]
     assert pipeline.error is None
     assert [e.version for e in engine.events if isinstance(e, SchemaAdopted)] == [2]
 

@@ -17,17 +17,17 @@ class Receiver:
     """What the driver was told."""
 
     allowed: set[int] = field(default_factory=set)
-    told: list[tuple[object, ...]] = field(default_factory=list)
+    reported: list[tuple[object, ...]] = field(default_factory=list)
 
     def may_start(self, link: TaskLink, index: int) -> bool:
-        self.told.append(("start", link.job, link.task_id, index))
+        self.reported.append(("start", link.job, link.task_id, index))
         return index in self.allowed
 
     def receive(self, link: TaskLink, index: int, result: bytes) -> None:
-        self.told.append(("result", index, link.item == index, result))
+        self.reported.append(("result", index, link.item == index, result))
 
     def end(self, link: TaskLink) -> None:
-        self.told.append(("end", link.item))
+        self.reported.append(("end", link.item))
 
 
 async def test_a_task_starts_what_it_may_and_its_end_is_seen_however_it_ends() -> None:
@@ -44,9 +44,9 @@ async def test_a_task_starts_what_it_may_and_its_end_is_seen_however_it_ends() -
 
     await asyncio.to_thread(task)
     async with asyncio.timeout(5):
-        while ("end", 2) not in receiver.told:  # noqa: ASYNC110 - it has no event
+        while ("end", 2) not in receiver.reported:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.001)
-    assert receiver.told == [
+    assert receiver.reported == [
         ("start", 7, 41, 0),
         ("result", 0, True, b"done"),
         ("start", 7, 41, 1),

@@ -134,18 +134,18 @@ def test_the_state_of_a_daemon_is_for_its_user_alone(umask: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-@pytest.mark.parametrize("asked", [None, "0640", "604", "0600"])
+@pytest.mark.parametrize("requested", [None, "0640", "604", "0600"])
 async def test_delivered_files_have_the_rights_of_their_field_or_of_the_umask(
-    form: str, asked: str | None, umask: int, tmp_path: Path
+    form: str, requested: str | None, umask: int, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
-    target = sink(folder, format=form, **({} if asked is None else {"mode": asked}))
+    target = sink(folder, format=form, **({} if requested is None else {"mode": requested}))
     await target.resume(offset(0))
     await target.write(delivery(0, batch(0, [1, 2])))
     # Of several versions, so that the next start takes some of its rows back.
     await target.write(delivery(1, batch(1, [3]), batch(2, [4])))
     await target.note_gap(Gap(table="t", reason="r", start=offset(3), end=offset(4)))
-    wanted = 0o666 & ~umask if asked is None else int(asked, 8)
+    wanted = 0o666 & ~umask if requested is None else int(requested, 8)
     names = {path.name: mode(path) for path in folder.iterdir() if path.is_file()}
     assert len(names) == 4
     assert set(names.values()) == {wanted}

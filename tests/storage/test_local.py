@@ -114,14 +114,14 @@ async def test_a_folder_without_the_right_to_write_is_no_question_of_reading(
     await asyncio.to_thread(folder.exists)
     request.getfixturevalue("nobody")
     store = LocalStore()
-    for asked in (
+    for requested in (
         store.put(f"{folder}/b", b""),
         store.put_nondurable(f"{folder}/b", b""),
         store.delete(f"{folder}/a"),
         asyncio.to_thread(store.open_output, f"{folder}/b"),
     ):
         with pytest.raises(AccessDeniedError, match="the right to write in its folder"):
-            await asked
+            await requested
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
@@ -134,12 +134,12 @@ async def test_a_file_system_without_hard_links_is_called_so(
     monkeypatch.setattr(os, "link", link)
     store = LocalStore()
     output = store.open_output(f"{tmp_path}/c")
-    asked = (
+    requested = (
         store.put(f"{tmp_path}/a", b"", if_absent=True),
         store.put_nondurable(f"{tmp_path}/b", b""),
         output.finish(if_absent=True),
     )
-    for ask in asked:
+    for ask in requested:
         with pytest.raises(ConditionalPutUnsupportedError, match="has no hard links"):
             await ask
     assert os.listdir(tmp_path) == []

@@ -58,11 +58,11 @@ async def test_a_file_that_was_told_of_is_not_asked_for_and_only_once(store: Met
     shared = SharedReads()
     reader, filler = using_cache(store, FOLDER, shared), filling_cache(store, shared)
     await store.put(f"{FOLDER}/1.json", b"one")
-    told = await filler.fetch(f"{FOLDER}/1.json", 0, 100)
+    reported = await filler.fetch(f"{FOLDER}/1.json", 0, 100)
     store.reset()
-    assert await reader.fetch(f"{FOLDER}/1.json", 0, 100) == told
+    assert await reader.fetch(f"{FOLDER}/1.json", 0, 100) == reported
     assert store.total == 0
-    assert await reader.fetch(f"{FOLDER}/1.json", 0, 100) == told
+    assert await reader.fetch(f"{FOLDER}/1.json", 0, 100) == reported
     assert store.total == 1
 
 

@@ -112,7 +112,7 @@ async def steps(
     return taken
 
 
-def told(rows: Iterable[Row], *names: str) -> list[tuple[Any, ...]]:
+def reported(rows: Iterable[Row], *names: str) -> list[tuple[Any, ...]]:
     """Return (version, change, the named columns) of each row, sorted."""
     return sorted(
         ((row["_commit_version"], row["_change_type"], *(row[n] for n in names)) for row in rows),

@@ -41,8 +41,8 @@ class Watched:
         self.problems: list[dict[str, Any]] = []
         self.tell(STARTED, backlog(0, None))
 
-    def tell(self, *told: events.Event) -> None:
-        for event in told:
+    def tell(self, *reported: events.Event) -> None:
+        for event in reported:
             self.status.handle(event)
             self.board.handle(event)
 

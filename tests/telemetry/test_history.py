@@ -99,8 +99,8 @@ class Told:
         self.clock = SimClock()
         self.board = HistoryBoard(self.clock, budget_bytes)
 
-    def tell(self, *told: events.Event) -> None:
-        for event in told:
+    def tell(self, *reported: events.Event) -> None:
+        for event in reported:
             self.board.handle(event)
 
     @property
@@ -114,43 +114,43 @@ class Told:
 
 
 def test_a_commit_has_how_it_was_read_and_when_it_was_delivered() -> None:
-    told = Told()
-    told.tell(commit(1), commit(2), commit(3))
+    reported = Told()
+    reported.tell(commit(1), commit(2), commit(3))
     details = (delivered(1, "cdc"), delivered(2, "files"))
-    told.tell(
+    reported.tell(
         events.CommitsDelivered(
             table="orders", engine="arrow", commits={"cdc": 1, "files": 1}, details=details
         )
     )
-    assert told.commits("mode") == ["cdc", "files", None]
-    now_ms = told.clock.now_ms()
-    assert told.commits("delivered_ms") == [now_ms, now_ms, None]
-    told.tell(saved(4))
-    assert told.commits("delivered_ms") == [now_ms] * 3
+    assert reported.commits("mode") == ["cdc", "files", None]
+    now_ms = reported.clock.now_ms()
+    assert reported.commits("delivered_ms") == [now_ms, now_ms, None]
+    reported.tell(saved(4))
+    assert reported.commits("delivered_ms") == [now_ms] * 3
 
 
 def test_a_commit_may_be_delivered_before_the_growth_tracker_sees_it() -> None:
-    told = Told()
-    told.tell(
+    reported = Told()
+    reported.tell(
         events.CommitsDelivered(
             table="orders", engine="arrow", commits={"cdc": 1}, details=(delivered(7, "cdc"),)
         )
     )
-    assert (told.commits("operation"), told.commits("rows_added")) == (["UPDATE"], [None])
-    told.tell(commit(7))
-    assert (told.commits("rows_added"), told.commits("mode")) == ([3], ["cdc"])
+    assert (reported.commits("operation"), reported.commits("rows_added")) == (["UPDATE"], [None])
+    reported.tell(commit(7))
+    assert (reported.commits("rows_added"), reported.commits("mode")) == ([3], ["cdc"])
 
 
 @pytest.mark.parametrize("tables", [1, 10, 1000])
 def test_all_tables_together_stay_within_the_budget(tables: int) -> None:
-    told = Told(budget_bytes=16 << 20)
+    reported = Told(budget_bytes=16 << 20)
     for number in range(tables):
         for version in range(300 if tables < 1000 else 40):
-            told.tell(commit(version, f"t{number}", "x" * 1000))
-    size = sum(len(json.dumps(told.board.to_json(f"t{number}"))) for number in range(tables))
+            reported.tell(commit(version, f"t{number}", "x" * 1000))
+    size = sum(len(json.dumps(reported.board.to_json(f"t{number}"))) for number in range(tables))
     # As text; as objects it is a few times that, which the limits are reckoned with.
     assert size < 16 << 20
-    assert len(json.dumps(told.board.to_json("t0"))) > 1000
+    assert len(json.dumps(reported.board.to_json("t0"))) > 1000
 
 
 def test_limits_never_fall_below_what_is_of_use() -> None:
@@ -160,12 +160,12 @@ def test_limits_never_fall_below_what_is_of_use() -> None:
 
 
 def test_growth_is_kept_for_ever_and_gets_coarser() -> None:
-    told = Told()
+    reported = Told()
     points: list[list[int]] = []
     for hour in range(2000):
-        told.clock.jump_wall(3_600_000 * (hour > 0))
-        told.tell(measured(hour))
-        points = told.shown["growth"]  # type: ignore[assignment]
+        reported.clock.jump_wall(3_600_000 * (hour > 0))
+        reported.tell(measured(hour))
+        points = reported.shown["growth"]  # type: ignore[assignment]
         assert len(points) <= 288
     assert points[-1][1] == 1999
     times = [point[0] for point in points]
@@ -174,20 +174,20 @@ def test_growth_is_kept_for_ever_and_gets_coarser() -> None:
 
 
 def test_measurements_of_the_same_seconds_are_one() -> None:
-    told = Told()
-    told.tell(measured(1), measured(2), measured(3))
-    growth = told.shown["growth"]
+    reported = Told()
+    reported.tell(measured(1), measured(2), measured(3))
+    growth = reported.shown["growth"]
     assert isinstance(growth, list)
     assert [point[1] for point in growth] == [3]
 
 
 def test_schema_changes_are_told_in_words() -> None:
-    told = Told()
-    told.tell(schema(1, ("a", "long"), ("b", "string")))
-    told.tell(schema(1, ("a", "long"), ("b", "string")))
-    told.tell(schema(4, ("a", "decimal(20,0)"), ("c", "date")))
-    told.tell(schema(5, ("c", "date"), ("a", "decimal(20,0)")))
-    changes = told.shown["schema_changes"]
+    reported = Told()
+    reported.tell(schema(1, ("a", "long"), ("b", "string")))
+    reported.tell(schema(1, ("a", "long"), ("b", "string")))
+    reported.tell(schema(4, ("a", "decimal(20,0)"), ("c", "date")))
+    reported.tell(schema(5, ("c", "date"), ("a", "decimal(20,0)")))
+    changes = reported.shown["schema_changes"]
     assert isinstance(changes, list)
     assert [(each["version"], each["changes"]) for each in changes] == [
         (4, ["added c date", "dropped b string", "a: long became decimal(20,0)"]),
@@ -196,11 +196,11 @@ def test_schema_changes_are_told_in_words() -> None:
 
 
 def test_checksums_leave_room_for_other_jobs() -> None:
-    told = Told(budget_bytes=4 << 20)
-    told.tell(job("checkpoint"))
+    reported = Told(budget_bytes=4 << 20)
+    reported.tell(job("checkpoint"))
     for _ in range(100):
-        told.tell(job("checksum"))
-    jobs = told.shown["jobs"]
+        reported.tell(job("checksum"))
+    jobs = reported.shown["jobs"]
     assert isinstance(jobs, list)
     assert jobs[0]["job"] == "checkpoint"
     assert len(jobs) == 20
@@ -219,20 +219,20 @@ def delivery(rows: int, seconds: float) -> events.DeliveryAcknowledged:
     )
 
 
-async def sampled(told: Told, times: int, seconds: float, **lags: float) -> None:
+async def sampled(reported: Told, times: int, seconds: float, **lags: float) -> None:
     for _ in range(times):
-        await told.clock.advance(seconds)
-        told.board.sample(dict(lags))
+        await reported.clock.advance(seconds)
+        reported.board.sample(dict(lags))
 
 
 async def test_deliveries_become_rates_and_quantiles_of_a_table_and_of_all() -> None:
-    told = Told()
-    told.board.sample({"orders": 0.0, "idle": 0.0})
-    told.tell(*(delivery(10, seconds) for seconds in (0.1, 0.1, 0.1, 8.0)))
-    await sampled(told, 1, 5.0, orders=3.0, idle=0.0)
-    await sampled(told, 1, 5.0, orders=1.0, idle=0.0)
-    columns = told.board.series("orders", 900)["columns"]
-    points = told.board.series("orders", 900)["points"]
+    reported = Told()
+    reported.board.sample({"orders": 0.0, "idle": 0.0})
+    reported.tell(*(delivery(10, seconds) for seconds in (0.1, 0.1, 0.1, 8.0)))
+    await sampled(reported, 1, 5.0, orders=3.0, idle=0.0)
+    await sampled(reported, 1, 5.0, orders=1.0, idle=0.0)
+    columns = reported.board.series("orders", 900)["columns"]
+    points = reported.board.series("orders", 900)["points"]
     assert columns == ["rows_per_second", "lag_seconds", "p50_seconds", "p99_seconds"]
     assert isinstance(points, list)
     rates = [point[1] for point in points]
@@ -240,39 +240,41 @@ async def test_deliveries_become_rates_and_quantiles_of_a_table_and_of_all() -> 
     assert points[-1][2] in (1.0, 3.0)
     assert {round(point[3], 1) for point in points if point[3]} == {0.1}
     assert max(point[4] for point in points if point[4]) == pytest.approx(8.0, rel=0.1)
-    everything = told.board.series(None, 900)["points"]
+    everything = reported.board.series(None, 900)["points"]
     assert isinstance(everything, list)
     assert max(point[1] for point in everything) == max(rates)
     assert max(point[2] for point in everything) == 3.0
-    idle = told.board.series("idle", 900)["points"]
+    idle = reported.board.series("idle", 900)["points"]
     assert isinstance(idle, list)
     assert {point[3] for point in idle} == {None}
 
 
 async def test_a_week_is_kept_in_few_points_and_its_newest_minutes_in_more() -> None:
-    told = Told()
-    await sampled(told, 9 * 24 * 60, 60.0, orders=1.0)
+    reported = Told()
+    await sampled(reported, 9 * 24 * 60, 60.0, orders=1.0)
     for seconds, width in ((900, 10), (3600, 60), (21_600, 60), (86_400, 900), (604_800, 900)):
-        shown = told.board.series("orders", seconds)
+        shown = reported.board.series("orders", seconds)
         points = shown["points"]
         assert isinstance(points, list)
         assert shown["width_seconds"] == width
         assert len(points) <= seconds // width + 1
         assert points[-1][0] - points[0][0] > seconds * 0.9 - 60
-    assert len(json.dumps(told.board.dump("orders")["series"])) < 40_000
+    assert len(json.dumps(reported.board.dump("orders")["series"])) < 40_000
 
 
 @pytest.mark.parametrize("tables", [10, 1000])
 async def test_series_of_all_tables_share_the_budget(tables: int) -> None:
-    told = Told(budget_bytes=8 << 20)
+    reported = Told(budget_bytes=8 << 20)
     lags = {f"t{number}": 1.0 for number in range(tables)}
-    await sampled(told, 20 if tables == 1000 else 800, 900.0, **lags)
-    points = sum(sum(len(each.times) for each in told.board._series[name]._all) for name in lags)
+    await sampled(reported, 20 if tables == 1000 else 800, 900.0, **lags)
+    points = sum(
+        sum(len(each.times) for each in reported.board._series[name]._all) for name in lags
+    )
     assert points * POINT_BYTES <= 4 << 20
 
 
-def shown_events(told: Told) -> list[tuple[object, ...]]:
-    found = told.shown["events"]
+def shown_events(reported: Told) -> list[tuple[object, ...]]:
+    found = reported.shown["events"]
     assert isinstance(found, list)
     return [(each["kind"], each["level"], each["count"]) for each in found]
 
@@ -346,12 +348,12 @@ def test_damaged_series_are_as_good_as_none(series: object) -> None:
     assert found.save() == Series().save()
 
 
-def keeper(told: Told, folder: Path, complaints: list[str]) -> HistorySaver:
+def keeper(reported: Told, folder: Path, complaints: list[str]) -> HistorySaver:
     return HistorySaver(
-        told.board,
+        reported.board,
         owned_state(folder).history,
-        status=StatusBoard([("orders", "arrow")], told.clock),
-        clock=told.clock,
+        status=StatusBoard([("orders", "arrow")], reported.clock),
+        clock=reported.clock,
         on_unsaved=lambda path, reason: complaints.append(f"{path}: {reason}"),
     )
 
@@ -388,10 +390,10 @@ def test_a_restart_goes_on_with_what_was_saved(tmp_path: Path) -> None:
 def test_a_torn_or_foreign_file_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history").mkdir()
     (tmp_path / "history" / "orders.0.json").write_bytes(content)
-    told = Told()
-    keeper(told, tmp_path, []).restore()
-    told.tell(commit(1), measured(1), schema(1, ("a", "long")), schema(2, ("b", "long")))
-    assert told.commits("version") == [1]
+    reported = Told()
+    keeper(reported, tmp_path, []).restore()
+    reported.tell(commit(1), measured(1), schema(1, ("a", "long")), schema(2, ("b", "long")))
+    assert reported.commits("version") == [1]
 
 
 def test_a_file_cut_anywhere_is_tolerated(tmp_path: Path) -> None:
@@ -402,18 +404,18 @@ def test_a_file_cut_anywhere_is_tolerated(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for cut in {*range(0, len(whole), 11), *range(len(whole) - 20, len(whole))}:
         path.write_bytes(whole[:cut])
-        told = Told()
-        keeper(told, tmp_path, []).restore()
-        assert told.commits("version") == []
+        reported = Told()
+        keeper(reported, tmp_path, []).restore()
+        assert reported.commits("version") == []
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     complaints: list[str] = []
-    told = Told()
-    keeping = keeper(told, tmp_path / "file", complaints)
+    reported = Told()
+    keeping = keeper(reported, tmp_path / "file", complaints)
     for version in range(3):
-        told.tell(commit(version))
+        reported.tell(commit(version))
         keeping.save()
     assert len(complaints) == 1
     assert "a file is where a folder must be" in complaints[0]

@@ -178,20 +178,20 @@ def test_a_paused_pipeline_that_had_nothing_to_do_no_longer_knows_its_lag(versio
         metrics.handle(event)
     lag = ("tailerd_lag_versions", "engine=arrow", "table=orders")
     seconds = ("tailerd_lag_seconds", "engine=arrow", "table=orders")
-    table, told = shown(board), samples(metrics)
+    table, reported = shown(board), samples(metrics)
     assert board.is_ready
     if versions:
         assert (table["lag_versions"], table["lag_seconds"]) == (2, 5.0)
-        assert (told[lag], told[seconds]) == (2, 5.0)
+        assert (reported[lag], reported[seconds]) == (2, 5.0)
         return
     for name in ("head_version", "lag_versions", "lag_seconds", "retention_headroom_seconds"):
         assert table[name] is None
-    assert lag not in told
-    assert seconds not in told
+    assert lag not in reported
+    assert seconds not in reported
     for event in (STARTED, backlog(1, clock.now_ms() - 3000)):
         metrics.handle(event)
-    told = samples(metrics)
-    assert (told[lag], told[seconds]) == (1, 3.0)
+    reported = samples(metrics)
+    assert (reported[lag], reported[seconds]) == (1, 3.0)
 
 
 def test_the_next_attempt_is_told_and_forgotten_when_it_succeeds() -> None:

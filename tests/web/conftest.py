@@ -105,7 +105,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture
 def shots(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder for screenshots: `--shots FOLDER`, else a temporary one."""
-    asked: str = request.config.getoption("--shots")
-    folder = Path(asked) if asked else tmp_path
+    requested: str = request.config.getoption("--shots")
+    folder = Path(requested) if requested else tmp_path
     folder.mkdir(parents=True, exist_ok=True)
     return folder

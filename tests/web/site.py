@@ -26,12 +26,12 @@ class Site:
 
     Attributes:
         url: Where.
-        asked: What was steered: (action, table).
+        requested: What was steered: (action, table).
     """
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[tuple[str, str]] = []
+        self.requested: list[tuple[str, str]] = []
         clock = SystemClock()
         self.status = StatusBoard([], clock)
         self._folder = tempfile.TemporaryDirectory()
@@ -59,8 +59,8 @@ class Site:
         self._thread.join()
         self._folder.cleanup()
 
-    def tell(self, *told: events.Event) -> None:
-        for event in told:
+    def tell(self, *reported: events.Event) -> None:
+        for event in reported:
             self._telemetry.emit(event)
 
     def add(self, name: str, **lag: int) -> None:
@@ -110,7 +110,7 @@ class Site:
             running.cancel()
 
     def _note(self, action: str, name: str) -> bool:
-        self.asked.append((action, name))
+        self.requested.append((action, name))
         return True
 
     @property

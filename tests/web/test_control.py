@@ -28,7 +28,7 @@ class Steered:
     names = ("orders", "of spark")
 
     def __init__(self, error: TailerdError | None = None) -> None:
-        self.asked: list[tuple[str, ...]] = []
+        self.requested: list[tuple[str, ...]] = []
         self.error = error
 
     def can_reset(self, name: str) -> bool:
@@ -44,10 +44,10 @@ class Steered:
         self._note("reset", name, to)
         return Offset(table_id="t", version=Version(7))
 
-    def _note(self, *asked: str) -> None:
+    def _note(self, *requested: str) -> None:
         if self.error is not None:
             raise self.error
-        self.asked.append(asked)
+        self.requested.append(requested)
 
 
 def server(steered: Steered, address: Address = LOOPBACK, token: str | None = None) -> WebServer:
@@ -79,7 +79,7 @@ async def test_pause_resume_and_reset_reach_the_pipeline() -> None:
         assert (await post(listener, "/pipelines/orders/resume"))[0] == 200
         status, text = await post(listener, "/pipelines/orders/reset", '{"to": "snapshot"}')
     assert (status, json.loads(text)["offset"]["version"]) == (200, 7)
-    assert steered.asked == [
+    assert steered.requested == [
         ("pause", "orders"),
         ("resume", "orders"),
         ("reset", "orders", "snapshot"),
@@ -99,7 +99,7 @@ async def test_every_form_of_a_starting_point_is_accepted(to: str, location: str
     steered = Steered()
     async with server(steered) as listener:
         assert (await post(listener, "/pipelines/orders/reset", f'{{"to": {to}}}'))[0] == 200
-    assert steered.asked == [("reset", "orders", location)]
+    assert steered.requested == [("reset", "orders", location)]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ async def test_a_body_without_a_starting_point_is_refused(body: str | bytes | No
     async with server(steered) as listener:
         status, text = await post(listener, "/pipelines/orders/reset", body)
     assert (status, json.loads(text)["error"]["code"]) == (400, "usage")
-    assert steered.asked == []
+    assert steered.requested == []
 
 
 async def test_an_unknown_charset_is_no_crash() -> None:
@@ -152,7 +152,7 @@ async def test_what_a_foreign_page_can_send_is_refused(verb: str, headers: dict[
     async with server(steered) as listener:
         status, text = await post(listener, f"/pipelines/orders/{verb}", b'{"to":"0"}', headers)
     assert (status, json.loads(text)["error"]["code"]) == (403, "csrf_header_required")
-    assert steered.asked == []
+    assert steered.requested == []
 
 
 async def test_a_json_body_is_deliberate_enough() -> None:
@@ -167,7 +167,7 @@ async def test_a_listener_for_everybody_has_no_control_without_a_token() -> None
         status, text = await post(listener, "/pipelines/orders/pause")
     assert status == 403
     assert "http.token" in json.loads(text)["error"]["message"]
-    assert steered.asked == []
+    assert steered.requested == []
 
 
 @pytest.mark.parametrize("address", [LOOPBACK, EVERYWHERE], ids=["loopback", "everywhere"])
@@ -195,7 +195,7 @@ async def test_a_token_must_be_known(
         found, text = await post(listener, "/pipelines/orders/pause", None, headers)
     assert found == status
     assert TOKEN not in text
-    assert bool(steered.asked) is (status == 200)
+    assert bool(steered.requested) is (status == 200)
 
 
 async def test_an_unknown_pipeline_is_404_with_the_nearest_name() -> None:
@@ -218,7 +218,7 @@ async def test_an_offset_that_spark_keeps_is_a_conflict_with_a_way_out() -> None
         assert (await post(listener, "/pipelines/of%20spark/pause"))[0] == 200
     assert status == 409
     assert "tailerd offsets reset of spark" in json.loads(text)["error"]["message"]
-    assert steered.asked == [("pause", "of spark")]
+    assert steered.requested == [("pause", "of spark")]
 
 
 @pytest.mark.parametrize(

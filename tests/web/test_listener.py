@@ -268,7 +268,7 @@ async def test_a_body_that_does_not_come_has_a_deadline(
     async with server(steered) as listener, asyncio.timeout(10):
         answers = await asyncio.gather(*(send(listener, request_bytes) for _ in range(20)))
     assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
-    assert steered.asked == []
+    assert steered.requested == []
     assert caplog.records == []
 
 
@@ -286,7 +286,7 @@ async def test_a_body_that_comes_in_time_is_read_whole() -> None:
         answer = await reader.read()
         writer.close()
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert steered.asked == [("reset", "orders", "snapshot")]
+    assert steered.requested == [("reset", "orders", "snapshot")]
 
 
 @pytest.mark.parametrize("leaves", ["in-its-body", "before-its-answer", "in-its-answer"])

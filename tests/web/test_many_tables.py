@@ -114,7 +114,7 @@ def test_hostile_names_and_texts_are_only_text(site: Site, open_page: OpenPage) 
         page.locator("[data-action=resume]").click()
         page.locator("dialog button[type=submit]").click()
         expect(page.locator("#toast")).to_contain_text("resumed")
-        assert site.asked[-1] == ("resume", name)
+        assert site.requested[-1] == ("resume", name)
     assert page.evaluate("window.pwned") is None
     assert page.locator("main img, main script").count() == 0
     page.set_viewport_size({"width": 360, "height": 740})

@@ -43,7 +43,7 @@ def row_of(page: Page, name: str) -> Locator:
     return page.locator(".row", has=page.get_by_role("link", name=name, exact=True))
 
 
-def asked(url: str) -> Any:
+def requested(url: str) -> Any:
     with urllib.request.urlopen(url) as answer:
         return json.load(answer)
 
@@ -88,7 +88,7 @@ def test_the_page_says_what_status_says(living: Living, open_page: OpenPage) -> 
     page = open_page(living.url, path="/#/tables/orders")
     shown = page.locator("#s-now")
     expect(shown).to_contain_text("Head version")
-    tables = {each["table"]: each for each in asked(f"{living.url}/status")["tables"]}
+    tables = {each["table"]: each for each in requested(f"{living.url}/status")["tables"]}
     orders = tables["orders"]
     expect(shown).to_contain_text(f"delivered {orders['delivered_version']}")
     expect(page.locator(".title .pill")).to_have_text(orders["state"])
@@ -181,10 +181,10 @@ def test_masked_columns_never_leave_the_process(living: Living, open_page: OpenP
     expect(rows.locator("tbody tr").first).to_be_visible()
     assert not MASKED.search(page.locator("#key-column").inner_text())
     table = f"{living.url}/tables/payments"
-    seen = asked(table)["rows"]["newest"]
-    seen += asked(f"{table}/commits/0")["rows"]
+    seen = requested(table)["rows"]["newest"]
+    seen += requested(f"{table}/commits/0")["rows"]
     key = seen[0]["order_id"]
-    seen += asked(f"{table}/keys?column=order_id&value={key}")["rows"]
+    seen += requested(f"{table}/keys?column=order_id&value={key}")["rows"]
     assert {tuple(sorted(row)) for row in seen} == {
         (
             "_change_type",

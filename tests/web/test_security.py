@@ -130,10 +130,10 @@ async def test_a_token_for_changes_leaves_reading_open() -> None:
 
 async def test_no_answer_holds_the_token() -> None:
     access = Access(token=SecretStr(TOKEN), read="token")
-    asked = [("/status", "GET"), ("/metrics", "GET"), ("/readyz", "GET"), ("/x", "GET")]
-    asked += [("/pipelines/orders/pause", "POST"), (f"/pipelines/{TOKEN[:3]}/pause", "POST")]
+    requested = [("/status", "GET"), ("/metrics", "GET"), ("/readyz", "GET"), ("/x", "GET")]
+    requested += [("/pipelines/orders/pause", "POST"), (f"/pipelines/{TOKEN[:3]}/pause", "POST")]
     async with server(access=access) as listener:
-        for path, method in asked:
+        for path, method in requested:
             answer = await ask(listener, path, method, {**KNOWN, **DELIBERATE})
             assert TOKEN not in answer.text + str(dict(answer.headers))
 
@@ -180,7 +180,7 @@ async def test_hostile_names_are_unknown_and_come_back_as_json(name: str, verb: 
         "application/json; charset=utf-8",
     )
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert steered.asked == []
+    assert steered.requested == []
 
 
 @pytest.mark.parametrize("path", ["/status", "/pipelines/orders/pause", "/pipelines/orders/reset"])
@@ -193,7 +193,7 @@ async def test_an_oversized_body_is_refused_before_it_is_read(path: str) -> None
         )
         found = await send(listener, f"{head}Content-Length: 999999999\r\n\r\n".encode())
     assert found.startswith(b"HTTP/1.1 413 ")
-    assert steered.asked == []
+    assert steered.requested == []
 
 
 async def test_a_body_in_chunks_without_end_is_refused() -> None:
@@ -205,7 +205,7 @@ async def test_a_body_in_chunks_without_end_is_refused() -> None:
         request = f"{head}Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         found = await send(listener, request + chunks * 32)
     assert found.startswith(b"HTTP/1.1 413 ")
-    assert steered.asked == []
+    assert steered.requested == []
 
 
 @pytest.mark.parametrize(
@@ -404,13 +404,13 @@ async def test_a_client_certificate_counts_like_the_token(tmp_path: Path) -> Non
         assert (refused.status, refused.code) == (401, "unauthorized")
         assert (await ask(listener, "/status", context=unknown)).status == 401
         assert (await ask(listener, "/healthz", context=unknown)).status == 200
-        assert steered.asked == []
+        assert steered.requested == []
         assert (await ask(listener, "/status", context=known)).status == 200
         assert (await ask(listener, pause, "POST", DELIBERATE, context=known)).status == 200
         with pytest.raises(aiohttp.ClientError):
             await ask(listener, "/healthz", context=client(ours.authority, theirs.server))
         assert await send(listener, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
-    assert steered.asked == [("pause", "orders")]
+    assert steered.requested == [("pause", "orders")]
 
 
 def test_a_renewed_certificate_is_taken_once_it_is_whole(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ async def test_a_port_that_is_taken_is_named_with_tls_too(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "reported"),
     [
         ({"read": "token"}, "neither token nor tls.client_ca"),
         ({"read": "nobody"}, "read"),
@@ -467,9 +467,9 @@ async def test_a_port_that_is_taken_is_named_with_tls_too(tmp_path: Path) -> Non
     ],
 )
 def test_a_section_that_would_let_the_wrong_ones_in_is_refused(
-    section: dict[str, object], said: str
+    section: dict[str, object], reported: str
 ) -> None:
-    with pytest.raises(ValidationError, match=said) as refused:
+    with pytest.raises(ValidationError, match=reported) as refused:
         HttpConfig.model_validate(section)
-    told = explain(refused.value, HttpConfig)
-    assert str(section.get("token", "unset")) not in told
+    reported = explain(refused.value, HttpConfig)
+    assert str(section.get("token", "unset")) not in reported

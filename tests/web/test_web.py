@@ -25,8 +25,8 @@ class Board:
         self.metrics = Metrics(SimClock())
         self.status = StatusBoard([("orders", "arrow")], SimClock())
 
-    def tell(self, *told: events.Event) -> None:
-        for event in told:
+    def tell(self, *reported: events.Event) -> None:
+        for event in reported:
             self.metrics.handle(event)
             self.status.handle(event)
 

@@ -188,11 +188,11 @@ def _scan(file: DatasetFile, schema: pa.Schema, columns: Sequence[str] | None) -
 
 def _value(payload: PartitionFile, column: str) -> object:
     folder = payload.file.folder
-    schema, said = decode_schema(payload.schema), dict(path_pieces(folder))
-    if column not in said or column not in schema.names:
+    schema, reported = decode_schema(payload.schema), dict(path_pieces(folder))
+    if column not in reported or column not in schema.names:
         return UNKNOWN
     try:
-        return path_value(said[column], schema.field(column), folder).as_py()
+        return path_value(reported[column], schema.field(column), folder).as_py()
     except (OverflowError, ValueError):
         # Python's years end at 9999.
         return UNKNOWN

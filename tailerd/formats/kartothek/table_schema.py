@@ -98,10 +98,10 @@ def field_scans(schema: pa.Schema, folder: str) -> tuple[FieldScan, ...]:
     Raises:
         CorruptLogError: The path has an invalid value for a column.
     """
-    said = dict(path_pieces(folder))
+    reported = dict(path_pieces(folder))
     return tuple(
-        FieldScan(target=field, constant=path_value(said[field.name], field, folder))
-        if field.name in said
+        FieldScan(target=field, constant=path_value(reported[field.name], field, folder))
+        if field.name in reported
         else file_column(field)
         for field in schema
     )

@@ -119,7 +119,7 @@ def _bucket_options(account: S3Account, url: str) -> dict[str, str]:
     endpoint = account.endpoint or _environment(*_ENDPOINTS)
     region = account.region or _environment(*_REGIONS)
     is_path_style = bool(endpoint) if account.path_style is None else account.path_style
-    said = {
+    reported = {
         "aws_endpoint": endpoint,
         "allow_http": "true" if endpoint.startswith("http://") else "",
         "aws_region": region or ("us-east-1" if endpoint else ""),
@@ -132,7 +132,7 @@ def _bucket_options(account: S3Account, url: str) -> dict[str, str]:
         "timeout": f"{max(account.read_timeout_seconds, 1):g}s",
         "client_max_retries": str(max(account.attempts - 1, 0)),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in reported.items() if value}
 
 
 def _environment(*names: str) -> str:

@@ -293,8 +293,10 @@ class FolderOwner:
         return fields if isinstance(fields, dict) else {}
 
     def _who(self, epoch: int) -> str:
-        said = self._build_record(epoch)
-        return f"process {said.get('pid', 'unknown')} on {said.get('host', 'another machine')}"
+        reported = self._build_record(epoch)
+        return (
+            f"process {reported.get('pid', 'unknown')} on {reported.get('host', 'another machine')}"
+        )
 
 
 def check_token(folder: Path, token: str) -> None:

@@ -153,10 +153,10 @@ def kafka_calls(doing: str, *, secrets: tuple[str, ...] = ()) -> Iterator[None]:
 
 def _reason(error: BaseException, secrets: tuple[str, ...]) -> str:
     whole = " ".join(str(error).split())
-    said = _SAID.search(whole)
+    reported = _SAID.search(whole)
     text = _DUMP.sub("", whole).rstrip(":. ")
-    if said is not None:
-        text = f"{text}: {said[2].rstrip('.')}"
+    if reported is not None:
+        text = f"{text}: {reported[2].rstrip('.')}"
     text = text or type(error).__name__
     if isinstance(error, kafka_errors.KafkaError) and type(error).__name__ not in text:
         text = f"{type(error).__name__}: {text}"

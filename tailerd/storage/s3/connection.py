@@ -159,8 +159,8 @@ class Connection:
                 if is_refused_condition(error) and request.is_ours:
                     # Also on the first attempt: the layer below silently retries broken
                     # connections.
-                    asked = Request(doing="get", path=request.path)
-                    if await self.call(asked, request.is_ours):
+                    requested = Request(doing="get", path=request.path)
+                    if await self.call(requested, request.is_ours):
                         return None
                 elif not has_renewed and self._may_renew(error):
                     has_renewed = True

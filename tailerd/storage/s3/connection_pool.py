@@ -41,8 +41,8 @@ class ConnectionEndedError(OSError):
         is_unanswered: No byte of the response had arrived.
     """
 
-    def __init__(self, said: str, *, is_unanswered: bool) -> None:
-        super().__init__(said)
+    def __init__(self, reported: str, *, is_unanswered: bool) -> None:
+        super().__init__(reported)
         self.is_unanswered = is_unanswered
 
 
@@ -225,8 +225,8 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         is_unanswered = self._body is None and not self._filled
-        said = str(exc) if exc else "the server ended the connection"
-        self._fail(ConnectionEndedError(said, is_unanswered=is_unanswered))
+        reported = str(exc) if exc else "the server ended the connection"
+        self._fail(ConnectionEndedError(reported, is_unanswered=is_unanswered))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return (self._head if self._body is None else self._body)[self._filled :]

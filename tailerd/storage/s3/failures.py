@@ -202,11 +202,11 @@ def is_about_credentials(error: Exception) -> bool:
 def _not_given(location: str, error: Exception) -> StorageError:
     remedy = "Renew them at their source; they are read again at every attempt."
     if isinstance(error, ClientError):
-        said = f"{error.operation_name} is refused: {_clean_text(error) or read_status(error)}"
+        reported = f"{error.operation_name} is refused: {_clean_text(error) or read_status(error)}"
         is_denial = read_status(error) in (401, 403) and read_error_code(error) not in _EXPIRED
     else:
-        said, is_denial = str(error).rstrip(".: "), False
-    about = f"There are no credentials for {location}: {said}."
+        reported, is_denial = str(error).rstrip(".: "), False
+    about = f"There are no credentials for {location}: {reported}."
     if is_denial:
         return AccessDeniedError(about, remedy="Check the role, its trust policy and the token.")
     if are_stale(error) or read_error_code(error) in _EXPIRED:

@@ -61,13 +61,13 @@ async def get_object(
     quick = await client.quick.get(bucket, key, span=span, etag=etag, into=into)
     if quick is not None:
         return _parse_answer(path, quick)
-    asked: dict[str, object] = {"Bucket": bucket, "Key": key}
+    requested: dict[str, object] = {"Bucket": bucket, "Key": key}
     if span:
-        asked["Range"] = span
+        requested["Range"] = span
     if etag:
-        asked["IfMatch"] = etag
+        requested["IfMatch"] = etag
     with noting() as sent:
-        answer = cast(dict[str, Any], await client.get_object(**asked))
+        answer = cast(dict[str, Any], await client.get_object(**requested))
     size = int(answer["ContentLength"])
     async with answer["Body"] as stream:
         is_whole = answer["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK

@@ -205,12 +205,12 @@ async def abort_old_uploads(store: Caller, folder: str, before_ms: int) -> int:
         StorageError: A request failed.
     """
     bucket, _, key = folder.partition("/")
-    asked: dict[str, object] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
+    requested: dict[str, object] = {"Bucket": bucket, "Prefix": f"{key}/" if key else ""}
     aborted = 0
 
     async def list_uploads(client: S3Client) -> dict[str, object]:
         try:
-            return await client.list_multipart_uploads(**asked)
+            return await client.list_multipart_uploads(**requested)
         except ClientError as error:
             if not is_unknown_operation(error):
                 raise
@@ -226,8 +226,8 @@ async def abort_old_uploads(store: Caller, folder: str, before_ms: int) -> int:
                 aborted += 1
         if not answer.get("IsTruncated"):
             return aborted
-        asked["KeyMarker"] = answer.get("NextKeyMarker")
-        asked["UploadIdMarker"] = answer.get("NextUploadIdMarker")
+        requested["KeyMarker"] = answer.get("NextKeyMarker")
+        requested["UploadIdMarker"] = answer.get("NextUploadIdMarker")
 
 
 async def _await_part(part: Future[dict[str, object]]) -> dict[str, object]:

@@ -70,26 +70,26 @@ class Hedge:
             Exception: The first request's error, if there was no second one or it failed too.
         """
         progress = Progress()
-        asked = [asyncio.create_task(first(progress))]
+        requested = [asyncio.create_task(first(progress))]
         try:
-            await asyncio.wait(asked, timeout=self._after_seconds)
-            if not asked[0].done() and not progress.has_begun and self._budget.take():
-                asked.append(asyncio.create_task(second()))
-            found = await _first_answer(asked)
+            await asyncio.wait(requested, timeout=self._after_seconds)
+            if not requested[0].done() and not progress.has_begun and self._budget.take():
+                requested.append(asyncio.create_task(second()))
+            found = await _first_answer(requested)
         finally:
-            for each in asked:
+            for each in requested:
                 each.cancel()
             # Errors of the cancelled request are ignored.
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*requested, return_exceptions=True)
         self._budget.give()
         return found
 
 
-async def _first_answer(asked: list[asyncio.Task[T]]) -> T:
-    pending = set(asked)
+async def _first_answer(requested: list[asyncio.Task[T]]) -> T:
+    pending = set(requested)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for each in done:
             if each.exception() is None:
                 return each.result()
-    return asked[0].result()
+    return requested[0].result()

@@ -57,9 +57,9 @@ class Signer:
         names = sorted(signed)
         fields = "".join(f"{name}:{signed[name]}\n" for name in names)
         listed = ";".join(names)
-        asked = f"GET\n{path}\n\n{fields}\n{listed}\n{NO_BODY}"
+        requested = f"GET\n{path}\n\n{fields}\n{listed}\n{NO_BODY}"
         scope = f"{at[:8]}/{self._region}/{self._service}/aws4_request"
-        digest = hashlib.sha256(asked.encode()).hexdigest()
+        digest = hashlib.sha256(requested.encode()).hexdigest()
         text = f"{_ALGORITHM}\n{at}\n{scope}\n{digest}"
         signature = hmac.digest(
             self._derive_key(at[:8], keys.secret), text.encode(), "sha256"

@@ -85,11 +85,13 @@ class S3Store:
         """List as `ObjectStore.list_from`, in pages of a thousand names."""
         bucket, key = split(folder.rstrip("/"))
         prefix = f"{key}/" if key else ""
-        asked: dict[str, object] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
+        requested: dict[str, object] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
         if start_after:
-            asked["StartAfter"] = prefix + start_after
+            requested["StartAfter"] = prefix + start_after
         while True:
-            answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+            answer = await self._ask(
+                "list", folder, lambda client: client.list_objects_v2(**requested)
+            )
             found = cast(list[dict[str, Any]], answer.get("Contents", []))
             for entry in found:
                 name = str(entry["Key"])
@@ -104,7 +106,7 @@ class S3Store:
             token = answer.get("NextContinuationToken")
             if not answer.get("IsTruncated") or not token:
                 return
-            asked["ContinuationToken"] = token
+            requested["ContinuationToken"] = token
 
     async def list_folders(
         self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
@@ -112,18 +114,20 @@ class S3Store:
         """List as `ListsFolders.list_folders`; pages also contain files, which are skipped."""
         bucket, key = split(folder.rstrip("/"))
         prefix = f"{key}/" if key else ""
-        asked: dict[str, object] = {"Bucket": bucket, "Delimiter": "/"}
-        asked["Prefix"] = prefix + starts_with
+        requested: dict[str, object] = {"Bucket": bucket, "Delimiter": "/"}
+        requested["Prefix"] = prefix + starts_with
         while True:
             if on_page is not None:
                 on_page()
-            answer = await self._ask("list", folder, lambda client: client.list_objects_v2(**asked))
+            answer = await self._ask(
+                "list", folder, lambda client: client.list_objects_v2(**requested)
+            )
             for entry in cast(list[dict[str, str]], answer.get("CommonPrefixes", [])):
                 yield entry["Prefix"].removeprefix(prefix).removesuffix("/")
             token = answer.get("NextContinuationToken")
             if not answer.get("IsTruncated") or not token:
                 return
-            asked["ContinuationToken"] = token
+            requested["ContinuationToken"] = token
 
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
@@ -202,12 +206,12 @@ class S3Store:
 
     async def _put_unchecked(self, path: str, data: bytes, if_absent: bool) -> None:
         bucket, key = split(path)
-        asked: dict[str, object] = {"Bucket": bucket, "Key": key, "Body": bytes(data)}
+        requested: dict[str, object] = {"Bucket": bucket, "Key": key, "Body": bytes(data)}
         token = secrets.token_hex(8)
         if if_absent:
-            asked |= {"IfNoneMatch": "*", "Metadata": {PUT_TOKEN: token}}
+            requested |= {"IfNoneMatch": "*", "Metadata": {PUT_TOKEN: token}}
         request = Request(doing="put", path=path, is_ours=was_put_by(path, token))
-        await self.call(request, lambda client: client.put_object(**asked))
+        await self.call(request, lambda client: client.put_object(**requested))
 
     async def check_conditional_put(self, folder: str) -> None:
         """Check, once per bucket, that the server honours the condition of `if_absent`.

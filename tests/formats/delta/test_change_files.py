@@ -11,7 +11,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import ChangeFeedDisabledError
 from tests.cli.commands import Commands
 from tests.tables.builder import CDF, TableBuilder
-from tests.tables.feed import changes, told
+from tests.tables.feed import changes, reported
 
 pytestmark = pytest.mark.attack
 
@@ -33,13 +33,13 @@ async def test_row_01_a_commit_with_change_files_is_read_from_them_alone(tmp_pat
     )
     for mode in (ChangeMode.AUTO, ChangeMode.CDF):
         rows = await changes(tmp_path, "1", mode=mode)
-        assert told(rows, "id", "name") == [
+        assert reported(rows, "id", "name") == [
             (1, "update_postimage", 2, "B"),
             (1, "update_preimage", 2, "b"),
         ]
         assert {row["change_source"] for row in rows} == {"cdc"}
     rows = await changes(tmp_path, "1", mode=ChangeMode.FILES)
-    assert told(rows, "id", "name") == [
+    assert reported(rows, "id", "name") == [
         (1, "delete", 1, "a"),
         (1, "delete", 2, "b"),
         (1, "insert", 1, "a"),
@@ -60,7 +60,7 @@ async def test_row_02_a_change_file_that_is_also_a_data_file_is_read_once_and_wi
     table.commit(add, cdc)
     for mode in ChangeMode:
         found = await changes(tmp_path, "1", mode=mode)
-        assert told(found, "id", "name") == [(1, "insert", 7, "x")]
+        assert reported(found, "id", "name") == [(1, "insert", 7, "x")]
     [row] = await changes(tmp_path, "snapshot")
     assert list(row) == [
         *("id", "name", "_change_type", "_commit_version", "_commit_timestamp", "change_source")
@@ -77,7 +77,7 @@ async def test_row_02_a_stray_change_type_column_of_a_data_file_says_nothing(
     table.create(table.data_file(file, partition={}))
     [add] = table.commit(table.data_file(file, partition={})).adds
     table.commit(table.remove(add))
-    assert told(await changes(tmp_path, mode=ChangeMode.FILES), "id") == [
+    assert reported(await changes(tmp_path, mode=ChangeMode.FILES), "id") == [
         (0, "insert", 7),
         (1, "insert", 7),
         (2, "delete", 7),
@@ -113,7 +113,7 @@ async def test_row_11_without_all_three_counts_a_merge_is_believed_to_have_chang
     no_op_merge(table, **{name: "0" for name in NOTHING if name != lacking})
     assert await changes(tmp_path, "1") == []
     raw = await changes(tmp_path, "1", mode=ChangeMode.FILES)
-    assert told(raw, "id") == [(1, "delete", 1), (1, "insert", 1)]
+    assert reported(raw, "id") == [(1, "delete", 1), (1, "insert", 1)]
 
 
 @pytest.mark.parametrize("nonzero", NOTHING)
@@ -134,7 +134,7 @@ async def test_row_12_with_the_feed_but_without_change_files_adds_and_removes_te
     [add] = table.append([ROW]).adds
     table.commit(table.data_file([{"id": 2, "name": "b"}]), table.remove(add))
     rows = await changes(tmp_path, mode=mode)
-    assert told(rows, "id") == [(0, "insert", 1), (1, "delete", 1), (1, "insert", 2)]
+    assert reported(rows, "id") == [(0, "insert", 1), (1, "delete", 1), (1, "insert", 2)]
     assert [row["change_source"] for row in rows] == ["files", kind, kind]
 
 
@@ -161,7 +161,7 @@ async def test_row_15_auto_follows_the_feed_as_it_is_switched_on_and_off(tmp_pat
     ]
     rows = await changes(tmp_path, mode=ChangeMode.FILES)
     assert {row["change_source"] for row in rows} == {"files"}
-    assert told(rows, "id") == [(1, "insert", 1), (3, "insert", 3), (5, "insert", 5)]
+    assert reported(rows, "id") == [(1, "insert", 1), (3, "insert", 3), (5, "insert", 5)]
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 5])

@@ -15,7 +15,7 @@ from tests.cli.commands import Commands
 from tests.tables import delta_schema
 from tests.tables.builder import CDF, TableBuilder
 from tests.tables.delta_schema import field
-from tests.tables.feed import COMMIT_BY_COMMIT, changes, told
+from tests.tables.feed import COMMIT_BY_COMMIT, changes, reported
 from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
@@ -199,10 +199,10 @@ async def test_no_row_is_lost_where_none_of_the_chosen_columns_exists(
 
     whole, chosen = [await changes(tmp_path, mode=mode, columns=c) for c in (None, ["more"])]
 
-    assert told(chosen) == told(whole)
+    assert reported(chosen) == reported(whole)
     assert [row["more"] for row in chosen if "more" in row] == [0.5]
     later = await changes(tmp_path, "2", mode=mode, columns=["more"])
-    assert told(later) == told(whole)[-len(later) :]
+    assert reported(later) == reported(whole)[-len(later) :]
 
 
 async def test_a_snapshot_without_any_chosen_column_has_its_rows(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_a_snapshot_without_any_chosen_column_has_its_rows(tmp_path: Path)
 async def test_a_table_with_nothing_but_void_columns_has_rows(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, fields=[("nothing", "void")])
     table.create(table.data_file(pa.table({"nothing": pa.nulls(3)}), partition={}))
-    assert told(await changes(tmp_path)) == [(0, "insert")] * 3
+    assert reported(await changes(tmp_path)) == [(0, "insert")] * 3
 
 
 async def test_a_column_the_table_never_had_is_refused(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_row_44_commits_of_metadata_and_protocol_only_move_the_offset_and_
     table.commit({"txn": {"appId": "a", "version": 1}})
     row = {"id": 2, "name": "b"}
     table.commit(table.cdc_file([{**row, "_change_type": "delete"}]))
-    assert told(await changes(tmp_path), "id") == [(0, "insert", 1), (5, "delete", 2)]
+    assert reported(await changes(tmp_path), "id") == [(0, "insert", 1), (5, "delete", 2)]
 
 
 @pytest.mark.parametrize("name", ["_change_type", "_commit_version", "_commit_timestamp"])
@@ -287,7 +287,7 @@ async def test_row_45_a_column_named_like_a_change_column_is_refused_unless_left
     with pytest.raises(TableError, match=f"column {name}.*change rows"):
         await changes(tmp_path)
     rows = await changes(tmp_path, columns=["id"])
-    assert told(rows, "id") == [(0, "insert", 1)]
+    assert reported(rows, "id") == [(0, "insert", 1)]
 
 
 async def test_row_46_a_commit_needs_no_commit_info(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ async def test_row_46_a_commit_needs_no_commit_info(tmp_path: Path) -> None:
     table.commit(table.remove(add), commit_info=False)
     for odd in ({"operation": 5, "operationMetrics": []}, {"operationMetrics": None}, {}):
         table.commit({"commitInfo": odd}, commit_info=False)
-    assert told(await changes(tmp_path), "id") == [(0, "insert", 1), (1, "delete", 1)]
+    assert reported(await changes(tmp_path), "id") == [(0, "insert", 1), (1, "delete", 1)]
 
 
 @pytest.mark.attack

@@ -18,7 +18,7 @@ from tailerd.errors import (
 )
 from tests.cli.commands import Commands
 from tests.tables.builder import CDF, TableBuilder
-from tests.tables.feed import changes, told
+from tests.tables.feed import changes, reported
 from tests.tables.naive_log import Action
 
 pytestmark = pytest.mark.attack
@@ -89,7 +89,7 @@ async def test_row_03_it_is_enough_that_one_action_of_a_pair_changes_data(
     table, add = vector_table(tmp_path)
     marked = table.with_vector(add, [2], data_change=quiet != "add")
     table.commit(marked, table.remove(add, data_change=quiet != "remove"))
-    assert told(await changes(tmp_path, "1"), "id") == [(1, "delete", 2)]
+    assert reported(await changes(tmp_path, "1"), "id") == [(1, "delete", 2)]
 
 
 async def test_row_03_a_pair_that_changes_no_data_gives_no_rows(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_row_03_update_by_vector_gives_deleted_rows_and_the_new_file(tmp_p
         table.with_vector(add, [2]),
         table.remove(add),
     )
-    assert told(await changes(tmp_path, "1"), "id", "name") == [
+    assert reported(await changes(tmp_path, "1"), "id", "name") == [
         (1, "delete", 2, "n2"),
         (1, "insert", 2, "new"),
     ]
@@ -125,7 +125,7 @@ async def test_rows_04_40_the_two_actions_of_a_pair_may_spell_their_path_differe
         "url": f"{tmp_path.as_uri()}/a%20b.parquet",
     }[spelling]
     table.commit(table.with_vector(add, [1]), table.remove(add, path=other))
-    assert told(await changes(tmp_path, "1"), "id") == [(1, "delete", 1)]
+    assert reported(await changes(tmp_path, "1"), "id") == [(1, "delete", 1)]
 
 
 async def test_row_05_removing_a_file_that_has_a_vector_deletes_only_what_it_left(
@@ -136,7 +136,7 @@ async def test_row_05_removing_a_file_that_has_a_vector_deletes_only_what_it_lef
     table.commit(table.remove(add), marked)
     table.commit(table.remove(marked))
     rows = await changes(tmp_path, "2")
-    assert told(rows, "id") == [(2, "delete", 2), (2, "delete", 3), (2, "delete", 4)]
+    assert reported(rows, "id") == [(2, "delete", 2), (2, "delete", 3), (2, "delete", 4)]
 
 
 async def test_row_05_adding_a_file_that_has_a_vector_inserts_only_what_it_left(
@@ -156,7 +156,7 @@ async def test_row_06_the_vector_on_the_action_counts_and_not_the_property(
     table = TableBuilder(tmp_path, reader_features=features, properties=off)
     [add] = table.append(ROWS).adds
     table.delete_rows(add, [3])
-    assert told(await changes(tmp_path, "1"), "id") == [(1, "delete", 3)]
+    assert reported(await changes(tmp_path, "1"), "id") == [(1, "delete", 3)]
     assert ids(await changes(tmp_path, "snapshot"), "insert") == [0, 1, 2, 4, 5]
 
 
@@ -169,7 +169,7 @@ async def test_row_07_several_vectors_of_one_file_are_told_apart(tmp_path: Path)
         for number, add in enumerate(adds)
     ]
     table.commit(*marked, *map(table.remove, adds))
-    assert told(await changes(tmp_path, "1"), "id") == [
+    assert reported(await changes(tmp_path, "1"), "id") == [
         (1, "delete", 0),
         (1, "delete", 1),
         (1, "delete", 2),
@@ -182,7 +182,7 @@ async def test_row_07_a_vector_without_offset_is_the_first_of_its_file(tmp_path:
     descriptor = table.vector_file().add([4])
     del descriptor["offset"]
     table.commit({"add": {**add["add"], "deletionVector": descriptor}}, table.remove(add))
-    assert told(await changes(tmp_path, "1"), "id") == [(1, "delete", 4)]
+    assert reported(await changes(tmp_path, "1"), "id") == [(1, "delete", 4)]
 
 
 async def test_row_07_positions_count_over_all_row_groups(tmp_path: Path) -> None:
@@ -243,7 +243,9 @@ async def test_row_07_a_vector_file_outside_the_table_is_refused(tmp_path: Path)
     with pytest.raises(PathOutsideTableError):
         await changes(tmp_path / "table", "1")
     allowed = [str(tmp_path / "other")]
-    assert told(await changes(tmp_path / "table", "1", allowed=allowed), "id") == [(1, "delete", 1)]
+    assert reported(await changes(tmp_path / "table", "1", allowed=allowed), "id") == [
+        (1, "delete", 1)
+    ]
 
 
 async def test_row_07_a_missing_vector_file_is_named(tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_rows_03_05_the_command_tells_vector_changes(tmp_path: Path, command: Co
     table.commit(table.remove(marked), add, operation="RESTORE")
     ran = command.tail(tmp_path, "--from", 1)
     assert (ran.status, ran.errors) == (0, "")
-    assert told(ran.rows, "id") == [
+    assert reported(ran.rows, "id") == [
         (1, "delete", 0),
         (1, "delete", 2),
         (2, "insert", 0),

@@ -21,7 +21,7 @@ from tailerd.reading import compared_files, compared_rows
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import Field, field, map_of, struct
-from tests.tables.feed import EVERYTHING, changes, read_batches, told
+from tests.tables.feed import EVERYTHING, changes, read_batches, reported
 from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
@@ -270,11 +270,11 @@ async def test_reading_that_nobody_wants_any_more_ends_at_the_next_batch(tmp_pat
     table = TableBuilder(tmp_path)
     [add] = table.append(numbered(10)).adds
     table.commit(table.remove(add), table.data_file(numbered(10, "b")))
-    asked = iter([False, False, True])
-    limit = BatchLimit(max_rows=1, is_abandoned=lambda: next(asked))
+    requested = iter([False, False, True])
+    limit = BatchLimit(max_rows=1, is_abandoned=lambda: next(requested))
     with pytest.raises(compared_files._AbandonedError):
         await read(tmp_path, limit=limit)
-    assert next(asked, None) is None
+    assert next(requested, None) is None
 
 
 async def test_restarts_and_small_steps_give_the_same_rows(tmp_path: Path) -> None:
@@ -287,9 +287,9 @@ async def test_restarts_and_small_steps_give_the_same_rows(tmp_path: Path) -> No
         following = table.data_file(rows)
         table.commit(table.remove(add), following)
         add = following
-    whole = told(await changes(tmp_path, "0"), "id", "name")
+    whole = reported(await changes(tmp_path, "0"), "id", "name")
     small = replace(EVERYTHING, max_files=1, max_bytes=1)
-    assert told(await changes(tmp_path, "0", limit=small, restarts=True), "id", "name") == whole
+    assert reported(await changes(tmp_path, "0", limit=small, restarts=True), "id", "name") == whole
     raw = await changes(tmp_path, "0", mode=ChangeMode.FILES)
     assert len(raw) == 5 + 3 * 10
 

@@ -22,7 +22,7 @@ from tests.cli.commands import Commands
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import CDF, TableBuilder
-from tests.tables.feed import EVERYTHING, ONE_FILE, changes, list_rows, read_batches, told
+from tests.tables.feed import EVERYTHING, ONE_FILE, changes, list_rows, read_batches, reported
 from tests.tables.opened import open_delta
 
 pytestmark = pytest.mark.attack
@@ -129,7 +129,7 @@ async def test_row_26_a_log_that_starts_at_its_checkpoint_is_read_from_there(
     table.checkpoint(2)
     for version in (0, 1):
         table.commit_path(version).unlink()
-    assert told(await changes(tmp_path, "2"), "id") == [(2, "insert", 2), (3, "insert", 3)]
+    assert reported(await changes(tmp_path, "2"), "id") == [(2, "insert", 2), (3, "insert", 3)]
 
 
 async def test_row_26_without_the_version_before_a_commit_that_changes_the_schema_is_refused(

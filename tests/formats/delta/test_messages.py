@@ -208,9 +208,9 @@ def test_a_mistake_beside_a_password_does_not_print_it(
     path = kafka_config(tmp_path, MISTAKES[mistake])
     # With the traceback, which has all that the message has and more.
     assert run(["--debug", "run", "--config", str(path), "--once"]) == 2
-    said = capsys.readouterr()
-    assert "error[config]" in said.err
-    assert SECRET not in said.err + said.out
+    reported = capsys.readouterr()
+    assert "error[config]" in reported.err
+    assert SECRET not in reported.err + reported.out
 
 
 def test_a_mistake_in_yaml_is_told_with_file_line_column_and_field(
@@ -218,11 +218,11 @@ def test_a_mistake_in_yaml_is_told_with_file_line_column_and_field(
 ) -> None:
     path = kafka_config(tmp_path, MISTAKES["alias"])
     assert run(["validate", str(path)]) == 2
-    said = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert (
         f"{path} is not valid YAML: found undefined alias ..., line 12, column 30, in"
         " tables.orders.sink.producer.sasl_plain_password. Write values in quotes"
-    ) in said
+    ) in reported
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_a_mistake_in_the_environment_does_not_print_a_password(
     path = kafka_config(tmp_path, "client_id: x")
     monkeypatch.setenv("TAILERD__TABLES__ORDERS__SINK__PRODUCER", value)
     assert run(["--debug", "validate", str(path)]) == 2
-    said = capsys.readouterr()
-    assert SECRET not in said.err + said.out
+    reported = capsys.readouterr()
+    assert SECRET not in reported.err + reported.out
 
 
 # ---------------------------------------------------------------------- no bug of ours
@@ -300,10 +300,10 @@ def test_a_state_of_nested_brackets_is_a_damaged_offset(
     (folder / "orders.json").write_bytes(body.encode("latin-1"))
     run(["offsets", "--config", str(config)])
     done = command("run", "--config", config, "--once")
-    for said in (capsys.readouterr().err, done.stderr):
-        assert "bug" not in said
-        assert "is damaged" in said or "cannot be read" in said
-        assert "offsets reset orders" in said
+    for reported in (capsys.readouterr().err, done.stderr):
+        assert "bug" not in reported
+        assert "is damaged" in reported or "cannot be read" in reported
+        assert "offsets reset orders" in reported
 
 
 POSIX = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

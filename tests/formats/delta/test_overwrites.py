@@ -20,7 +20,7 @@ from tests.tables.feed import (
     changes,
     list_rows,
     read_batches,
-    told,
+    reported,
 )
 from tests.tables.opened import open_delta
 
@@ -38,7 +38,7 @@ async def test_row_13_restore_is_the_adds_and_removes_it_commits(tmp_path: Path)
     table.commit(*old, table.remove(new[0]), operation="RESTORE")
     for mode in COMMIT_BY_COMMIT:
         rows = await changes(tmp_path, "0", mode=mode)
-        assert told(rows, "id") == [
+        assert reported(rows, "id") == [
             (0, "insert", 1),
             (1, "delete", 1),
             (2, "insert", 2),
@@ -94,7 +94,7 @@ async def test_row_38_partition_columns_may_change_in_an_overwrite(tmp_path: Pat
     table.commit(
         table.metadata(), table.remove({"add": added}), table.data_file([{"id": 3, "name": "c"}])
     )
-    assert told(await changes(tmp_path), "id", "name") == [
+    assert reported(await changes(tmp_path), "id", "name") == [
         (0, "insert", 1, "a"),
         (1, "delete", 1, "a"),
         (1, "insert", 2, "b"),
@@ -163,9 +163,9 @@ async def test_row_14_another_identity_within_one_log_is_followed(tmp_path: Path
     end = await source.latest_offset(at, EVERYTHING)
     assert (at.table_id, end.table_id) == (table.table_id, OTHER_ID)
     changed = [(1, "delete", 1), (1, "insert", 2), (2, "insert", 3)]
-    assert told(list_rows(await read_batches(source, at, end)), "id") == changed
+    assert reported(list_rows(await read_batches(source, at, end)), "id") == changed
     for mode in (ChangeMode.AUTO, ChangeMode.FILES):
-        assert told(await changes(tmp_path, "1", mode=mode), "id") == changed
+        assert reported(await changes(tmp_path, "1", mode=mode), "id") == changed
 
 
 async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another_process(
@@ -185,7 +185,7 @@ async def test_row_14_offsets_on_both_sides_of_a_replacement_are_good_in_another
         # The replacing commit is given in two parts, and each part to another process.
         source = await open_delta(str(tmp_path), OpenRequest(changes=raw))
         end = await source.latest_offset(at, ReadLimit(max_files=1))
-        found += told(list_rows(await read_batches(source, at, end)), "id")
+        found += reported(list_rows(await read_batches(source, at, end)), "id")
         at = end
         ids.append(at.table_id)
     assert found == [(0, "insert", 1), (1, "delete", 1), (1, "insert", 2)]
@@ -199,4 +199,4 @@ async def test_row_14_replace_keeps_the_identity_and_is_followed(tmp_path: Path)
     at = await source.initial_offset("latest")
     table.commit(table.protocol(), table.metadata(), table.remove(add), operation="REPLACE TABLE")
     end = await source.latest_offset(at, EVERYTHING)
-    assert told(list_rows(await read_batches(source, at, end)), "id") == [(1, "delete", 1)]
+    assert reported(list_rows(await read_batches(source, at, end)), "id") == [(1, "delete", 1)]

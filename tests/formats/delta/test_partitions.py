@@ -16,7 +16,7 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.errors import CorruptLogError, PathOutsideTableError, TableError
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
-from tests.tables.feed import changes, told
+from tests.tables.feed import changes, reported
 from tests.tables.naive_log import Action
 
 pytestmark = pytest.mark.attack
@@ -185,7 +185,7 @@ async def test_row_39_a_remove_that_does_not_say_its_partition_has_that_of_its_a
     table.commit(*(bare_remove(table, add) for add in adds), table.data_file([{"id": 2, "p": "x"}]))
     deleted = [(1, "x"), (2, "x"), (3, None)]
     expected = [(2, "delete", *row) for row in deleted if mode is ChangeMode.FILES or row[0] != 2]
-    found = told(await changes(tmp_path, "2", mode=mode), "id", "p")
+    found = reported(await changes(tmp_path, "2", mode=mode), "id", "p")
     assert [row for row in found if row[1] == "delete"] == expected
     assert len(found) == len(expected) + (mode is ChangeMode.FILES)
 
@@ -201,7 +201,7 @@ async def test_row_39_a_remove_that_does_not_say_its_partition_invents_no_values
     table.commit_path(0).unlink()
     with pytest.raises(TableError, match=r"Version 1 removes .* without its partition values"):
         await changes(tmp_path, "1")
-    assert told(await changes(tmp_path, "1", columns=["id"]), "id") == [(1, "delete", 1)]
+    assert reported(await changes(tmp_path, "1", columns=["id"]), "id") == [(1, "delete", 1)]
 
 
 async def test_a_remove_whose_partition_values_are_all_null_may_have_none_in_its_map(
@@ -229,7 +229,7 @@ async def test_a_remove_without_extended_metadata_is_enough_in_a_table_without_p
     [add] = table.append([{"id": 1, "name": "a"}]).adds
     path = add["add"]["path"]
     table.commit({"remove": {"path": path, "dataChange": True, "deletionTimestamp": 5}})
-    assert told(await changes(tmp_path, "1"), "id") == [(1, "delete", 1)]
+    assert reported(await changes(tmp_path, "1"), "id") == [(1, "delete", 1)]
 
 
 NAMES = {
@@ -253,9 +253,9 @@ async def test_row_40_a_path_is_decoded_exactly_once_below_any_root(
     [add] = table.create(table.data_file([{"id": 1, "name": "a"}], path=NAMES[name])).adds
     assert (tmp_path / root / NAMES[name]).exists()
     table.commit(table.remove(add))
-    assert told(await changes(tmp_path / root), "id") == [(0, "insert", 1), (1, "delete", 1)]
+    assert reported(await changes(tmp_path / root), "id") == [(0, "insert", 1), (1, "delete", 1)]
     url = f"file://{quote(str(tmp_path / root))}"
-    assert told(await changes(url), "id") == [(0, "insert", 1), (1, "delete", 1)]
+    assert reported(await changes(url), "id") == [(0, "insert", 1), (1, "delete", 1)]
 
 
 async def test_row_40_text_outside_ascii_may_stand_in_a_path_as_it_is(tmp_path: Path) -> None:

@@ -88,5 +88,5 @@ def test_a_policy_of_another_format_is_refused_once_the_format_is_known(
     assert "maintenance.checkpoint is not a known field" in ran.errors
     assert "format kartothek, which has cleanup, not_between." in ran.errors
     # The engine of a job is a field of a format that has such a job.
-    asked = command("maintain", writer.location, "--engine", "spark")
-    assert (asked.status, "maintenance.engine" in asked.errors) == (2, True)
+    requested = command("maintain", writer.location, "--engine", "spark")
+    assert (requested.status, "maintenance.engine" in requested.errors) == (2, True)

@@ -24,7 +24,7 @@ def row(number: int, part: int = 0, name: str = "n") -> dict[str, object]:
     return {"id": number, "part": part, "name": name}
 
 
-def told(batches: list[ChangeBatch]) -> list[tuple[object, ...]]:
+def reported(batches: list[ChangeBatch]) -> list[tuple[object, ...]]:
     return [
         (change, *found.values())
         for batch in batches
@@ -47,7 +47,7 @@ async def test_a_rewritten_partition_is_said_to_be_compared(tmp_path: Path) -> N
         ChangeSourceKind.ROWS,
         ChangeSourceKind.FILES,
     ]
-    assert told(await follower.rest()) == [
+    assert reported(await follower.rest()) == [
         ("delete", 2, 1, "n"),
         ("insert", 4, 0, "n"),
         ("insert", 5, 3, "n"),
@@ -60,7 +60,7 @@ async def test_rows_of_one_key_are_an_update_in_whichever_partition(tmp_path: Pa
     follower = await Follower.open(writer.location, "latest", identity=["id"])
     # 1 is renamed, 2 stays, 3 moves to a partition of its own, 4 goes, 5 comes.
     writer.commit([row(1, 0, "new"), row(2, 0), row(3, 7), row(5, 0)], without=lambda _: True)
-    found = told(await follower.rest())
+    found = reported(await follower.rest())
     assert found[0] == ("delete", 4, 2, "n")
     assert sorted(found[1:]) == sorted(
         [
@@ -81,7 +81,7 @@ async def test_a_key_that_is_no_column_pairs_nothing(tmp_path: Path) -> None:
     writer.commit([row(1)])
     follower = await Follower.open(writer.location, "latest", identity=["nope"])
     writer.commit([row(1, 0, "new")], without=lambda _: True)
-    assert [each[0] for each in told(await follower.rest())] == ["delete", "insert"]
+    assert [each[0] for each in reported(await follower.rest())] == ["delete", "insert"]
 
 
 async def test_one_value_spelled_in_two_ways_is_one_partition(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_one_value_spelled_in_two_ways_is_one_partition(tmp_path: Path) ->
     (tmp_path / again).write_bytes((tmp_path / key).read_bytes())
     writer.partitions = {label.replace("part=5/", "part=05/"): {"table": again}}
     writer.store_metadata()
-    assert told(await follower.rest()) == []
+    assert reported(await follower.rest()) == []
 
 
 @pytest.mark.parametrize("identity", [(), ("id",)], ids=["no key", "key"])
@@ -113,7 +113,7 @@ async def test_little_memory_gives_the_same_rows_in_the_same_order(
     [group] = [group async for group in follower.source.plan(follower.at, end)]
     little = BatchLimit(max_rows=500, max_bytes=20_000, working_bytes=50_000)
     plain, bounded = (
-        [told(list(follower.source.read(task, limit))) for task in group.tasks]
+        [reported(list(follower.source.read(task, limit))) for task in group.tasks]
         for limit in (BatchLimit(), little)
     )
     assert plain == bounded
@@ -141,8 +141,8 @@ async def test_a_commit_is_finished_as_it_was_begun(
     again.at = follower.at
     assert again.at.position > 0
     found = [*first, *await again.rest()]
-    gone = [each[1:] for each in told(found) if each[0] in ("delete", "update_preimage")]
-    came = [each[1:] for each in told(found) if each[0] in ("insert", "update_postimage")]
+    gone = [each[1:] for each in reported(found) if each[0] in ("delete", "update_preimage")]
+    came = [each[1:] for each in reported(found) if each[0] in ("insert", "update_postimage")]
     assert sorted(gone) == [(1, 1, "n"), (2, 2, "n"), (3, 3, "n")]
     assert sorted(came) == [(1, 1, "x"), (8, 8, "n"), (9, 9, "n")]
 
@@ -157,7 +157,7 @@ async def test_replaying_updates_by_key_gives_the_next_state(tmp_path: Path, num
     follower = await Follower.open(writer.location, ledger=tmp_path / "ledger", identity=["id"])
     replayed: dict[object, tuple[object, ...]] = {}
     for step in range(5):
-        for change, *values in told(await follower.rest()):
+        for change, *values in reported(await follower.rest()):
             if change in ("insert", "update_postimage"):
                 assert values[0] not in replayed
                 replayed[values[0]] = tuple(values)

@@ -175,9 +175,9 @@ async def test_times_name_versions(tmp_path: Path) -> None:
     written(tmp_path / "t")
     source = await opened(tmp_path / "t")
     for each in lance.dataset(str(tmp_path / "t")).versions():
-        said = each["timestamp"]
-        assert isinstance(said, dt.datetime)
-        time = said.astimezone(dt.UTC)
+        reported = each["timestamp"]
+        assert isinstance(reported, dt.datetime)
+        time = reported.astimezone(dt.UTC)
         at = await source.initial_offset(time.isoformat())
         assert at.version == each["version"]
         assert await source.end_version(time.isoformat()) == each["version"]

@@ -141,10 +141,10 @@ async def test_a_manifest_that_waits_for_a_store_elsewhere_is_told_of(tmp_path: 
     LanceWriter(tmp_path / "t").append(ROWS)
     staged = newest(tmp_path / "t").with_name(f"{(1 << 64) - 1 - 2}.manifest-1b4e28ba")
     staged.write_bytes(b"")
-    told: list[TailerdError] = []
-    request = OpenRequest(on_warning=told.append)
+    reported: list[TailerdError] = []
+    request = OpenRequest(on_warning=reported.append)
     await open_table(locate_table(str(tmp_path / "t")), request, "lance")
-    assert [str(each)[:20] for each in told] == ["Version 2 of " + str(tmp_path)[:7]]
+    assert [str(each)[:20] for each in reported] == ["Version 2 of " + str(tmp_path)[:7]]
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,15 +47,15 @@ def test_kinds_come_one_after_the_other_and_ranges_in_their_order(number: int) -
 
 
 def test_deletes_do_not_wait() -> None:
-    asked = []
+    requested = []
 
     def ranges() -> Iterator[list[ChangedRows]]:
         for number in range(3):
-            asked.append(number)
+            requested.append(number)
             yield [changed("delete", [number]), changed("insert", [number])]
 
     assert next(in_order(ranges())).rows["id"].to_pylist() == [0]
-    assert asked == [0]
+    assert requested == [0]
 
 
 def test_a_folder_that_is_not_there_and_a_full_one_are_said(

@@ -125,12 +125,12 @@ def test_a_damaged_commit_is_left_out_and_recorded_on_both_engines(
     options = {"from": "0", "on_corrupt_commit": "skip-and-record", "engine": engine}
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, **options))
     status = run(["run", "--config", str(config), "--once", "--log-format", "json"])
-    said = capsys.readouterr().err
-    assert status == 0, said
+    reported = capsys.readouterr().err
+    assert status == 0, reported
     assert delivered_ids(out) == [1, 2, 4]
     (path,) = (tmp_path / "state/corrupt_commits/orders").iterdir()
     record = json.loads(path.read_text())
     assert record["version"] == 3
     assert record["error_code"] in {"missing_data_file", "unreadable_data_file"}
     assert bad.name in record["message"]
-    assert "Corrupt commit recorded" in said
+    assert "Corrupt commit recorded" in reported

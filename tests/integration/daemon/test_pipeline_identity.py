@@ -223,8 +223,8 @@ def test_the_other_engine_goes_on_where_the_table_was(tmp_path: Path, command: C
         ran = command("run", "--config", config, "--once", "--engine", engine)
         assert ran.status == 0, ran.errors
         assert sorted(delivered_ids(out)) == list(range(1, number))
-        [told] = command("offsets", "--config", config, "--json").rows
-        assert told["offset"]["version"] == number - 1
+        [reported] = command("offsets", "--config", config, "--json").rows
+        assert reported["offset"]["version"] == number - 1
         append(table, number)
     assert command("verify", "orders", "--config", config).status == 0
 

@@ -251,8 +251,8 @@ class Follower:
         """Return the newest version that the last daemon says it delivered; -1 for none."""
         lines = (self.folder / "daemon.log").read_text().splitlines()
         # The last line may be cut off by a kill.
-        told = [json.loads(line) for line in lines if line.endswith("}")]
-        ours = [event for event in told if event.get("table") == NAME]
+        reported = [json.loads(line) for line in lines if line.endswith("}")]
+        ours = [event for event in reported if event.get("table") == NAME]
         return max((event.get("end_version", -1) for event in ours), default=-1)
 
     def records(self, start: Mapping[int, int] | None = None) -> list[Record]:

@@ -102,13 +102,13 @@ def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     config = configured(tmp_path, kafka_broker, topic, attempts=2, delivery=guarantee)
     once = ("run", "--config", config, "--once", "--engine", engine)
     assert tailerd(*once) == 1
-    said = capsys.readouterr().err
-    assert "commit_ahead" in said
-    assert "Version 4 is dated" in said or "Version 5 is dated" in said
-    assert "message.timestamp.after.max.ms" in said
-    assert "timestamp: delivery" in said
+    reported = capsys.readouterr().err
+    assert "commit_ahead" in reported
+    assert "Version 4 is dated" in reported or "Version 5 is dated" in reported
+    assert "message.timestamp.after.max.ms" in reported
+    assert "timestamp: delivery" in reported
     for wrong in ("before.max.ms", "set `key`", "transactional_id"):
-        assert wrong not in said
+        assert wrong not in reported
     assert is_prefix_delivered(kafka_broker, topic, guarantee)
     assert tailerd("offsets", "--config", config, "--json") == 0
     assert json.loads(capsys.readouterr().out)["offset"]["version"] == 4

@@ -39,7 +39,7 @@ class KafkaTarget:
     def __init__(self, broker: Broker, topics: Topics) -> None:
         self.broker = broker
         self.topics = topics
-        self.told: list[events.Event] = []
+        self.reported: list[events.Event] = []
         self.topic = topics.new_name()
         self.offsets = topics.new_name("offsets")
         self.other = topics.new_name("other")
@@ -60,7 +60,7 @@ class KafkaTarget:
         return KafkaSink(
             KafkaSinkConfig.model_validate(section),
             table=self.topic,
-            telemetry=Telemetry([self.told.append]),
+            telemetry=Telemetry([self.reported.append]),
         )
 
     @asynccontextmanager
@@ -295,8 +295,8 @@ async def test_a_row_that_is_too_large_becomes_a_dead_letter_and_the_others_arri
     assert headers["tailerd.commit_version"] == b"0"
     assert int(headers["tailerd.size_bytes"] or b"") > 20_000
     assert headers["tailerd.limit_bytes"] == b"10000"
-    told = [event for event in target.told if isinstance(event, events.DeadLettersStored)]
-    assert [(event.topic, event.records) for event in told] == [(target.other, 1)]
+    reported = [event for event in target.reported if isinstance(event, events.DeadLettersStored)]
+    assert [(event.topic, event.records) for event in reported] == [(target.other, 1)]
 
 
 @BOTH
@@ -468,8 +468,8 @@ async def test_commits_are_framed_as_debezium_frames_transactions(target: KafkaT
         await sink.write(delivery(offset(2, 7), offset(3), part))
         gap = Gap(table=target.topic, start=offset(3), end=offset(9), reason="missing_version")
         await sink.note_gap(gap)
-    told = [json.loads(record.value or b"") for record in target.read(target.other)]
-    assert [(each["status"], each["id"], each.get("event_count")) for each in told] == [
+    reported = [json.loads(record.value or b"") for record in target.read(target.other)]
+    assert [(each["status"], each["id"], each.get("event_count")) for each in reported] == [
         ("BEGIN", "table-1:0", None),
         ("END", "table-1:0", 2),
         ("BEGIN", "table-1:1", None),
@@ -478,7 +478,7 @@ async def test_commits_are_framed_as_debezium_frames_transactions(target: KafkaT
         ("END", "table-1:2", None),
         ("GAP", "table-1:gap:3", None),
     ]
-    assert told[1]["data_collections"] == [{"data_collection": target.topic, "event_count": 2}]
+    assert reported[1]["data_collections"] == [{"data_collection": target.topic, "event_count": 2}]
 
 
 async def test_hearts_beat_while_nothing_changes(target: KafkaTarget) -> None:

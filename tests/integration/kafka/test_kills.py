@@ -36,8 +36,8 @@ LARGE_KILLS = 3
 def test_kill_9_under_load_loses_nothing_and_doubles_nothing_where_that_is_promised(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    asked = pytestconfig.getoption("--kills")
-    kills = DEFAULT_KILLS if asked is None else asked
+    requested = pytestconfig.getoption("--kills")
+    kills = DEFAULT_KILLS if requested is None else requested
     chance = random.Random(5)
     table = Table(tmp_path / "t")
     followers = Followers(

@@ -50,7 +50,7 @@ def trust(authority: Path) -> dict[str, Any]:
 @pytest.mark.full
 @BOTH
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "reported"),
     [
         ("a wrong password", "authentication"),
         ("a user without rights", "authorization"),
@@ -63,7 +63,7 @@ def test_who_is_refused_saves_nothing_and_no_password_is_shown(
     tmp_path: Path,
     guarantee: Guarantee,
     case: str,
-    said: str,
+    reported: str,
 ) -> None:
     wrong = {
         "a wrong password": sign_in("tailerd", "not-the-password") | IMPATIENT,
@@ -71,7 +71,7 @@ def test_who_is_refused_saves_nothing_and_no_password_is_shown(
         "a certificate of somebody else": trust(make_certificates(tmp_path / "other").authority)
         | IMPATIENT,
     }[case]
-    is_tls = said == "certificate"
+    is_tls = reported == "certificate"
     table = Table(tmp_path / "t")
     table.insert()
     follower = Follower(
@@ -83,7 +83,7 @@ def test_who_is_refused_saves_nothing_and_no_password_is_shown(
         guarantee=guarantee,
         producer=wrong,
     )
-    assert "not-the-password" not in refused(follower, said)
+    assert "not-the-password" not in refused(follower, reported)
     signed_in = sign_in("tailerd", USERS["tailerd"])
     follower.write(producer=trust(kafka_broker.certificates.authority) if is_tls else signed_in)
     done = once(follower)
@@ -121,8 +121,8 @@ def test_a_row_too_large_for_the_topic_stops_with_an_error_until_the_topic_takes
     follower = Follower(
         tmp_path / "d", table, topic, bootstrap=kafka_broker.plain, guarantee=guarantee
     )
-    said = refused(follower, "max.message.bytes")
-    assert topic in said
+    reported = refused(follower, "max.message.bytes")
+    assert topic in reported
     assert follower.records() == []
     topics.configure(topic, {"max.message.bytes": "100000"})
     done = once(follower)

@@ -62,9 +62,9 @@ def test_a_second_daemon_fences_the_first_which_says_so(
         eventually(lambda: len(older.delivered()) > 300)
         with newer.running():
             assert first.wait(60) == 1
-            said = (older.folder / "daemon.log").read_text()
-            assert "sink_fenced" in said
-            assert "another process" in said
+            reported = (older.folder / "daemon.log").read_text()
+            assert "sink_fenced" in reported
+            assert "another process" in reported
             seen = len(newer.delivered())
             eventually(lambda: len(newer.delivered()) > seen + 300)
     with newer.running():

@@ -131,7 +131,7 @@ def test_rows_of_a_forbidden_schema_become_dead_letters_with_their_bytes(
     assert names(topic) == [(1, "a", 0), (4, "d", 4)]
     assert names(letters) == [(2, 5, 2), (3, 6, 2)]
     for record in read_topic(kafka_broker.plain, letters):
-        headers = said(record)
+        headers = reported(record)
         assert headers["tailerd.reason"] == b"incompatible_schema"
         assert headers["tailerd.topic"] == topic.encode()
 
@@ -143,7 +143,7 @@ def test_events_have_ids_and_changes_of_their_own(
     run_once(tmp_path, engine, section(kafka_broker, topic, format="cloudevents"))
     records = read_topic(kafka_broker.plain, topic)
     assert sorted(json.loads(record.value or b"")["id"] for record in records) == [1, 2, 3]
-    headers = [said(record) for record in records]
+    headers = [reported(record) for record in records]
     assert len({each["ce_id"] for each in headers}) == 3
     assert {each["ce_source"] for each in headers} == {b"/tailerd/orders"}
     assert {each["ce_iotailerdchange"] for each in headers} == {b"insert"}
@@ -200,5 +200,5 @@ def test_what_was_delivered_is_verified_against_the_table(
     assert "equal" in tailerd("verify", "orders", "--config", config)
 
 
-def said(record: Record) -> dict[str, bytes | None]:
+def reported(record: Record) -> dict[str, bytes | None]:
     return dict(record.headers)

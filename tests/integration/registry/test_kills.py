@@ -77,8 +77,8 @@ def test_kill_9_while_columns_change_and_the_registry_hangs_loses_and_doubles_no
     tmp_path: Path,
     pytestconfig: pytest.Config,
 ) -> None:
-    asked = pytestconfig.getoption("--kills")
-    kills = DEFAULT_KILLS if asked is None else asked
+    requested = pytestconfig.getoption("--kills")
+    kills = DEFAULT_KILLS if requested is None else requested
     chance = random.Random(11)
     table = WideningTable(tmp_path / "t")
     topic = topic_for(topics, partitions=3)

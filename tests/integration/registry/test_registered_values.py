@@ -46,7 +46,7 @@ class RegisteredTopic:
     broker: Broker
     registry: SchemaRegistry
     topics: Topics
-    told: list[events.Event] = field(default_factory=list)
+    reported: list[events.Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.topic = self.topics.new_name()
@@ -68,7 +68,7 @@ class RegisteredTopic:
     async def open(self, **fields: Any) -> AsyncIterator[KafkaSink]:
         """Give a sink that is ready to write."""
         config = KafkaSinkConfig.model_validate(self.section(**fields))
-        sink = KafkaSink(config, table="orders", telemetry=Telemetry([self.told.append]))
+        sink = KafkaSink(config, table="orders", telemetry=Telemetry([self.reported.append]))
         try:
             await sink.fence()
             await sink.resume(offset(0))

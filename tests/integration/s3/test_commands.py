@@ -156,10 +156,10 @@ def test_validate_names_what_only_a_sweep_lacks_and_does_not_fail(
             )
         )
         ran = tailerd(s3_moto, "validate", str(file), "--json")
-        told = tailerd(s3_moto, "validate", str(file))
+        reported = tailerd(s3_moto, "validate", str(file))
     assert json.loads(plain.stdout)["missing_rights"] == []
     assert (ran.returncode, json.loads(ran.stdout)["missing_rights"]) == (0, ["list uploads"])
-    assert "Missing, of use to a cleanup: list uploads" in told.stdout
+    assert "Missing, of use to a cleanup: list uploads" in reported.stdout
 
 
 @pytest.mark.full

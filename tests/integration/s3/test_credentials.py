@@ -115,12 +115,12 @@ def test_keys_of_a_profile_are_looked_for_anew_until_somebody_renewed_them(
         renew("second")
         eventually(lambda: ids(tmp_path) == living.ids)
         # Renewed in time, nobody hears of it.
-        told = read_log(config).count("credentials_expired")
+        reported = read_log(config).count("credentials_expired")
         renew("third")
         turnstile.is_good = lambda key: key == "third"
         living.append()
         eventually(lambda: ids(tmp_path) == living.ids)
-        assert read_log(config).count("credentials_expired") == told
+        assert read_log(config).count("credentials_expired") == reported
     assert not re.search("hush|psst", read_log(config))
     assert [*turnstile.used] == ["first", "second", "third"]
 

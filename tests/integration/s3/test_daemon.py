@@ -187,14 +187,14 @@ async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
     )
     living.notified.sqs.purge_queue(QueueUrl=living.notified.queue)
     config = write_config(tmp_path, living, start="0", poll_interval="200ms")
-    told: list[events.Event] = []
-    daemon_here = Daemon(load_config(config), handlers=[told.append])
+    reported: list[events.Event] = []
+    daemon_here = Daemon(load_config(config), handlers=[reported.append])
     running = asyncio.create_task(daemon_here.run())
     try:
         for _ in range(30):
             await asyncio.to_thread(eventually, lambda: has_all(living, tmp_path))
             await asyncio.sleep(0.7)
-            if any(isinstance(event, events.NotificationsMissed) for event in told):
+            if any(isinstance(event, events.NotificationsMissed) for event in reported):
                 break
             await asyncio.to_thread(living.append)
         await asyncio.to_thread(living.append)
@@ -203,7 +203,7 @@ async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
         await running
     finally:
         running.cancel()
-    [missed] = [event for event in told if isinstance(event, events.NotificationsMissed)]
+    [missed] = [event for event in reported if isinstance(event, events.NotificationsMissed)]
     assert missed.path == f"s3://{living.notified.bucket}"
     assert "s3:ObjectCreated:*" in missed.error
     assert living.notified.queue in missed.error

@@ -54,12 +54,12 @@ class Searched:
 
     def __init__(self) -> None:
         self.clock = SimClock()
-        self.told: list[events.Event] = []
+        self.reported: list[events.Event] = []
         self.search = TableSearch(Stores(), telemetry=Telemetry([self._notify]), clock=self.clock)
 
     def _notify(self, event: events.Event) -> None:
         if not isinstance(event, events.StorageRequested):
-            self.told.append(event)
+            self.reported.append(event)
 
     async def names(self, config: Config, *, is_requested: bool = False) -> list[str]:
         return sorted((await self.search.search(config, is_requested=is_requested)).found)
@@ -152,7 +152,7 @@ async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(
     proxy.fail_every(1, Fault.DENY)
     await searched.clock.advance(600)
     assert await searched.names(config) == ["orders", "refunds"]
-    [failed] = searched.told
+    [failed] = searched.reported
     assert isinstance(failed, events.DiscoveryFailed)
     assert (failed.error_code, failed.attempt, failed.is_known) == ("access_denied", 1, True)
     assert searched.search.wait_seconds() == 30
@@ -160,7 +160,7 @@ async def test_a_look_that_fails_leaves_what_is_there_and_comes_again_soon(
     s3_moto.admin().delete_object(Bucket=bucket, Key=f"refunds/_delta_log/{0:020}.json")
     await searched.clock.advance(30)
     assert await searched.names(config) == ["orders"]
-    assert isinstance(searched.told[-1], events.DiscoveryResumed)
+    assert isinstance(searched.reported[-1], events.DiscoveryResumed)
 
 
 async def test_a_name_is_free_once_a_look_that_succeeded_did_not_find_its_folder(
@@ -226,7 +226,7 @@ async def test_a_failing_pattern_that_is_no_longer_configured_troubles_nobody(
     searched = Searched()
     assert await searched.names(make_config("s3://no-such-bucket-anywhere/*")) == []
     await searched.names(make_config(f"{tmp_path}/*"))
-    [failed, ended] = searched.told
+    [failed, ended] = searched.reported
     assert isinstance(failed, events.DiscoveryFailed)
     assert isinstance(ended, events.ProblemEnded)
     assert (failed.error_code, failed.is_known) == ("bucket_missing", False)

@@ -117,8 +117,8 @@ def test_deltalake_writes_deletes_and_checkpoints_in_a_bucket_beside_all_jobs(
     log = BucketLog(server)
     writer = Writer(server, log.bucket)
     maintenance = Maintenance(log, tmp_path / "aside")
-    asked = pytestconfig.getoption("--race-seconds")
-    race(maintenance, float(DEFAULT_SECONDS if asked is None else asked), writer.write)
+    requested = pytestconfig.getoption("--race-seconds")
+    race(maintenance, float(DEFAULT_SECONDS if requested is None else requested), writer.write)
     assert maintenance.head == max(writer.versions)
     for version in range(maintenance.head - KEPT_VERSIONS, maintenance.head + 1):
         assert writer.rows(version) == writer.versions[version]

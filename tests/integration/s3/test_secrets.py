@@ -97,9 +97,9 @@ def test_commands_with_keys_of_the_environment_show_no_secret(
     for name, value in {**s3_versitygw.environment(), **environment(**WRONG)}.items():
         monkeypatch.setenv(name, value)
     for words in (["tail", location], ["history", location], ["maintain", location]):
-        said = said_by("--debug", *words)
-        assert "does not accept the credentials" in said
-        assert_says_nothing(said)
+        reported = said_by("--debug", *words)
+        assert "does not accept the credentials" in reported
+        assert_says_nothing(reported)
 
 
 def environment(**keys: str) -> dict[str, str]:

@@ -367,20 +367,20 @@ async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_i
     notified = NotifiedBucket(s3_moto)
     reports, board = Reports(), WakeupRegistry()
     folders = [f"{notified.bucket}/{table}/_delta_log" for table in ("a", "b")]
-    silent, told = (board.subscribe(folder) for folder in folders)
+    silent, reported = (board.subscribe(folder) for folder in folders)
     watcher = make_watcher(notified, "a", "b", reports=reports)
     async with listening(watcher, board):
         notified.put(commit_key(3, "b"))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await told.wait()
-        for wakeup in (silent, told):
+            await reported.wait()
+        for wakeup in (silent, reported):
             # What was there at the start, then nothing, then a commit nobody told of.
             for is_news in (True, True, False, True, False):
                 wakeup.end_poll(wakeup.begin_poll(), is_news=is_news)
         assert reports.silences == []
         await asyncio.sleep(0.3)
         for _ in range(3):
-            for wakeup in (silent, told):
+            for wakeup in (silent, reported):
                 wakeup.end_poll(wakeup.begin_poll())
         assert reports.silences == [folders[0]]
         notified.put(commit_key(4, "a"))

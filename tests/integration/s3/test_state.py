@@ -155,13 +155,13 @@ async def test_with_a_fault_at_each_request_one_of_two_wins_and_no_saved_offset_
         # Whether the server honours conditions is found out once.
         await store.put(f"{bucket}/first", b"", if_absent=True)
         nth = [Fault.REFUSE, Fault.LOSE_ANSWER, Fault.TRUNCATE].index(fault) + 1 - step
-        asked = step
-        while nth + step <= asked:
+        requested = step
+        while nth + step <= requested:
             nth += step
             proxy.forget()
             proxy.fail_nth(nth, fault)
             await takes_over(store, f"{bucket}/state{nth}")
-            asked = len(proxy.requests)
+            requested = len(proxy.requests)
 
 
 async def takes_over(store: S3Store, root: str) -> None:
@@ -257,9 +257,9 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tailerd.daemon.offsets.make_lease", partial(make_lease, seconds=2))
-    told: list[events.Event] = []
+    reported: list[events.Event] = []
     running = asyncio.create_task(
-        Daemon(load_config(make_config(tmp_path, living)), handlers=[told.append]).run()
+        Daemon(load_config(make_config(tmp_path, living)), handlers=[reported.append]).run()
     )
     try:
         async with asyncio.timeout(30):
@@ -271,7 +271,7 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
                 await running
     finally:
         running.cancel()
-    assert any(isinstance(event, events.StateLeaseLost) for event in told)
+    assert any(isinstance(event, events.StateLeaseLost) for event in reported)
 
 
 @pytest.mark.full

@@ -120,9 +120,9 @@ async def test_a_refusal_that_lasts_is_told_at_once_with_its_way_out(
     await store.put(f"{bucket}/a", b"a")
     proxy.forget()
     proxy.choose = lambda seen: fault
-    for asked in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"b")):
+    for requested in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"b")):
         with pytest.raises(kind) as caught:
-            await asked
+            await requested
         assert f"s3://{bucket}/a" in str(caught.value)
         assert caught.value.remedy
     assert len(proxy.requests) <= 4
@@ -285,9 +285,9 @@ async def test_a_server_that_checks_times_is_believed_about_the_clock(
 
     monkeypatch.setattr(botocore.auth, "get_current_datetime", later)
     store = S3Store(s3_versitygw.settings())
-    for asked in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"a")):
+    for requested in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"a")):
         with pytest.raises(ClockSkewError, match="clock and the server's differ"):
-            await asked
+            await requested
 
 
 async def test_without_credentials_the_message_says_where_they_go(

@@ -67,12 +67,12 @@ async def test_a_fault_at_each_request_in_turn_changes_no_row(
     expected = await changes(location, "2")
     proxy.forget()
     assert await changes(location, "2") == expected
-    asked = len(proxy.requests)
-    assert asked > 5
-    for nth in range(1, asked + 1):
+    requested = len(proxy.requests)
+    assert requested > 5
+    for nth in range(1, requested + 1):
         proxy.forget()
         proxy.fail_nth(nth, fault)
-        assert await changes(location, "2") == expected, f"request {nth} of {asked}"
+        assert await changes(location, "2") == expected, f"request {nth} of {requested}"
 
 
 @pytest.mark.full
@@ -183,8 +183,8 @@ async def test_maintenance_gets_over_a_fault_at_every_third_request(
     location = fresh_copy(shift)
     expected = await changes(location, "snapshot")
     proxy.forget()
-    asked = itertools.count()
-    proxy.choose = lambda seen: fault if next(asked) % 3 == shift else None
+    requested = itertools.count()
+    proxy.choose = lambda seen: fault if next(requested) % 3 == shift else None
     assert await maintain(location) == ["written"]
     proxy.forget()
     assert await changes(location, "snapshot") == expected

@@ -97,14 +97,16 @@ def test_a_command_reads_a_table_over_https(trusted_server: S3Server, table: Tab
     bucket = trusted_server.new_bucket()
     upload(trusted_server, table.log.parent, bucket, "orders")
     location = f"s3://{bucket}/orders"
-    said = tailerd(trusted_server, "tail", location, "--from", "2", "--once", "--format", "jsonl")
-    assert said.stderr == ""
-    assert len(said.stdout.splitlines()) == 6
+    reported = tailerd(
+        trusted_server, "tail", location, "--from", "2", "--once", "--format", "jsonl"
+    )
+    assert reported.stderr == ""
+    assert len(reported.stdout.splitlines()) == 6
 
 
 @pytest.mark.full
 def test_a_command_says_how_to_trust_a_server(tls_server: S3Server) -> None:
-    said = tailerd(tls_server, "inspect", f"s3://{tls_server.new_bucket()}/orders")
-    assert said.returncode == 1
-    assert "certificate verify failed" in said.stderr
-    assert "AWS_CA_BUNDLE" in said.stderr
+    reported = tailerd(tls_server, "inspect", f"s3://{tls_server.new_bucket()}/orders")
+    assert reported.returncode == 1
+    assert "certificate verify failed" in reported.stderr
+    assert "AWS_CA_BUNDLE" in reported.stderr

@@ -208,8 +208,8 @@ def test_what_delta_spark_writes_is_delivered_while_it_writes_and_so_is_a_clone_
         delta_spark.ask("checkpoint", path=location)
         delta_spark.ask("sql", text=f"INSERT INTO delta.`{location}` VALUES (200, 'last')")
         feed = {"readChangeFeed": "true", "startingVersion": "0"}
-        said = delta_spark.ask("rows", path=location, format="delta", options=feed)
-        wanted = format_text(json.loads(row) for row in said)
+        reported = delta_spark.ask("rows", path=location, format="delta", options=feed)
+        wanted = format_text(json.loads(row) for row in reported)
         eventually(lambda: format_text(delivered(tmp_path, "orders")) == wanted)
     delta_spark.ask("sql", text=f"CREATE TABLE delta.`{cloned}` SHALLOW CLONE delta.`{location}`")
     config = write_tables_config(

@@ -306,7 +306,7 @@ def test_a_renamed_column_in_the_range_is_refused_and_each_side_can_be_read(
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "said"),
+    ("options", "kind", "reported"),
     [
         ({"startingVersoin": "1"}, UsageError, "did you mean startingVersion?"),
         ({"startingVersion": "1", "startingTimestamp": "2024-01-01"}, UsageError, "contradict"),
@@ -321,11 +321,11 @@ def test_what_cannot_be_served_is_one_clear_error(
     orders: TableBuilder,
     options: dict[str, str],
     kind: type[TailerdError],
-    said: str,
+    reported: str,
 ) -> None:
     error = _error(lambda: _read(spark, orders, **options).collect())
     assert type(error) is kind
-    assert said.casefold() in str(error).casefold()
+    assert reported.casefold() in str(error).casefold()
     assert "\n" not in str(error)
 
 

@@ -124,11 +124,11 @@ def test_whatever_is_killed_each_row_is_in_one_file_and_each_change_once_in_the_
             for n, each in enumerate(load.tables)
         },
     )
-    asked = pytestconfig.getoption("--kills")
+    requested = pytestconfig.getoption("--kills")
     with ExitStack() as stack:
         running = stack.enter_context(follower.running())
         with load.running(), Writer(table, pause_seconds=0.5):
-            for number in range(DEFAULT_KILLS if asked is None else asked):
+            for number in range(DEFAULT_KILLS if requested is None else requested):
                 known = follower.last_delivered()
                 _until_more(tmp_path, _total(tmp_path))
                 eventually(lambda v=known: follower.last_delivered() > v, PATIENCE_SECONDS)  # type: ignore[misc]

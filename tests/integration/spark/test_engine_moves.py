@@ -58,12 +58,12 @@ def test_killed_on_each_engine_in_turn_every_row_is_in_one_file_and_every_change
         beside={FILES: file_table(busy.builder.folder, out, **options)},
     )
     state = follower.folder / "state"
-    asked = pytestconfig.getoption("--kills")
+    requested = pytestconfig.getoption("--kills")
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
     chances, engines = random.Random(seed), cycle(("arrow", "spark"))
     with busy.written_to(random.Random(f"{seed}/writer")):
-        for _ in range(DEFAULT_KILLS if asked is None else asked):
+        for _ in range(DEFAULT_KILLS if requested is None else requested):
             reached = len(delivered(out))
             with (
                 Writer(table, pause_seconds=0.1),

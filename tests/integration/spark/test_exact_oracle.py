@@ -48,8 +48,8 @@ def test_changes_without_a_feed_are_the_difference_of_time_travels(
 ) -> None:
     table = tmp_path / "table"
     work = WithoutFeed(seed, str(table))
-    said = grown(delta_spark, work, table)
-    story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *said])
+    reported = grown(delta_spark, work, table)
+    story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *reported])
     sys.stderr.write(f"{story}\n")
     for run in runs_of(table):
         if run.start == run.end:

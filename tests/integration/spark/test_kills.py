@@ -148,7 +148,7 @@ def test_whatever_is_killed_under_load_every_change_is_there_once(
         head = table.builder.version + 1
         killed.run.until(lambda: killed.version == head, PATIENCE_SECONDS)
         killed.run.process.send_signal(signal.SIGTERM)
-        assert killed.run.ended() == 0, killed.run.said()
+        assert killed.run.ended() == 0, killed.run.reported()
     finally:
         killed.run.process.kill()
     wanted = sorted((version, row, "insert") for row, version in table.version_of.items())

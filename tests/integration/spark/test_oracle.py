@@ -75,8 +75,8 @@ def test_the_reference_gives_the_same_rows(
 ) -> None:
     table = tmp_path / "table"
     work = Workload(seed, str(table))
-    said = grown(delta_spark, work, table)
-    story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *said])
+    reported = grown(delta_spark, work, table)
+    story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *reported])
     sys.stderr.write(f"{story}\n")
     for run in runs_of(table):
         wanted = snapshot_rows(delta_spark, table, run.end)
@@ -109,7 +109,7 @@ def grown(delta: DeltaSpark, work: Workload, table: Path) -> list[str]:
     """Run the workload; return its statements, each with the version it led to."""
     text = work.create()
     columns = delta.ask("change", text=text, path=str(table))
-    said, refused = [f"{head_version(table)}: {text}"], 0
+    reported, refused = [f"{head_version(table)}: {text}"], 0
     columns = delta.ask("change", text=work.fill(columns), path=str(table))
     for number in range(STATEMENTS):
         now = [(name, kind) for name, kind in columns]
@@ -118,13 +118,13 @@ def grown(delta: DeltaSpark, work: Workload, table: Path) -> list[str]:
         text = work.replace() if is_replacement else work.statement(now, head_version(table))
         try:
             columns = delta.ask("change", text=text, path=str(table))
-            said.append(f"{head_version(table)}: {text}")
+            reported.append(f"{head_version(table)}: {text}")
         except DeltaSparkError as error:
             # The reference knows combinations that it does not do; what it committed counts.
             refused += 1
-            said.append(f"refused: {text}: {str(error)[:200]!r}")
-    assert refused <= STATEMENTS * REFUSED_AT_MOST, "\n".join(said)
-    return said
+            reported.append(f"refused: {text}: {str(error)[:200]!r}")
+    assert refused <= STATEMENTS * REFUSED_AT_MOST, "\n".join(reported)
+    return reported
 
 
 def head_version(table: Path) -> int:

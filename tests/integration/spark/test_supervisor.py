@@ -84,14 +84,14 @@ class Supervised:
     def delivered(self, table: str) -> int:
         return sum(sum(e["rows"].values()) for e in self.of("DeliveryAcknowledged", table))
 
-    def said(self) -> str:
+    def reported(self) -> str:
         return "\n".join([*(json.dumps(event) for event in self.events), *self.noise])
 
     def until(self, is_true: Callable[[], bool], seconds: float = 150.0) -> None:
         deadline = time.monotonic() + seconds
         while not is_true():
-            assert time.monotonic() < deadline, self.said()
-            assert self.process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.reported()
+            assert self.process.poll() is None, self.reported()
             time.sleep(0.05)
 
     def ended(self, seconds: float = 120.0) -> int:
@@ -157,7 +157,7 @@ def test_once_delivers_every_table_to_its_sink_and_a_bad_one_stops_alone(tmp_pat
         },
         "--once",
     )
-    assert run.ended() == 3, run.said()
+    assert run.ended() == 3, run.reported()
 
     shown = [json.loads(line) for line in run.lines]
     assert sorted((row["id"], row["_commit_version"]) for row in shown) == [
@@ -217,7 +217,7 @@ def test_every_change_of_the_schema_in_flight_gives_every_row_once(tmp_path: Pat
     until(12)
     run.until(lambda: all("00000007" in str(run.of("OffsetSaved", n)[-1]) for n in BOTH))
     run.process.send_signal(signal.SIGTERM)
-    assert run.ended() == 0, run.said()
+    assert run.ended() == 0, run.reported()
     assert not run.noise
     # A query has one schema: another takes over where that changes.
     assert run.of("SchemaAdopted", "streamed")
@@ -266,20 +266,20 @@ def test_all_tables_go_on_where_they_were_after_java_was_killed_and_after_a_stop
     assert second != java
     table.append([{"id": 40, "name": "live"}])
     run.until(lambda: all(run.delivered(name) == 8 for name in BOTH))
-    asked = time.monotonic()
+    requested = time.monotonic()
     run.process.send_signal(signal.SIGTERM)
-    assert run.ended() == 0, run.said()
-    assert time.monotonic() - asked < 20
+    assert run.ended() == 0, run.reported()
+    assert time.monotonic() - requested < 20
     for name in BOTH:
         assert {e["error_code"] for e in run.of("RetryScheduled", name)} == {"engine"}
         assert not run.of("PipelineFailed", name)
         assert [e["is_complete"] for e in run.of("PipelineStopped", name)] == [False]
-    said = [e["error"] for name in BOTH for e in run.of("RetryScheduled", name)]
-    assert any("ended by signal 9" in each for each in said), run.said()
+    reported = [e["error"] for name in BOTH for e in run.of("RetryScheduled", name)]
+    assert any("ended by signal 9" in each for each in reported), run.reported()
 
     table.append([{"id": 50, "name": "while it was stopped"}])
     again = Supervised(tmp_path, tables, "--once")
-    assert again.ended() == 0, again.said()
+    assert again.ended() == 0, again.reported()
     assert not again.noise
     for name in BOTH:
         assert again.delivered(name) == 1

@@ -168,13 +168,13 @@ def test_a_finished_batch_answers_everything_the_client_asks_of_records() -> Non
         kafka.producer.record_accumulator,
         kafka.producer.sender,
     )
-    asked = set()
+    requested = set()
     for module in modules:
-        asked |= set(re.findall(r"\brecords\.([a-z_]+)", inspect.getsource(module)))
-    assert {"close", "buffer", "set_producer_state"} <= asked
-    asked -= {"memory_records"}
-    assert asked <= set(dir(MemoryRecordsBuilder))
-    assert asked <= set(dir(FinishedRecords))
+        requested |= set(re.findall(r"\brecords\.([a-z_]+)", inspect.getsource(module)))
+    assert {"close", "buffer", "set_producer_state"} <= requested
+    requested -= {"memory_records"}
+    assert requested <= set(dir(MemoryRecordsBuilder))
+    assert requested <= set(dir(FinishedRecords))
 
 
 @pytest.mark.parametrize("compression", Compression)

@@ -26,11 +26,11 @@ def test_a_connection_closed_in_its_handshake_may_be_a_broker_that_restarts(
         closing = Thread(target=close_the_first, args=(listener,))
         closing.start()
         server = f"127.0.0.1:{listener.getsockname()[1]}"
-        told = refusal(server, {"security_protocol": "SSL"})
+        reported = refusal(server, {"security_protocol": "SSL"})
         closing.join()
-    assert told is not None
-    assert told.retryable
-    assert "closed the connection during the TLS handshake" in str(told)
+    assert reported is not None
+    assert reported.retryable
+    assert "closed the connection during the TLS handshake" in str(reported)
 
 
 def close_the_first(listener: socket.socket) -> None:

@@ -129,9 +129,9 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_names_the_field_and_what_to_write(case: str) -> None:
     fields, parts = REFUSED[case]
-    said = refusal(**fields)
-    assert [part for part in parts if part not in said] == []
-    assert "geheim" not in said
+    reported = refusal(**fields)
+    assert [part for part in parts if part not in reported] == []
+    assert "geheim" not in reported
 
 
 def test_secrets_are_in_no_text_of_the_section_nor_of_its_errors() -> None:

@@ -25,14 +25,14 @@ def test_every_error_of_a_broker_is_one_of_ours_and_names_its_kind(kind: type[Ex
 
 
 def test_a_producer_that_cannot_continue_is_explained_by_what_ended_it() -> None:
-    told = "Cannot perform send because at least one previous request has failed with errors."
+    reported = "Cannot perform send because at least one previous request has failed with errors."
     for kind, wanted in (
         (kafka_errors.ProducerFencedError, SinkFencedError),
         (kafka_errors.TopicAuthorizationFailedError, SinkRefusedError),
     ):
-        ours = map_error(kafka_errors.KafkaError(told, kind()), "Topic t was not written")
+        ours = map_error(kafka_errors.KafkaError(reported, kind()), "Topic t was not written")
         assert isinstance(ours, wanted)
-    assert type(map_error(kafka_errors.KafkaError(told, None), "X")) is SinkError
+    assert type(map_error(kafka_errors.KafkaError(reported, None), "X")) is SinkError
 
 
 def test_what_somebody_must_mend_is_not_tried_again() -> None:
@@ -100,10 +100,10 @@ def test_of_a_refused_request_the_brokers_reason_is_told_and_not_the_request() -
         " response 'CreateTopicsResponse(topics=[CreatableTopicResult(name='t', error_code=38,"
         " error_message='Unable to replicate the partition 3 time(s).')])'."
     )
-    told = map_error(
+    reported = map_error(
         kafka_errors.InvalidReplicationFactorError(answer), "Kafka cannot create the topic t"
     )
-    assert told.message == (
+    assert reported.message == (
         "Kafka cannot create the topic t: [Error 38] InvalidReplicationFactorError: Unable to"
         " replicate the partition 3 time(s)."
     )

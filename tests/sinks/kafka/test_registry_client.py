@@ -32,7 +32,7 @@ class Scripted:
 
     status: int = 200
     body: bytes = json.dumps(FOUND).encode()
-    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    requested: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
     @contextmanager
@@ -41,7 +41,7 @@ class Scripted:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                script.asked.append((self.path, self.headers.get("Authorization")))
+                script.requested.append((self.path, self.headers.get("Authorization")))
                 length = int(self.headers.get("Content-Length") or 0)
                 self.rfile.read(length)
                 self.send_response(script.status)
@@ -95,7 +95,7 @@ def test_each_request_says_who_asks(fields: dict[str, Any], expected: str | None
         asking = client(server.url, **fields)
         assert asking.registered_id("s", SCHEMA) == 7
         asking.check("s")
-    assert [authorization for _, authorization in server.asked] == [expected, expected]
+    assert [authorization for _, authorization in server.requested] == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_an_answer_stops_or_is_asked_for_again_and_hides_secrets(
             asking.register("orders-value", SCHEMA)
     assert type(raised.value) is kind
     assert raised.value.retryable is retryable
-    said = str(raised.value)
-    assert "geheim" not in said
-    assert "orders-value" in said
-    assert "(secret) is wrong" in said
+    reported = str(raised.value)
+    assert "geheim" not in reported
+    assert "orders-value" in reported
+    assert "(secret) is wrong" in reported
 
 
 def test_what_is_not_found_is_no_error_but_in_a_check() -> None:
@@ -179,7 +179,7 @@ def test_a_request_is_tried_as_often_as_configured_at_each_url() -> None:
         asking = client(server.url, f"{server.url}/second", retries=1)
         with pytest.raises(SinkError, match="busy"):
             asking.latest_text("s")
-    paths = [path for path, _ in server.asked]
+    paths = [path for path, _ in server.requested]
     first = "/subjects/s/versions/latest"
     assert paths == [first, first, f"/second{first}", f"/second{first}"]
 
@@ -198,7 +198,7 @@ def test_an_answer_is_kept_and_what_is_latest_is_asked_each_time() -> None:
         asking = client(server.url)
         for _ in range(3):
             asking.registered_id("s", SCHEMA)
-        assert len(server.asked) == 1
+        assert len(server.requested) == 1
         for text in ('"string"', '"int"'):
             server.body = json.dumps({**FOUND, "schema": text}).encode()
             assert asking.latest_text("s") == text

@@ -211,13 +211,13 @@ def test_a_row_that_no_topic_takes_is_refused_as_by_the_daemon(
 
 def test_markers_of_commits_go_with_the_rows(process: Process) -> None:
     made = writer(shared(), transaction_topic="told")
-    told = TopicFacts(name="told", partitions=1, replicas=1)
+    reported = TopicFacts(name="told", partitions=1, replicas=1)
     both = RecordsWriter(
         config=made.config,
         pipeline=TABLE,
         start=made.start,
         end=made.end,
-        facts=(*made.facts, told),
+        facts=(*made.facts, reported),
         window=SendWindow(1 << 20, seconds=1.0),
         transaction=made.transaction,
     )
@@ -232,11 +232,11 @@ def test_a_registry_is_asked_once_by_a_process(process: Process) -> None:
     with Scripted().serving() as server:
         registry = {"urls": [server.url], "retries": 0}
         written_by(writer(format="avro", schema_registry=registry), batch(3, [1]))
-        asked = len(server.asked)
-        assert asked
+        requested = len(server.requested)
+        assert requested
         for _ in range(3):
             written_by(writer(format="avro", schema_registry=registry), batch(3, [2]))
-        assert len(server.asked) == asked
+        assert len(server.requested) == requested
     values = [value for _, _, _, value, _ in process.opened[0].sent]
     assert [value[:5] for value in values if value] == [b"\0\0\0\0\x07"] * 4
 
@@ -247,8 +247,8 @@ def test_schemas_of_few_tables_are_kept(process: Process, monkeypatch: pytest.Mo
         registry = {"urls": [server.url], "retries": 0}
         counts = []
         for table in ("a", "b", "a", "c", "a", "b"):
-            before = len(server.asked)
+            before = len(server.requested)
             made = writer(table=table, format="avro", schema_registry=registry)
             written_by(made, batch(3, [1]))
-            counts.append(len(server.asked) > before)
+            counts.append(len(server.requested) > before)
     assert counts == [True, True, False, True, False, True]

@@ -95,7 +95,7 @@ def number_positions(out: ProduceRequest) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "fields", "error", "said"),
+    ("rows", "fields", "error", "reported"),
     [
         (batch(id=[1]), {"topic": "{column:kind}"}, ConfigError, "'kind'"),
         (
@@ -117,19 +117,19 @@ def number_positions(out: ProduceRequest) -> list[int]:
     ids=["no column", "no value", "too many topics", "no partition", "no number", "no shard"],
 )
 def test_rows_that_belong_nowhere_are_refused(
-    rows: ChangeBatch, fields: dict[str, Any], error: type[Exception], said: str
+    rows: ChangeBatch, fields: dict[str, Any], error: type[Exception], reported: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=reported):
         routed(rows, **fields)
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "reported"),
     [({"a": "x"}, "struct<a: string>"), (["x"], "list<"), (b"\xff", "not text")],
     ids=str,
 )
-def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"'c' cannot choose the topic.*{said}") as raised:
+def test_a_column_whose_values_are_no_texts_chooses_no_topic(value: object, reported: str) -> None:
+    with pytest.raises(ConfigError, match=f"'c' cannot choose the topic.*{reported}") as raised:
         routed(batch(c=[value]), topic="o.{column:c}")
     assert (
         raised.value.remedy

@@ -59,20 +59,20 @@ def topics(*codes: int | None) -> Topics:
     "error", [LeaderNotAvailableError, InvalidReplicationFactorError, UnknownError]
 )
 def test_a_topic_that_brokers_cannot_tell_of_now_is_asked_for_again(error: Any) -> None:
-    asked = topics(error.errno, error.errno, 0)
-    for ask in (lambda: asked.ensure({"orders": None}), lambda: asked.describe(["orders"])):
+    requested = topics(error.errno, error.errno, 0)
+    for ask in (lambda: requested.ensure({"orders": None}), lambda: requested.describe(["orders"])):
         with pytest.raises(SinkError, match=rf"topic orders .*{error.__name__}") as raised:
             ask()
         assert raised.value.retryable
-    assert asked.ensure({"orders": None})["orders"].partitions == 1
+    assert requested.ensure({"orders": None})["orders"].partitions == 1
 
 
 def test_a_topic_without_partitions_is_asked_for_again_and_said_to_have_none() -> None:
-    asked = topics(None, 0)
+    requested = topics(None, 0)
     with pytest.raises(SinkError, match="topic orders now: it has no partitions yet") as raised:
-        asked.describe(["orders"])
+        requested.describe(["orders"])
     assert raised.value.retryable
-    assert asked.ensure({"orders": None})["orders"].partitions == 1
+    assert requested.ensure({"orders": None})["orders"].partitions == 1
 
 
 def test_only_a_topic_that_brokers_do_not_know_is_not_there() -> None:

@@ -34,11 +34,11 @@ async def test_work_is_cancelled_with_who_asked_for_it() -> None:
         finally:
             loop.call_soon_threadsafe(ended.set)
 
-    asked = asyncio.create_task(io_thread().run(work()))
+    requested = asyncio.create_task(io_thread().run(work()))
     await begun.wait()
-    asked.cancel()
+    requested.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await requested
     async with asyncio.timeout(5):
         await ended.wait()
 

@@ -24,12 +24,12 @@ async def no_keys() -> None:
 
 
 async def test_several_answers_at_once_that_are_not_understood_lead_back_to_the_client() -> None:
-    asked, answers = [], [NOT_UNDERSTOOD, NOT_UNDERSTOOD, OK]
+    requested, answers = [], [NOT_UNDERSTOOD, NOT_UNDERSTOOD, OK]
     both_asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        if len(asked) >= 2:
+        requested.append(await reader.readuntil(b"\r\n\r\n"))
+        if len(requested) >= 2:
             both_asked.set()
         await both_asked.wait()
         writer.write(answers.pop(0))
@@ -42,17 +42,17 @@ async def test_several_answers_at_once_that_are_not_understood_lead_back_to_the_
     sent = Sent(f"{address}/bucket/a")
     try:
         assert await quick.get("bucket", "a") is None
-        assert not asked
+        assert not requested
         await quick.learn("bucket", "a", [sent])
         both = tuple(await asyncio.gather(quick.get("bucket", "b"), quick.get("bucket", "c")))
         assert both == (None, None)
         assert await quick.get("bucket", "d") is None
-        assert len(asked) == 2
+        assert len(requested) == 2
         await quick.learn("bucket", "a", [sent])
         answer = await quick.get("bucket", "e")
         assert answer is not None
         assert bytes(answer.body) == b"hello"
-        assert asked[-1].startswith(b"GET /bucket/e HTTP/1.1\r\n")
+        assert requested[-1].startswith(b"GET /bucket/e HTTP/1.1\r\n")
     finally:
         await quick.close()
         server.close()

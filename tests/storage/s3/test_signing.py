@@ -38,10 +38,10 @@ def test_a_get_is_signed_as_the_vendors_signer_does(
 def test_the_days_key_changes_with_the_day_and_with_the_secret() -> None:
     signer = Signer("r")
     first, other = (Keys(access="A", secret=secret) for secret in ("one", "two"))
-    asked = ("/b/k", {"host": "h"})
+    requested = ("/b/k", {"host": "h"})
     day = 86_400
     found = {
-        signer.sign(*asked, keys, at)["authorization"]
+        signer.sign(*requested, keys, at)["authorization"]
         for keys, at in [(first, day), (first, 2 * day), (other, 2 * day), (first, day)]
     }
     assert len(found) == 3

@@ -79,7 +79,7 @@ class LogReplay:
         self.with_files = with_files
         self._root_url = root_url
         self._to_ask: deque[LogFile] = deque(segment.checkpoint)
-        self._asked: deque[LogFile] = deque()
+        self._requested: deque[LogFile] = deque()
         self._commits: deque[LogFile] = deque(segment.ascending_commits)
         version = segment.checkpoint_version
         self._checkpoint = _CheckpointContent(Commit(-1 if version is None else version))
@@ -93,7 +93,7 @@ class LogReplay:
     @property
     def done(self) -> bool:
         """Whether every file was fed."""
-        return not (self._to_ask or self._asked or self._commits)
+        return not (self._to_ask or self._requested or self._commits)
 
     @property
     def is_checkpoint_open(self) -> bool:
@@ -118,7 +118,7 @@ class LogReplay:
             if files and max_bytes is not None and size > max_bytes:
                 break
             files.append(self._to_ask.popleft())
-        self._asked.extend(files)
+        self._requested.extend(files)
         return files
 
     def feed_lines(self, file: LogFile, chunks: Iterable[bytes]) -> None:
@@ -198,7 +198,7 @@ class LogReplay:
         self._end_checkpoint_file()
 
     def _end_checkpoint_file(self) -> None:
-        if self._asked or self._to_ask:
+        if self._requested or self._to_ask:
             return
         content = self._checkpoint
         if content.sidecars:
@@ -261,9 +261,9 @@ class LogReplay:
                 )
 
     def _expect(self, file: LogFile) -> None:
-        if not self._asked or self._asked[0] is not file:
+        if not self._requested or self._requested[0] is not file:
             raise BugError(f"{file.name} was fed out of order.")
-        self._asked.popleft()
+        self._requested.popleft()
 
     def result(self) -> Snapshot:
         """Return the snapshot.

@@ -291,12 +291,12 @@ def arrow_field(item: StructField, column: str | None = None) -> pa.Field:
     """Return the Arrow field of a column; its metadata has id and comment, and marks variants."""
     # Nullability is advisory: data files may lack any column, which then reads as null.
     field = _build_field(item.name, item.type, column or item.name, True)
-    said: dict[bytes, bytes] = {}
+    reported: dict[bytes, bytes] = {}
     if item.column_id is not None:
-        said[FIELD_ID] = str(item.column_id).encode()
+        reported[FIELD_ID] = str(item.column_id).encode()
     if isinstance(comment := item.metadata.get(_COMMENT), str) and comment:
-        said[COMMENT] = comment.encode("utf-8", "replace")
-    return field.with_metadata({**(field.metadata or {}), **said}) if said else field
+        reported[COMMENT] = comment.encode("utf-8", "replace")
+    return field.with_metadata({**(field.metadata or {}), **reported}) if reported else field
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -80,13 +80,15 @@ class TableState:
 
     def _check_column_mapping(self) -> None:
         mode = self.column_mapping
-        said = f"Version {self.version} has {properties.COLUMN_MAPPING_MODE} = {mode!r}"
+        reported = f"Version {self.version} has {properties.COLUMN_MAPPING_MODE} = {mode!r}"
         if mode not in COLUMN_MAPPING_MODES:
-            raise UnsupportedFeatureError(f"{said}; known are {', '.join(COLUMN_MAPPING_MODES)}.")
+            raise UnsupportedFeatureError(
+                f"{reported}; known are {', '.join(COLUMN_MAPPING_MODES)}."
+            )
         if mode != "none" and lacks_column_mapping(self.protocol):
             raise UnsupportedFeatureError(
-                f"{said}, and its protocol does not list the feature columnMapping, so the names of"
-                " the columns in its files are not certain.",
+                f"{reported}, and its protocol does not list the feature columnMapping, so the"
+                " names of the columns in its files are not certain.",
                 remedy="Its writer is broken: add the feature with ALTER TABLE … SET TBLPROPERTIES"
                 " ('delta.feature.columnMapping' = 'supported'), or unset the property.",
             )

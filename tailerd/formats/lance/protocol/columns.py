@@ -183,8 +183,8 @@ def _field(message: bytes) -> _Field:
             case 9:
                 extension = text(value)
             case 10:
-                key, said = entry(content(value))
-                metadata[key] = said
+                key, reported = entry(content(value))
+                metadata[key] = reported
             case 1 | 6 | 7:
                 number(value)
     named = metadata.get(_EXTENSION, b"").decode(errors="replace")

@@ -114,7 +114,7 @@ def parse_fragment(message: bytes) -> Fragment:
         CorruptLogError: It is not a fragment.
         UnsupportedFeatureError: Values of its rows may be in other files, such as overlays.
     """
-    said: dict[int, int | bytes] = {}
+    reported: dict[int, int | bytes] = {}
     files: list[LanceFile] = []
     for field_number, value in fields(message):
         if field_number == 2:
@@ -127,14 +127,14 @@ def parse_fragment(message: bytes) -> Fragment:
                 remedy="Use a newer release, or compact the table.",
             )
         else:
-            said[field_number] = value
-    number_ = number(said.get(1, 0))
-    deletions = _deletion_file(number_, content(said[3])) if 3 in said else None
+            reported[field_number] = value
+    number_ = number(reported.get(1, 0))
+    deletions = _deletion_file(number_, content(reported[3])) if 3 in reported else None
     return Fragment(
         id=number_,
         files=tuple(files),
         deletions=deletions,
-        physical_rows=number(said.get(4, 0)),
+        physical_rows=number(reported.get(4, 0)),
     )
 
 
@@ -168,12 +168,12 @@ def _data_file(message: bytes) -> LanceFile:
 
 
 def _deletion_file(fragment: int, message: bytes) -> DeletionFile:
-    said = {field_number: number(value) for field_number, value in fields(message)}
+    reported = {field_number: number(value) for field_number, value in fields(message)}
     return DeletionFile(
         fragment=fragment,
-        is_bitmap=said.get(1, 0) == 1,
-        read_version=said.get(2, 0),
-        id=said.get(3, 0),
-        count=said.get(4, 0),
-        base=said.get(7),
+        is_bitmap=reported.get(1, 0) == 1,
+        read_version=reported.get(2, 0),
+        id=reported.get(3, 0),
+        count=reported.get(4, 0),
+        base=reported.get(7),
     )

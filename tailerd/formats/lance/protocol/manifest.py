@@ -168,8 +168,8 @@ def _parse_manifest(file: bytes) -> Manifest:
         if field_number == 1:
             columns.append(content(value))
         elif field_number == 16:
-            key, said = entry(value)
-            config[key] = text(said)
+            key, reported = entry(value)
+            config[key] = text(reported)
         elif field_number == 18:
             base_paths.append(_base_path(content(value)))
         else:
@@ -227,25 +227,29 @@ def _micros(timestamp: bytes) -> int:
 
     pylance divides nanoseconds as floats, which may change the last digit by one.
     """
-    said = {field_number: number(value) for field_number, value in fields(timestamp)}
-    nanos = said.get(1, 0) * 10**9 + said.get(2, 0)
+    reported = {field_number: number(value) for field_number, value in fields(timestamp)}
+    nanos = reported.get(1, 0) * 10**9 + reported.get(2, 0)
     return int(nanos // _NANOS) * 10**6 + int(nanos % _NANOS // 1e3)
 
 
 def _second(message: bytes, joint: str) -> str:
     """Return the second text of a message; with `joint`, both texts joined by it."""
-    said = {
+    reported = {
         field_number: text(value)
         for field_number, value in fields(message)
         if field_number in (1, 2)
     }
-    return said.get(2, "") if not joint else joint.join(said[each] for each in sorted(said))
+    return (
+        reported.get(2, "")
+        if not joint
+        else joint.join(reported[each] for each in sorted(reported))
+    )
 
 
 def _base_path(message: bytes) -> BasePath:
-    said = dict(fields(message))
+    reported = dict(fields(message))
     return BasePath(
-        number=number(said.get(1, 0)),
-        path=text(said.get(4, b"")),
-        is_table=bool(number(said.get(3, 0))),
+        number=number(reported.get(1, 0)),
+        path=text(reported.get(4, b"")),
+        is_table=bool(number(reported.get(3, 0))),
     )

@@ -70,10 +70,10 @@ def _version(pattern: re.Pattern[str], name: str) -> tuple[Version, Scheme] | No
     match = pattern.fullmatch(name)
     if match is None:
         return None
-    said = int(match[1])
+    reported = int(match[1])
     if len(match[1]) == _DIGITS:
-        return (Version(_LARGEST - said), Scheme.DESCENDING) if said < _LARGEST else None
-    return (Version(said), Scheme.ASCENDING) if said >= FIRST else None
+        return (Version(_LARGEST - reported), Scheme.DESCENDING) if reported < _LARGEST else None
+    return (Version(reported), Scheme.ASCENDING) if reported >= FIRST else None
 
 
 class LanceVersions:

@@ -74,14 +74,14 @@ class TopicSubjects:
             TailerdError: The registry cannot be reached, or refuses.
         """
         subjects = [self.subject(each.part, each.name) for each in schemas]
-        asked = list(zip(subjects, schemas, strict=True))
-        found = [self.registry.registered_id(*each) for each in asked]
-        for index, (subject, schema) in enumerate(asked):
+        requested = list(zip(subjects, schemas, strict=True))
+        found = [self.registry.registered_id(*each) for each in requested]
+        for index, (subject, schema) in enumerate(requested):
             if found[index] is None:
                 self._check(subject, schema)
         return [
             self.registry.register(*each) if number is None else number
-            for each, number in zip(asked, found, strict=True)
+            for each, number in zip(requested, found, strict=True)
         ]
 
     def subject(self, part: RecordPart, name: str) -> str:

@@ -81,17 +81,20 @@ async def test_removed_files_get_it_as_added_ones_do(tmp_path: Path) -> None:
 
 
 async def test_a_guess_is_told_once_for_a_table_that_is_open(tmp_path: Path) -> None:
-    told: list[ZoneAssumedError] = []
+    reported: list[ZoneAssumedError] = []
     first, second = (events(tmp_path / name, NOON, ZULU, NOON) for name in ("a", "b"))
     for table in (first, second):
-        zone = PartitionZone(str(table.folder), None, told.append)
+        zone = PartitionZone(str(table.folder), None, reported.append)
         assert data_file((await planned(table, zone))[0]).partition_values[0][1] == NOON
-    assert len(told) == 2
-    assert (f"{first.folder} " in str(told[0]), f"{second.folder} " in str(told[1])) == (True, True)
+    assert len(reported) == 2
+    assert (f"{first.folder} " in str(reported[0]), f"{second.folder} " in str(reported[1])) == (
+        True,
+        True,
+    )
     for named in ("partition_timezone", "--partition-timezone", "partitionTimezone"):
-        assert named in told[0].remedy
-    assert "timestamps of at in" in told[0].message
-    assert NOON not in str(told[0]), "no values of rows are told"
+        assert named in reported[0].remedy
+    assert "timestamps of at in" in reported[0].message
+    assert NOON not in str(reported[0]), "no values of rows are told"
 
 
 @pytest.mark.parametrize(
@@ -100,9 +103,9 @@ async def test_a_guess_is_told_once_for_a_table_that_is_open(tmp_path: Path) -> 
 async def test_nothing_is_told_where_nothing_is_guessed(
     tmp_path: Path, name: str | None, text: str
 ) -> None:
-    told: list[ZoneAssumedError] = []
-    await planned(events(tmp_path, text), PartitionZone(str(tmp_path), name, told.append))
-    assert not told
+    reported: list[ZoneAssumedError] = []
+    await planned(events(tmp_path, text), PartitionZone(str(tmp_path), name, reported.append))
+    assert not reported
 
 
 async def test_tables_without_such_partitions_keep_their_tasks_as_they_are(tmp_path: Path) -> None:

@@ -290,10 +290,10 @@ async def test_a_wrong_checksum_is_an_error_without_anybody_to_tell(tmp_path: Pa
     table.checksum(numFiles=999)
     with pytest.raises(ChecksumMismatchError, match="numFiles is 999"):
         await make_reader(table).open()
-    told: list[ChecksumMismatchError] = []
-    snapshot = await make_reader(table, on_mismatch=told.append).open()
+    reported: list[ChecksumMismatchError] = []
+    snapshot = await make_reader(table, on_mismatch=reported.append).open()
     assert_is(snapshot, table.state())
-    assert [error.code for error in told] == ["checksum_mismatch"]
+    assert [error.code for error in reported] == ["checksum_mismatch"]
 
 
 async def test_a_wrong_checksum_is_not_looked_at_without_files(tmp_path: Path) -> None:
