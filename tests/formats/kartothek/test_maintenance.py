@@ -23,15 +23,12 @@ from tailerd.formats.maintenance import (
 )
 from tailerd.state.ledger import LedgerLocation
 from tests.formats.kartothek.observing import Follower, deleted
+from tests.formats.kartothek.test_daemon import rows
 from tests.integration.daemon.running import file_table, run_to_end, write_config
-from tests.tables.dataset_writer import DatasetWriter, Rows
+from tests.tables.dataset_writer import DatasetWriter
 from tests.tables.opened import part_request
 
 DAY = 86_400
-
-
-def rows(*ids: int) -> Rows:
-    return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
 def aged(store: Path, seconds: float = 2 * DAY) -> None:

@@ -9,11 +9,8 @@ import pytest
 
 from tailerd.errors import ConfigError
 from tests.formats.kartothek.observing import Follower, deleted, inserted
-from tests.tables.dataset_writer import DatasetWriter, Rows
-
-
-def rows(*ids: int) -> Rows:
-    return [{"id": number, "name": f"n{number}"} for number in ids]
+from tests.formats.kartothek.test_daemon import rows
+from tests.tables.dataset_writer import DatasetWriter
 
 
 def keys(*ids: int) -> Counter[tuple[object, ...]]:

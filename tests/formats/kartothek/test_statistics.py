@@ -8,12 +8,9 @@ from tailerd.formats.detect import table_format
 from tailerd.formats.statistics import PendingWork, TableStatistics
 from tailerd.state.ledger import LedgerLocation
 from tests.formats.kartothek.observing import Follower
-from tests.tables.dataset_writer import DatasetWriter, Rows
+from tests.formats.kartothek.test_daemon import rows
+from tests.tables.dataset_writer import DatasetWriter
 from tests.tables.opened import part_request
-
-
-def rows(*ids: int) -> Rows:
-    return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
 def measured(location: Path, ledger: Path | None = None) -> TableStatistics:

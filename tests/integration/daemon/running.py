@@ -12,8 +12,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+from tests.tables.builder import TableBuilder
 
 TAILERD = [sys.executable, "-c", "from tailerd.cli import main; main()"]
 
@@ -29,6 +32,15 @@ def write_config(folder: Path, **tables: dict[str, object]) -> Path:
     }
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path
+
+
+def make_table(folder: Path, *ids: int, **options: Any) -> TableBuilder:
+    """Write a table whose version 0 is empty, and each further one inserts an id."""
+    builder = TableBuilder(folder, **options)
+    builder.create()
+    for number in ids:
+        builder.append([{"id": number}])
+    return builder
 
 
 def file_table(table: Path, out: Path, **options: object) -> dict[str, object]:

@@ -14,19 +14,12 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
+    make_table,
     page,
     run_to_end,
     write_config,
 )
 from tests.tables.builder import TableBuilder
-
-
-def make_table(folder: Path, *ids: int, **options: str) -> TableBuilder:
-    builder = TableBuilder(folder, **options)  # type: ignore[arg-type]
-    builder.create()
-    for number in ids:
-        builder.append([{"id": number}])
-    return builder
 
 
 def clean_up(builder: TableBuilder, until: int) -> None:

@@ -16,20 +16,12 @@ from tests.integration.daemon.running import (
     delivered_ids,
     eventually,
     file_table,
+    make_table,
     page,
     read_log,
     run_to_end,
     write_config,
 )
-from tests.tables.builder import TableBuilder
-
-
-def make_table(folder: Path, *ids: int) -> TableBuilder:
-    builder = TableBuilder(folder, start_ms=None)
-    builder.create()
-    for number in ids:
-        builder.append([{"id": number}])
-    return builder
 
 
 def status(config: Path) -> dict[str, Any]:
@@ -48,7 +40,7 @@ def stop(process: Any) -> None:
 
 @pytest.mark.full
 def test_a_disk_that_takes_no_offset_is_waited_for(tmp_path: Path) -> None:
-    builder, out = make_table(tmp_path / "t", 1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1, start_ms=None), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     saved = tmp_path / "state/offsets/orders.json"
     with daemon(config) as process:
@@ -71,7 +63,7 @@ def test_a_disk_that_takes_no_offset_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_table_that_disappears_is_waited_for_where_policy_says_so(tmp_path: Path) -> None:
-    builder, out = make_table(tmp_path / "t", 1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1, start_ms=None), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out, on_gap="snapshot"))
     with daemon(config) as process:
         eventually(lambda: out.exists() and delivered_ids(out) == [1])
@@ -88,7 +80,7 @@ def test_a_table_that_disappears_is_waited_for_where_policy_says_so(tmp_path: Pa
 
 @pytest.mark.full
 def test_a_table_that_disappears_stops_and_goes_on_with_the_next_run(tmp_path: Path) -> None:
-    builder, out = make_table(tmp_path / "t", 1), tmp_path / "out"
+    builder, out = make_table(tmp_path / "t", 1, start_ms=None), tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
     with daemon(config) as process:
         eventually(lambda: out.exists() and delivered_ids(out) == [1])

@@ -23,21 +23,9 @@ from tests.integration.daemon.running import (
     run_to_end,
     write_config,
 )
-from tests.tables.builder import TableBuilder
+from tests.integration.daemon.test_run import append, make_table
 
 TOKEN = "a-long-random-text"
-
-
-def make_table(folder: Path, commits: int = 3) -> TableBuilder:
-    builder = TableBuilder(folder, start_ms=None)
-    builder.create()
-    for number in range(commits):
-        append(builder, number)
-    return builder
-
-
-def append(builder: TableBuilder, number: int) -> None:
-    builder.append([{"id": number * 10 + n, "name": "x" * 20} for n in range(10)])
 
 
 def tailerd(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
