@@ -68,12 +68,12 @@ class ChangeBatch:
 
     def take(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Return the rows with these numbers, in that order."""
-        wanted = pa.array(numbers)
+        requested = pa.array(numbers)
         kinds = self.change_type
         return replace(
             self,
-            rows=self.rows.take(wanted),
-            change_type=kinds if isinstance(kinds, ChangeType) else kinds.take(wanted),
+            rows=self.rows.take(requested),
+            change_type=kinds if isinstance(kinds, ChangeType) else kinds.take(requested),
             positions=self.positions and self.positions.take(numbers),
         )
 

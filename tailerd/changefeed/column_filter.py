@@ -73,20 +73,20 @@ def may_pass(value: object, condition: ColumnFilter) -> bool:
             return value is not None
         case comparison:
             compare = _COMPARED[comparison]
-            return any(_holds(value, wanted, compare) for wanted in condition.values)
+            return any(_holds(value, operand, compare) for operand in condition.values)
 
 
-def _holds(value: object, wanted: object, compare: Callable[..., bool]) -> bool:
+def _holds(value: object, operand: object, compare: Callable[..., bool]) -> bool:
     """Compare values of one type that all engines order the same; return True for any other."""
-    if value is None or wanted is None:
+    if value is None or operand is None:
         return False
-    if isinstance(value, Decimal | int) and isinstance(wanted, Decimal | int):
-        is_like = isinstance(value, bool) == isinstance(wanted, bool)
+    if isinstance(value, Decimal | int) and isinstance(operand, Decimal | int):
+        is_like = isinstance(value, bool) == isinstance(operand, bool)
     else:
-        is_like = type(value) is type(wanted) and isinstance(value, str | datetime.date)
+        is_like = type(value) is type(operand) and isinstance(value, str | datetime.date)
     if not is_like or isinstance(value, datetime.datetime):
         return True
     if isinstance(value, str):
         # Spark orders the bytes of UTF-8.
-        return compare(value.encode(), str(wanted).encode())
-    return compare(value, wanted)
+        return compare(value.encode(), str(operand).encode())
+    return compare(value, operand)

@@ -60,14 +60,14 @@ class RowCounts:
 
     def __init__(self, buckets: Buckets) -> None:
         self.counts: Counter[bytes] = Counter()
-        self._is_wanted = np.zeros(BUCKETS, np.bool_)
-        self._is_wanted[buckets] = True
+        self._is_requested = np.zeros(BUCKETS, np.bool_)
+        self._is_requested[buckets] = True
 
     def add(self, rows: Sequence[bytes], signs: Iterable[int]) -> None:
         """Count the rows that fall into the buckets."""
-        wanted = self._is_wanted[_bucket(_hashes(rows)[1])].tolist()
-        for row, sign, is_wanted in zip(rows, signs, wanted, strict=True):
-            if is_wanted:
+        requested = self._is_requested[_bucket(_hashes(rows)[1])].tolist()
+        for row, sign, is_requested in zip(rows, signs, requested, strict=True):
+            if is_requested:
                 count = self.counts[row] + sign
                 if count:
                     self.counts[row] = count

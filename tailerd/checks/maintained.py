@@ -25,7 +25,7 @@ from tailerd.storage.stores import Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedMaintenance:
+class ConfiguredMaintenance:
     """A table to maintain, and how.
 
     Attributes:
@@ -63,14 +63,14 @@ class WantedMaintenance:
         return table, table.maintenance(self.policies, clock=clock, pipelines=self.pipelines)
 
 
-def configure_maintenance(config: Config, name: str, stores: Stores) -> WantedMaintenance:
+def configure_maintenance(config: Config, name: str, stores: Stores) -> ConfiguredMaintenance:
     """Return the maintenance of a configured table; saved offsets of pipelines limit a cleanup.
 
     A saved offset that cannot be read raises an `OffsetError` when it is needed.
     """
     table = config.tables[name]
     section = table.maintenance
-    return WantedMaintenance(
+    return ConfiguredMaintenance(
         location=table.path,
         format=table.format,
         allowed_paths=table.allowed_paths,

@@ -79,13 +79,13 @@ def command(
             ledger=ledger,
         )
         inspection = inspected.inspection
-        wanted = None if version is None else Version(version)
+        requested = None if version is None else Version(version)
         if timestamp is not None:
-            wanted = await inspection.version_at(resolve_point(timestamp))
+            requested = await inspection.version_at(resolve_point(timestamp))
         if files:
-            await _print_files(inspection, wanted, as_json)
+            await _print_files(inspection, requested, as_json)
         else:
-            found = await inspection.describe(wanted)
+            found = await inspection.describe(requested)
             shown = (
                 _for_scripts(found, table, inspected.format)
                 if as_json

@@ -19,7 +19,7 @@ from tailerd.cli.table_options import allow_path_option, table_format_option
 from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
-    from tailerd.checks.maintained import WantedMaintenance
+    from tailerd.checks.maintained import ConfiguredMaintenance
     from tailerd.config import Config
     from tailerd.formats.maintenance import Decision, JobResult, LogAssessment, TableMaintenance
     from tailerd.maintenance.pins import Pin, PinBoard
@@ -54,7 +54,7 @@ class PinChange:
     unpin: str | None
 
     @property
-    def is_wanted(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether any of them was given."""
         return any(each is not None for each in (self.pin, self.pin_for, self.unpin))
 
@@ -75,11 +75,11 @@ async def change_pins(board: PinBoard, work: TableMaintenance, change: PinChange
     if change.unpin is not None and not await board.remove(change.unpin):
         raise UsageError(f"There is no pin {change.unpin}, so none was removed.")
     if change.pin is not None:
-        wanted = _parse_pin(change.pin, change.pin_for, SystemClock().now_ms())
-        await work.check_readable_from(Version(wanted.version), wanted.name)
-        await board.set(wanted)
+        requested = _parse_pin(change.pin, change.pin_for, SystemClock().now_ms())
+        await work.check_readable_from(Version(requested.version), requested.name)
+        await board.set(requested)
         # A cleanup that had read the pins before may have been running.
-        await work.check_readable_from(Version(wanted.version), wanted.name)
+        await work.check_readable_from(Version(requested.version), requested.name)
     return await board.read()
 
 
@@ -194,38 +194,38 @@ def command(
     more files than one process can hold gets its V2 checkpoint from many tasks.
     """
     change = PinChange(**pinning)
-    if change.is_wanted:
+    if change.is_requested:
         if is_applying:
             raise UsageError("--apply runs jobs and cannot be combined with --pin or --unpin.")
-        wanted = _request_maintenance(table, config_path, None, table_format, allowed_paths)
-        pins = asyncio.run(_pin(wanted, change))
+        requested = _request_maintenance(table, config_path, None, table_format, allowed_paths)
+        pins = asyncio.run(_pin(requested, change))
         shown = [*pin_texts(pins)] or ["Nothing is pinned."]
         texts = map(pin_json, pins) if is_json else iter(shown)
     else:
-        wanted = _request_maintenance(table, config_path, engine, table_format, allowed_paths)
-        lines, pinned = asyncio.run(_maintain(table, wanted, is_applying=is_applying))
+        requested = _request_maintenance(table, config_path, engine, table_format, allowed_paths)
+        lines, pinned = asyncio.run(_maintain(table, requested, is_applying=is_applying))
         plain = (*_texts(lines, is_applying=is_applying), *pinned)
         texts = (json.dumps(_as_json(line)) for line in lines) if is_json else iter(plain)
     for text in texts:
         say(text, is_json=is_json)
 
 
-async def _pin(wanted: WantedMaintenance, change: PinChange) -> list[Pin]:
+async def _pin(requested: ConfiguredMaintenance, change: PinChange) -> list[Pin]:
     from tailerd.clock import SystemClock
 
-    opened, work = await wanted.open()
+    opened, work = await requested.open()
     return await change_pins(opened.pins(SystemClock()), work, change)
 
 
 async def _maintain(
-    table: str, wanted: WantedMaintenance, *, is_applying: bool
+    table: str, requested: ConfiguredMaintenance, *, is_applying: bool
 ) -> tuple[list[_Line], list[str]]:
     """Return the result of every job, and the pins."""
     from tailerd.clock import SystemClock
     from tailerd.storage.lease import Lease
 
     clock = SystemClock()
-    opened, work = await wanted.open()
+    opened, work = await requested.open()
     board = opened.pins(clock)
     assessment = await work.assessment()
     if not is_applying or not any(decision.is_due for decision in assessment.decisions):
@@ -265,8 +265,8 @@ def _request_maintenance(
     engine: str | None,
     table_format: str,
     allowed_paths: Sequence[str],
-) -> WantedMaintenance:
-    from tailerd.checks.maintained import WantedMaintenance, configure_maintenance
+) -> ConfiguredMaintenance:
+    from tailerd.checks.maintained import ConfiguredMaintenance, configure_maintenance
     from tailerd.cli.configured import read_config
     from tailerd.cli.offsets import check_name
     from tailerd.formats.maintenance import MaintenancePolicies, no_readers
@@ -280,7 +280,7 @@ def _request_maintenance(
         if allowed_paths:
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
         return configure_maintenance(_with_engine(config, table, engine), table, configured.stores)
-    return WantedMaintenance(
+    return ConfiguredMaintenance(
         location=table,
         format=table_format,
         allowed_paths=allowed_paths,

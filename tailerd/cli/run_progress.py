@@ -66,8 +66,8 @@ class RunProgress:
                 self._shown.above(lambda: self._log(event))
 
     def _count(self) -> None:
-        wanted = self._is_counting and self._is_terminal
-        self._show(Progress("Delivering", "rows", stream=self._stream) if wanted else None)
+        requested = self._is_counting and self._is_terminal
+        self._show(Progress("Delivering", "rows", stream=self._stream) if requested else None)
 
     def _show(self, progress: Progress | None) -> None:
         with self._lock:

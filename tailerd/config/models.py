@@ -202,11 +202,11 @@ def _read(where: str, table: dict[str, Any]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     if isinstance(sink := table.get("sink"), dict):
         read["sink"] = read_sink(f"{where}.sink", sink)
-    if isinstance(wanted := table.get("maintenance"), dict):
+    if isinstance(requested := table.get("maintenance"), dict):
         table_format = table.get("format", AUTO)
         # An unknown format is reported by the field `format`.
         named = table_format if table_format in format_names() else AUTO
-        read["maintenance"] = read_maintenance(f"{where}.maintenance", wanted, named)
+        read["maintenance"] = read_maintenance(f"{where}.maintenance", requested, named)
     return {**table, **read}
 
 

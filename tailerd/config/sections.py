@@ -361,9 +361,9 @@ class TemplateConfig(TableConfig):
         if self.has_sink:
             sink = _fill_field(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
             filled["sink"] = read_sink(f"{where}.sink".removeprefix("."), sink)
-        if isinstance(wanted := filled.get("maintenance"), dict):
+        if isinstance(requested := filled.get("maintenance"), dict):
             at = f"{where}.maintenance".removeprefix(".")
-            filled["maintenance"] = read_maintenance(at, wanted, self.format)
+            filled["maintenance"] = read_maintenance(at, requested, self.format)
         try:
             return TableConfig.model_validate(filled)
         except ValidationError as error:
@@ -456,11 +456,11 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         raise describe_error(error, model, prefix_with(where), where) from None
 
 
-def parse_bucket(path: str, wanted: str) -> str:
+def parse_bucket(path: str, expected: str) -> str:
     """Return the bucket of a location; empty for a folder.
 
     Args:
-        wanted: What must follow the bucket, for the error.
+        expected: What must follow the bucket, for the error.
 
     Raises:
         ValueError: Nothing follows, or the location is not supported.
@@ -471,7 +471,7 @@ def parse_bucket(path: str, wanted: str) -> str:
         return ""
     bucket, _, prefix = path.partition("://")[2].partition("/")
     if not bucket or not prefix.strip("/"):
-        raise ValueError(f"it needs a bucket and {wanted}")
+        raise ValueError(f"it needs a bucket and {expected}")
     return bucket
 
 

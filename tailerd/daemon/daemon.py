@@ -358,12 +358,12 @@ class Daemon:
         watched: object = None
         try:
             while True:
-                wanted = watched_folders(config), config.notifications
-                if watching is None or wanted != watched:
+                requested = watched_folders(config), config.notifications
+                if watching is None or requested != watched:
                     if watching is not None:
                         watching.cancel()
                         await asyncio.wait([watching])
-                    watched = wanted
+                    watched = requested
                     watchers = make_watchers(
                         config,
                         finished=self._stores.local.finished,

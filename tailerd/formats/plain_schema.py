@@ -64,8 +64,8 @@ def select_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
     """Return the requested columns, in the table's order; missing ones are left out."""
     if columns is None:
         return schema
-    wanted = frozenset(columns)
-    return pa.schema([field for field in schema if field.name in wanted])
+    requested = frozenset(columns)
+    return pa.schema([field for field in schema if field.name in requested])
 
 
 def require_columns(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:

@@ -108,13 +108,13 @@ class _Program:
         return encode_result(await self._work.apply(assessment, decision))
 
     async def _open(self, request: JobRequest) -> MaintainedTable:
-        wanted = request.table
+        requested = request.table
         self._table = await open_maintained(
-            wanted.location,
+            requested.location,
             stores=Stores(StoreSettings.from_json(request.storage)),
-            table_format=wanted.format,
-            allowed=wanted.allowed,
-            ledgers=wanted.ledgers,
+            table_format=requested.format,
+            allowed=requested.allowed,
+            ledgers=requested.ledgers,
             wrap_store=self._meter,
         )
         return self._table

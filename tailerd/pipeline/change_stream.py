@@ -114,13 +114,13 @@ class ChangeStream:
 
     def _begin(self, run: Run, ahead: int) -> _Reading | None:
         """Begin to read a run after `ahead` others; None if it must wait for the first of them."""
-        wanted = _estimate_bytes(run, self._limit)
+        requested = _estimate_bytes(run, self._limit)
         if ahead:
-            memory = self._memory.admit_ahead(wanted) if ahead <= RUNS_AHEAD else None
+            memory = self._memory.admit_ahead(requested) if ahead <= RUNS_AHEAD else None
             if memory is None:
                 return None
         else:
-            memory = self._memory.admit(wanted)
+            memory = self._memory.admit(requested)
         most = run.limit_bytes(min(self._limit.max_bytes, memory.size_bytes))
         is_abandoned = threading.Event()
         limit = replace(
@@ -130,7 +130,7 @@ class ChangeStream:
             is_abandoned=is_abandoned.is_set,
             readers=self._readers,
         )
-        reading = _Reading(self._reader.read(run, limit), wanted, most, is_abandoned)
+        reading = _Reading(self._reader.read(run, limit), requested, most, is_abandoned)
         reading.read_on(memory, self._executor)
         return reading
 
@@ -138,7 +138,7 @@ class ChangeStream:
         while True:
             piece = await reading.piece()
             try:
-                more = None if piece.is_last else self._memory.admit_ahead(reading.wanted_bytes)
+                more = None if piece.is_last else self._memory.admit_ahead(reading.requested_bytes)
                 if more is not None:
                     reading.read_on(more, self._executor)
                 for batch, rows in piece.batches:
@@ -153,7 +153,7 @@ class ChangeStream:
                 return
             if more is None:
                 # The sink is waiting for it now.
-                reading.read_on(self._memory.admit(reading.wanted_bytes), self._executor)
+                reading.read_on(self._memory.admit(reading.requested_bytes), self._executor)
 
 
 def _estimate_bytes(run: Run, limit: BatchLimit) -> int:
@@ -181,13 +181,13 @@ class _Reading:
     def __init__(
         self,
         batches: Iterator[ChangeBatch],
-        wanted_bytes: int,
+        requested_bytes: int,
         most_bytes: int,
         is_abandoned: threading.Event,
     ) -> None:
-        """Read pieces of at most `most_bytes`; `wanted_bytes` may be more, for comparing rows."""
+        """Read pieces of at most `most_bytes`; `requested_bytes` may be more to compare rows."""
         self._batches = batches
-        self.wanted_bytes = wanted_bytes
+        self.requested_bytes = requested_bytes
         self._most_bytes = most_bytes
         self._is_abandoned = is_abandoned
         self._memory: Piece | None = None

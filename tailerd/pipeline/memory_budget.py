@@ -53,10 +53,10 @@ class MemoryBudget:
         reserve = self.total_bytes - self._pool_bytes
         return max(SMALLEST_PIECE, reserve // max(1, self._streams))
 
-    def _from_pool(self, table: TableMemory, wanted: int) -> Piece | None:
+    def _from_pool(self, table: TableMemory, requested: int) -> Piece | None:
         left_for_others = self._pool_bytes - self._pool_used_bytes - table._pool_used_bytes
-        granted = min(wanted, left_for_others)
-        if granted < min(wanted, SMALLEST_PIECE):
+        granted = min(requested, left_for_others)
+        if granted < min(requested, SMALLEST_PIECE):
             return None
         return Piece(table, granted, is_pooled=True)
 
@@ -109,18 +109,18 @@ class TableMemory:
         self._pool_used_bytes = 0
         self._is_closed = False
 
-    def admit(self, wanted: int) -> Piece:
+    def admit(self, requested: int) -> Piece:
         """Admit the piece that the sink waits for, at once; it may be smaller than wanted."""
         budget = self._budget
-        piece = budget._from_pool(self, wanted)
-        return piece or Piece(self, min(wanted, budget._reserve_share()), is_pooled=False)
+        piece = budget._from_pool(self, requested)
+        return piece or Piece(self, min(requested, budget._reserve_share()), is_pooled=False)
 
-    def admit_ahead(self, wanted: int) -> Piece | None:
+    def admit_ahead(self, requested: int) -> Piece | None:
         """Admit a piece that is read ahead, perhaps smaller than wanted; None if it must wait.
 
         No caller blocks on it: once the sink has consumed the earlier pieces, `admit` admits it.
         """
-        return self._budget._from_pool(self, wanted)
+        return self._budget._from_pool(self, requested)
 
     @property
     def readers(self) -> ReaderBudget:

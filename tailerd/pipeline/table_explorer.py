@@ -173,12 +173,12 @@ class TableExplorer:
         Raises:
             TailerdError: The log cannot be read.
         """
-        wanted = min(skip + PAGE_COMMITS, MAX_COMMITS)
+        requested = min(skip + PAGE_COMMITS, MAX_COMMITS)
         async with self._take_turn():
             log = await self._open_log(table)
-            found = [asdict(commit) async for commit in log.inspection.history(wanted)]
+            found = [asdict(commit) async for commit in log.inspection.history(requested)]
         newest = found[::-1]
-        has_more = len(found) == wanted and wanted < MAX_COMMITS
+        has_more = len(found) == requested and requested < MAX_COMMITS
         return CommitPage(commits=newest[skip:], has_more=has_more, notes=log.notes)
 
     async def commit(self, table: str, version: int, skip: int) -> OpenedCommit:

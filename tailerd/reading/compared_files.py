@@ -105,20 +105,20 @@ class _RetainedRows:
     """Rows of a file in all columns.
 
     Attributes:
-        wanted: Their positions; None: all selected rows.
+        requested: Their positions; None: all selected rows.
     """
 
-    wanted: Positions | None
+    requested: Positions | None
     parts: Sequence[PositionedRows]
 
-    def has(self, wanted: Positions | None, names: Sequence[str] | None) -> bool:
+    def has(self, requested: Positions | None, names: Sequence[str] | None) -> bool:
         """Return whether the kept rows contain these rows and columns."""
         there = self.parts[0][1].schema.names if self.parts else names
         if names is not None and not set(names) <= set(there or ()):
             return False
-        if self.wanted is None:
+        if self.requested is None:
             return True
-        return wanted is not None and len(self.wanted.union(wanted)) == len(self.wanted)
+        return requested is not None and len(self.requested.union(requested)) == len(self.requested)
 
 
 class ComparedInputs(abc.ABC):
@@ -145,7 +145,7 @@ class ComparedInputs(abc.ABC):
 
     @abc.abstractmethod
     def read_input(
-        self, side: Side, number: int, wanted: Positions | None, columns: Columns
+        self, side: Side, number: int, requested: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows as `read` does, from the file itself."""
 
@@ -160,7 +160,7 @@ class ComparedInputs(abc.ABC):
         self,
         side: Side,
         number: int,
-        wanted: Positions | None = None,
+        requested: Positions | None = None,
         columns: Columns = None,
         *,
         is_again: bool = False,
@@ -168,26 +168,26 @@ class ComparedInputs(abc.ABC):
         """Yield rows of a file with their positions in it, in order.
 
         Args:
-            wanted: Positions of the rows, ascending; None for all selected rows.
+            requested: Positions of the rows, ascending; None for all selected rows.
             is_again: Whether some of them will likely be read again, so that keeping them pays off.
         """
         retained = self._retained.get((side, number))
         names = None if columns is None else self.commit.schema(columns).names
-        if retained is not None and retained.has(wanted, names):
+        if retained is not None and retained.has(requested, names):
             yield from _select_rows(
-                retained.parts, None if wanted is None else wanted.to_numpy(), names
+                retained.parts, None if requested is None else requested.to_numpy(), names
             )
         elif is_again and columns is None:
-            yield from self._read_first(side, number, wanted)
+            yield from self._read_first(side, number, requested)
         else:
-            yield from self._read_on(side, number, wanted, columns)
+            yield from self._read_on(side, number, requested, columns)
 
     def _read_first(
-        self, side: Side, number: int, wanted: Positions | None
+        self, side: Side, number: int, requested: Positions | None
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file, and keep them if they fit."""
         retained: list[PositionedRows] = []
-        for part in self._read_on(side, number, wanted, None):
+        for part in self._read_on(side, number, requested, None):
             if self._free_bytes > 0:
                 self._free_bytes -= part[1].get_total_buffer_size()
                 retained.append(part)
@@ -196,12 +196,12 @@ class ComparedInputs(abc.ABC):
                 retained.clear()
             yield part
         if self._free_bytes > 0 and (side, number) not in self._retained:
-            self._retained[side, number] = _RetainedRows(wanted, retained)
+            self._retained[side, number] = _RetainedRows(requested, retained)
 
     def _read_on(
-        self, side: Side, number: int, wanted: Positions | None, columns: Columns
+        self, side: Side, number: int, requested: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
-        for part in self.read_input(side, number, wanted, columns):
+        for part in self.read_input(side, number, requested, columns):
             if self.limit.is_abandoned():
                 raise _AbandonedError
             yield part
@@ -247,11 +247,11 @@ class ComparedFiles(ComparedInputs):
         )
 
     def read_input(
-        self, side: Side, number: int, wanted: Positions | None, columns: Columns
+        self, side: Side, number: int, requested: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows of a file with their positions in it."""
         # The wanted rows are already selected ones.
-        selection = None if wanted is None else RowSelection.from_set(wanted)
+        selection = None if requested is None else RowSelection.from_set(requested)
         yield from self._read_selected(side, number, selection, columns)
 
     def unequal(self, removed: int, added: int) -> tuple[Positions, Positions] | None:
@@ -292,19 +292,19 @@ class ComparedFiles(ComparedInputs):
 
 
 def _select_rows(
-    retained: Iterable[PositionedRows], wanted: Rows | None, names: list[str] | None
+    retained: Iterable[PositionedRows], requested: Rows | None, names: list[str] | None
 ) -> Iterator[PositionedRows]:
     """Yield the wanted rows of those retained."""
     for positions, batch in retained:
         rows = batch if names is None else _select_columns(batch, names)
-        if wanted is None:
+        if requested is None:
             yield positions, rows
             continue
         if isinstance(positions, int):
-            here = _slice_range(wanted, positions, positions + batch.num_rows - 1)
+            here = _slice_range(requested, positions, positions + batch.num_rows - 1)
             row_positions = here - positions
         else:
-            here = _slice_range(wanted, positions[0], positions[-1])
+            here = _slice_range(requested, positions[0], positions[-1])
             row_positions = np.searchsorted(positions, here)
         if len(here):
             yield here, _rows_at(rows, row_positions)
@@ -422,11 +422,11 @@ def _compare_groups(
     groups: Sequence[GroupDifference], schema: pa.Schema, read: ReadColumns
 ) -> Iterator[Rows]:
     """Yield the positions of the rows that differ in the columns that may differ."""
-    wanted = {position for group in groups for position in group.columns or ()}
-    names = tuple(name for position, name in enumerate(schema.names) if position in wanted)
+    requested = {position for group in groups for position in group.columns or ()}
+    names = tuple(name for position, name in enumerate(schema.names) if position in requested)
     # By bytes: rows that differ are compared again later, variants by value.
     comparer = RowComparer(
-        pa.schema([schema.field(position) for position in sorted(wanted)]),
+        pa.schema([schema.field(position) for position in sorted(requested)]),
         secrets.randbits(_SEED_BITS),
         VariantEquality.BY_BYTES,
     )

@@ -88,7 +88,7 @@ def compared_changes(
         )
 
 
-def _changes(files: ComparedInputs, wanted: Columns) -> Changes:
+def _changes(files: ComparedInputs, requested: Columns) -> Changes:
     """Yield the rows that differ, with their positions (`placed`)."""
     left, commit = LeftRows(), files.commit
     for group in commit.groups:
@@ -96,8 +96,8 @@ def _changes(files: ComparedInputs, wanted: Columns) -> Changes:
             left.add(side, number, positions)
     changes: Changes | None = None
     if commit.key and set(commit.key) <= set(commit.schema(tuple(commit.key)).names):
-        changes = paired_changes(files, left, commit.key, wanted)
-    return _emit_unpaired(files, left, wanted) if changes is None else changes
+        changes = paired_changes(files, left, commit.key, requested)
+    return _emit_unpaired(files, left, requested) if changes is None else changes
 
 
 def _different(
@@ -254,15 +254,15 @@ class NumberedRows:
         """Maximum size of a batch of rows."""
         return self._files.limit.max_bytes
 
-    def read(self, columns: Columns, is_wanted: Bools | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, columns: Columns, is_requested: Bools | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all rows, or the flagged ones, with their positions (`placed`), in order."""
         for position, (number, positions) in enumerate(self._positions):
-            wanted = positions
-            if is_wanted is not None:
-                is_here = is_wanted[self._starts[position] : self._starts[position + 1]]
-                wanted = Positions.from_ascending(positions.to_numpy()[is_here])
-            if len(wanted):
-                for at, rows in self._files.read(self._side, number, wanted, columns):
+            requested = positions
+            if is_requested is not None:
+                is_here = is_requested[self._starts[position] : self._starts[position + 1]]
+                requested = Positions.from_ascending(positions.to_numpy()[is_here])
+            if len(requested):
+                for at, rows in self._files.read(self._side, number, requested, columns):
                     yield add_positions(rows, self._side, number, at)
 
     def rows(self, columns: Columns, numbers: Rows, max_bytes: int) -> pa.RecordBatch | None:
@@ -277,8 +277,8 @@ class NumberedRows:
         for position, (number, positions) in enumerate(self._positions):
             here = ascending[bounds[position] : bounds[position + 1]] - self._starts[position]
             if len(here):
-                wanted = Positions.from_ascending(positions.to_numpy()[here])
-                for at, rows in self._files.read(self._side, number, wanted, columns):
+                requested = Positions.from_ascending(positions.to_numpy()[here])
+                for at, rows in self._files.read(self._side, number, requested, columns):
                     found.append(add_positions(rows, self._side, number, at))
                     size += found[-1].nbytes
                     if size > max_bytes and len(numbers) > 1:
@@ -329,28 +329,28 @@ def _emit_pairs(
         if first == end:
             yield ChangeType.INSERT, rows
         else:
-            wanted, updated = pairs.deleted[first:end], pairs.inserted[first:end] - at
-            yield from _updated_rows(deleted, columns, rows, wanted, updated)
+            requested, updated = pairs.deleted[first:end], pairs.inserted[first:end] - at
+            yield from _updated_rows(deleted, columns, rows, requested, updated)
         at += rows.num_rows
 
 
 def _updated_rows(
-    deleted: NumberedRows, columns: Columns, rows: pa.RecordBatch, wanted: Rows, updated: Rows
+    deleted: NumberedRows, columns: Columns, rows: pa.RecordBatch, requested: Rows, updated: Rows
 ) -> Changes:
-    """Yield rows with the old images of those at `updated`, whose numbers are `wanted`.
+    """Yield rows with the old images of those at `updated`, whose numbers are `requested`.
 
     Old images may be far larger than new ones. So as many are read at a time as fit a batch.
     """
     start = done = 0
-    most = len(wanted)
-    while done < len(wanted):
-        count = min(most, len(wanted) - done)
-        before = deleted.rows(columns, wanted[done : done + count], deleted.max_bytes)
+    most = len(requested)
+    while done < len(requested):
+        count = min(most, len(requested) - done)
+        before = deleted.rows(columns, requested[done : done + count], deleted.max_bytes)
         if before is None:
             most = max(1, count // 2)
             continue
         done += count
-        end = rows.num_rows if done == len(wanted) else int(updated[done])
+        end = rows.num_rows if done == len(requested) else int(updated[done])
         yield _with_updates(
             before, rows.slice(start, end - start), updated[done - count : done] - start
         )
@@ -374,8 +374,8 @@ def _pairs(
     if not len(deleted) or not len(inserted):
         return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
     hasher = RowHasher(files.commit.schema(key), secrets.randbits(_SEED_BITS))
-    wanted = (len(deleted) + len(inserted)) * PAIRING_BYTES // files.working_bytes
-    bits = wanted.bit_length()
+    requested = (len(deleted) + len(inserted)) * PAIRING_BYTES // files.working_bytes
+    bits = requested.bit_length()
     ones, others = [], []
     for part in range(1 << bits):
         (one, one_numbers), (other, other_numbers) = (

@@ -192,14 +192,14 @@ class _Shape:
         _require_ids(scan, fields)
         positions = [None if f.constant is not None else fields.find(f) for f in scan.fields]
         change = _change_index(scan, fields)
-        wanted = {position for position in (*positions, change) if position is not None}
-        if not wanted and file_schema.names:
+        requested = {position for position in (*positions, change) if position is not None}
+        if not requested and file_schema.names:
             # At least one column must be read to count the rows.
-            wanted = {_smallest(file_schema)}
-        at = {position: number for number, position in enumerate(sorted(wanted))}
+            requested = {_smallest(file_schema)}
+        at = {position: number for number, position in enumerate(sorted(requested))}
         self._at = [None if position is None else at[position] for position in positions]
         self._change_at = None if change is None else at[change]
-        self.columns = _list_leaves(file_schema, wanted)
+        self.columns = _list_leaves(file_schema, requested)
         self.leaves = [leaf for column in self.columns for leaf in column]
         self._calendar: LegacyCalendar | None = None
         if opened.footer.notes:
@@ -336,15 +336,15 @@ class _RowGroups:
 
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield batches with all selected rows, each with the position of its first row."""
-        wanted = _wanted_groups(self._groups, self._scan.share, selection)
-        for position, (group, first_row) in enumerate(wanted):
+        requested = _select_groups(self._groups, self._scan.share, selection)
+        for position, (group, first_row) in enumerate(requested):
             size = _batch_rows(self._groups[group], self._limit)
             pieces = None if selection is None else self._few(group, first_row, size, selection)
             if pieces is not None:
                 yield from ((batch, first_row + at) for batch, at in pieces)
                 continue
             if isinstance(self._source, RemoteFile):
-                ahead = [each for each, _ in wanted[position + 1 : position + 2]]
+                ahead = [each for each, _ in requested[position + 1 : position + 2]]
                 most_bytes = self._limit.max_bytes
                 self._source.expect(
                     ranges_ahead(self._groups, self._leaves, group, ahead, most_bytes)
@@ -373,7 +373,7 @@ class _RowGroups:
         )
 
 
-def _wanted_groups(
+def _select_groups(
     groups: Sequence[RowGroup], share: FileShare, selection: RowSelection | None
 ) -> list[tuple[int, int]]:
     """Return the row groups of a share with selected rows, each with its first row."""

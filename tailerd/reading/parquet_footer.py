@@ -89,17 +89,17 @@ class _Reader:
         """Position of the next byte."""
         return self._at
 
-    def find(self, wanted: int) -> int:
+    def find(self, requested: int) -> int:
         """Skip to the value of a field of the struct; return where it begins."""
         number = 0
         while (head := self._byte()) != 0:
             kind = head & 0x0F
             number = number + (head >> 4) if head >> 4 else self._zigzag()
-            if number == wanted:
+            if number == requested:
                 return self._at
             if kind > _FALSE:
                 self._value(kind)
-        raise KeyError(wanted)
+        raise KeyError(requested)
 
     def list(self) -> tuple[int, Any]:
         """Read a list: the type of its elements, and the elements."""

@@ -98,12 +98,12 @@ class RowPieces:
             return None
 
     def rows(
-        self, group: int, wanted: Rows, most_rows: int
+        self, group: int, requested: Rows, most_rows: int
     ) -> Iterator[tuple[pa.RecordBatch, int]] | None:
         """Return batches that include the wanted rows, each with the position of its first row.
 
         Args:
-            wanted: Positions in the row group, ascending; at least one.
+            requested: Positions in the row group, ascending; at least one.
             most_rows: Of a batch.
 
         Returns:
@@ -112,10 +112,10 @@ class RowPieces:
         count = self._groups[group].num_rows
         if not self._can_read or count < MIN_ROWS or self._footer is None:
             return None
-        leaves = self._leaves(group, int(wanted[-1]))
+        leaves = self._leaves(group, int(requested[-1]))
         if leaves is None:
             return None
-        pieces = list(_pieces(wanted, [_edges(leaves, column) for column in self._columns]))
+        pieces = list(_pieces(requested, [_edges(leaves, column) for column in self._columns]))
         decoded = sum(end - start for piece in pieces for start, end in piece.spans)
         if decoded * WORTHWHILE > count * len(self._columns):
             return None
@@ -198,18 +198,18 @@ def _edges(leaves: dict[int, _Leaf], column: range) -> Rows:
     return reduce(np.intersect1d, [leaves[leaf].edges for leaf in column])
 
 
-def _pieces(wanted: Rows, edges: Sequence[Rows]) -> Iterator[Piece]:
+def _pieces(requested: Rows, edges: Sequence[Rows]) -> Iterator[Piece]:
     """Yield pieces with all wanted rows, in order, as long as no column needs other pages."""
     at = 0
-    while at < len(wanted):
-        row = wanted[at]
+    while at < len(requested):
+        row = requested[at]
         positions = [int(np.searchsorted(each, row, "right")) for each in edges]
         spans = tuple(
             (int(each[position - 1]), int(each[position]))
             for each, position in zip(edges, positions, strict=True)
         )
-        stop = int(np.searchsorted(wanted, min(end for _, end in spans)))
-        yield Piece((int(row), int(wanted[stop - 1]) + 1), spans)
+        stop = int(np.searchsorted(requested, min(end for _, end in spans)))
+        yield Piece((int(row), int(requested[stop - 1]) + 1), spans)
         at = stop
 
 

@@ -46,12 +46,12 @@ class Records:
 
     def take(self, records: npt.NDArray[np.integer]) -> Records:
         """Return the records at the given indices, in that order."""
-        wanted = pa.array(records)
+        requested = pa.array(records)
         return Records(
-            keys=None if self.keys is None else pc.take(self.keys, wanted),
-            values=pc.take(self.values, wanted),
+            keys=None if self.keys is None else pc.take(self.keys, requested),
+            values=pc.take(self.values, requested),
             rows=np.asarray(records, np.int64) if self.rows is None else self.rows[records],
-            headers=tuple(header.take(wanted) for header in self.headers),
+            headers=tuple(header.take(requested) for header in self.headers),
         )
 
 

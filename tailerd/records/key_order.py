@@ -53,8 +53,8 @@ def select_pass(batch: ChangeBatch, key: Sequence[str], key_pass: KeyPass) -> Ch
         # Without a key, changes of unknown kinds are passed on.
         return batch if key_pass is KeyPass.UPSERTS else None
     is_removal = changes.after == NO_ROW
-    wanted = is_removal if key_pass is KeyPass.DELETES else ~is_removal
-    rows = np.concatenate((changes.before[wanted], changes.after[wanted]))
+    requested = is_removal if key_pass is KeyPass.DELETES else ~is_removal
+    rows = np.concatenate((changes.before[requested], changes.after[requested]))
     rows = np.sort(rows[rows != NO_ROW])
     if not len(rows):
         return None

@@ -99,8 +99,8 @@ def _inner(field: ParsedField, messages: Messages) -> list[ParsedField]:
 
 def _is_named(field: ParsedField, content: str) -> bool:
     """Return whether the name of a field's message is one for this content."""
-    wanted = re.escape(type_name(field.name) + content)
-    return re.fullmatch(rf"{wanted}\d*", field.type.rpartition(".")[2]) is not None
+    requested = re.escape(type_name(field.name) + content)
+    return re.fullmatch(rf"{requested}\d*", field.type.rpartition(".")[2]) is not None
 
 
 def _days(found: Any) -> int:

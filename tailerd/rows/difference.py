@@ -388,8 +388,8 @@ class HashBalance:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        wanted = (max_bytes // (_MEMORY_SHARE * 20)).bit_length() - 1
-        self._bits = min(max(wanted, _MIN_BALANCE_BITS), _MAX_BALANCE_BITS)
+        requested = (max_bytes // (_MEMORY_SHARE * 20)).bit_length() - 1
+        self._bits = min(max(requested, _MIN_BALANCE_BITS), _MAX_BALANCE_BITS)
         self._sums = np.zeros((2, 1 << self._bits), np.uint64)
         self._rows = np.zeros(1 << self._bits, np.uint32)
         self._is_open: Bools | None = None

@@ -64,8 +64,10 @@ class Inputs:
         positions = {(each.side, each.input): each.positions for each in left}
         numbers = [[each.input for each in left if each.side is side] for side in Side]
 
-        def read(side: Side, number: int, wanted: Positions | None) -> Iterable[PositionedRows]:
-            return self.read(side, number, positions[side, number] if wanted is None else wanted)
+        def read(side: Side, number: int, requested: Positions | None) -> Iterable[PositionedRows]:
+            return self.read(
+                side, number, positions[side, number] if requested is None else requested
+            )
 
         return Inputs(schema=self.schema, removed=numbers[0], added=numbers[1], read=read)
 

@@ -76,8 +76,8 @@ def _pack_units(
     total = sum(costs)
     if not total:
         return []
-    wanted = -(-total // target_bytes)
-    share = total / wanted
+    requested = -(-total // target_bytes)
+    share = total / requested
     partitions: list[ChangePartition] = []
     run: list[ChangeTask] = []
     run_cost = 0

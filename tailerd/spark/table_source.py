@@ -63,15 +63,15 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     """
     source = await open_source(options)
     version = source.version_before((await source.initial_offset("latest")).version)
-    wanted = options.schema_version
-    if wanted is None and options.end:
+    requested = options.schema_version
+    if requested is None and options.end:
         with naming("endingVersion" if options.end.isdigit() else "endingTimestamp", options.end):
-            wanted = Version(min(await source.end_version(options.end), version))
-    if wanted is None and not options.columns:
+            requested = Version(min(await source.end_version(options.end), version))
+    if requested is None and not options.columns:
         return await source.arrow_schema(), version
-    wanted = version if wanted is None else wanted
-    with naming("schemaVersion", wanted):
-        return await source.schema_at(wanted, options.columns or None), wanted
+    requested = version if requested is None else requested
+    with naming("schemaVersion", requested):
+        return await source.schema_at(requested, options.columns or None), requested
 
 
 class FollowedTable:

@@ -188,13 +188,13 @@ class LedgerLocation:
     is_read_only: bool = False
 
 
-def open_ledger(wanted: LedgerLocation | None, stores: Stores) -> Ledger:
+def open_ledger(requested: LedgerLocation | None, stores: Stores) -> Ledger:
     """Return the ledger at a location; without a location, one in memory.
 
     Raises:
         ConfigError: No store serves the location.
     """
-    if wanted is None:
+    if requested is None:
         return Ledger(MemoryStore(), "/ledger", is_durable=False)
-    store, folder = stores.locate(wanted.location)
-    return Ledger(store, folder, is_read_only=wanted.is_read_only)
+    store, folder = stores.locate(requested.location)
+    return Ledger(store, folder, is_read_only=requested.is_read_only)

@@ -69,9 +69,9 @@ def is_fast_local(folder: str, mounts: Path = _MOUNTS) -> bool | None:
         lines = mounts.read_bytes().split(b"\n")
     except OSError:
         return False
-    wanted = f"{os.major(device)}:{os.minor(device)}".encode()
+    expected = f"{os.major(device)}:{os.minor(device)}".encode()
     for line in lines:
         before, _, after = line.partition(b" - ")
-        if before.split()[2:3] == [wanted]:
+        if before.split()[2:3] == [expected]:
             return after.split()[0].decode(errors="replace") in _OWN_DISKS
     return False

@@ -270,10 +270,10 @@ def read_small_file(path: str) -> bytes | None:
 
 def _rest(descriptor: int, size_bytes: int) -> bytes:
     parts: list[bytes] = []
-    wanted = max(1, size_bytes - SMALL_BYTES)
-    while part := os.read(descriptor, wanted + 1):
+    requested = max(1, size_bytes - SMALL_BYTES)
+    while part := os.read(descriptor, requested + 1):
         parts.append(part)
-        wanted = max(1, wanted - len(part))
+        requested = max(1, requested - len(part))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -287,12 +287,12 @@ def read_range(path: str, start: int, length: int | None) -> bytes:
 
 
 def _read_range(descriptor: int, size_bytes: int, start: int, length: int | None) -> bytes:
-    wanted = max(0, size_bytes - start if length is None else min(length, size_bytes - start))
+    requested = max(0, size_bytes - start if length is None else min(length, size_bytes - start))
     parts: list[bytes] = []
-    while wanted > 0 and (part := os.pread(descriptor, wanted, start)):
+    while requested > 0 and (part := os.pread(descriptor, requested, start)):
         parts.append(part)
         start += len(part)
-        wanted -= len(part)
+        requested -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -305,8 +305,8 @@ def fetch_small_file(path: str, length: int | None) -> tuple[FileMeta, bytes] | 
     descriptor, status = open_file(path, is_in_place=True)
     try:
         meta = _describe_file(status, path)
-        wanted = meta.size_bytes if length is None else min(length, meta.size_bytes)
-        return (meta, os.read(descriptor, wanted)) if wanted < SMALL_BYTES else None
+        requested = meta.size_bytes if length is None else min(length, meta.size_bytes)
+        return (meta, os.read(descriptor, requested)) if requested < SMALL_BYTES else None
     finally:
         os.close(descriptor)
 

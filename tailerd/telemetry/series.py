@@ -44,8 +44,8 @@ RESOLUTIONS = (
 
 def resolutions_within(share_bytes: int) -> tuple[Resolution, ...]:
     """Return `RESOLUTIONS` with as many points as fit into about `share_bytes`; 12 at least."""
-    wanted = sum(each.points for each in RESOLUTIONS) * POINT_BYTES
-    share = min(1.0, max(0, share_bytes) / wanted)
+    requested = sum(each.points for each in RESOLUTIONS) * POINT_BYTES
+    share = min(1.0, max(0, share_bytes) / requested)
     return tuple(
         Resolution(width_seconds=each.width_seconds, points=max(12, int(each.points * share)))
         for each in RESOLUTIONS

@@ -30,14 +30,14 @@ Options = dict[str, Any]
 def batch(table: str, columns: str) -> dict[str, float]:
     """Read all changes to noop, with all columns or with `columns`, `a,b`."""
     spark = start_session()
-    wanted = [*columns.split(","), *CHANGE_COLUMNS] if columns else ["*"]
+    expected = [*columns.split(","), *CHANGE_COLUMNS] if columns else ["*"]
 
     def ours() -> DataFrame:
         options = {"columns": columns} if columns else {}
         return _changes(spark.read, "ours", table, startingVersion=0, **options)
 
     def peer() -> DataFrame:
-        return _changes(spark.read, "peer", table, startingVersion=0).select(*wanted)
+        return _changes(spark.read, "peer", table, startingVersion=0).select(*expected)
 
     rows = ours().count()
     assert rows == peer().count()

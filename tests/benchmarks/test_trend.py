@@ -70,8 +70,8 @@ def test_the_trend_tells_first_newest_and_what_one_is_of_the_other() -> None:
         make_run("bbbb", row("open", "100 ms", 0.1)),
     ]
     text = format_text(runs)
-    for wanted in ("2 runs", "aaaa", "bbbb", "█▅", "200 to 100 ms", "0.50x", "0.1x", "<= 1x"):
-        assert wanted in text, wanted
+    for expected in ("2 runs", "aaaa", "bbbb", "█▅", "200 to 100 ms", "0.50x", "0.1x", "<= 1x"):
+        assert expected in text, expected
 
 
 def test_a_figure_whose_unit_changed_is_left_out() -> None:

@@ -55,8 +55,8 @@ def lines(runs: Sequence[Run], words: Sequence[str] = (), machine: str = "") -> 
         change = f", {now / before:.2f}x" if before else ""
         peer = "" if ratio is None else f"; {ratio:.3g}x of its peer"
         yield work
-        wanted = f" (goal {goal})" if goal else ""
-        yield f"  {bars(values)}  {before:,g} to {now:,g} {unit}{change}{peer}{wanted}"
+        expected = f" (goal {goal})" if goal else ""
+        yield f"  {bars(values)}  {before:,g} to {now:,g} {unit}{change}{peer}{expected}"
 
 
 def by_work(runs: Sequence[Run]) -> dict[str, list[tuple[str, float | None, str]]]:

@@ -228,7 +228,7 @@ def test_change_columns_are_kept_however_narrow_the_terminal(total: int) -> None
 
     assert shown[:3] == [16, 7, 19]
     assert sum(shown) + 2 * (len(shown) - 1) <= max(total, 16 + 7 + 19 + 4)
-    assert all(width <= wanted for width, wanted in zip(shown, widths, strict=False))
+    assert all(width <= expected for width, expected in zip(shown, widths, strict=False))
     assert total < 1000 or shown == widths
 
 

@@ -264,7 +264,7 @@ def test_a_name_that_is_nearly_right_is_named(tmp_path: Path) -> None:
 def test_what_a_format_is_given_has_the_fields_of_its_section(tmp_path: Path, name: str) -> None:
     maintainer = table_format(name).maintainer
     assert maintainer is not None
-    request, wanted = part_request(tmp_path, name), '{"bogus": 1}'
+    request, expected = part_request(tmp_path, name), '{"bogus": 1}'
     with pytest.raises(ConfigError) as caught:
-        maintainer.open(request, MaintenancePolicies(jobs=wanted), clock=SystemClock())
+        maintainer.open(request, MaintenancePolicies(jobs=expected), clock=SystemClock())
     assert reported(name) in str(caught.value)

@@ -135,10 +135,10 @@ def test_the_locks_have_every_dependency_at_a_version_that_fits() -> None:
         *(text for name in EXTRAS for text in extras[name]),
     ]
     for text in needed:
-        wanted = Requirement(text)
-        found = {**arrow, **spark}.get(wanted.name.replace("_", "-").lower())
-        assert found is not None, f"{wanted.name} is not locked; {again}"
-        assert wanted.specifier.contains(found), f"{wanted} is locked at {found}; {again}"
+        expected = Requirement(text)
+        found = {**arrow, **spark}.get(expected.name.replace("_", "-").lower())
+        assert found is not None, f"{expected.name} is not locked; {again}"
+        assert expected.specifier.contains(found), f"{expected} is locked at {found}; {again}"
     for text in PROJECT["build-system"]["requires"]:
         assert Requirement(text).specifier.contains(build[Requirement(text).name]), again
     assert set(spark) == ONLY_FOR_SPARK

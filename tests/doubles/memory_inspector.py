@@ -24,10 +24,10 @@ class MemoryInspection:
     async def _table(self, version: Version | None) -> tuple[MemoryTable, Version]:
         body = await self._location.store.get(f"{self._location.root}/{FOLDER}/{FILE}")
         table = MemoryTable.load(body.decode())
-        wanted = Version(table.head) if version is None else version
-        if wanted not in table.commits:
-            raise MissingVersionError(f"Version {wanted} is not there.")
-        return table, wanted
+        expected = Version(table.head) if version is None else version
+        if expected not in table.commits:
+            raise MissingVersionError(f"Version {expected} is not there.")
+        return table, expected
 
     async def version_at(self, timestamp: str) -> Version:
         point = parse_point(timestamp)
@@ -40,15 +40,15 @@ class MemoryInspection:
         return Version(max(before))
 
     async def describe(self, version: Version | None = None) -> TableDescription:
-        table, wanted = await self._table(version)
+        table, expected = await self._table(version)
         columns = tuple((field.name, str(field.type)) for field in SCHEMA)
         return TableDescription(
             table_id=table.table_id,
-            version=wanted,
-            timestamp_ms=wanted * 1000,
+            version=expected,
+            timestamp_ms=expected * 1000,
             num_files=None,
             size_bytes=None,
-            num_rows=len(table.rows(wanted)),
+            num_rows=len(table.rows(expected)),
             columns=columns,
             schema=dict(columns),
             facts={"first_version": table.first},
@@ -58,11 +58,11 @@ class MemoryInspection:
     async def files(
         self, version: Version | None = None
     ) -> AsyncIterator[Sequence[FileDescription]]:
-        _, wanted = await self._table(version)
+        _, expected = await self._table(version)
         size = (
             await self._location.store.head(f"{self._location.root}/{FOLDER}/{FILE}")
         ).size_bytes
-        rows = (await self.describe(wanted)).num_rows
+        rows = (await self.describe(expected)).num_rows
         yield [
             FileDescription(
                 path=f"{FOLDER}/{FILE}",

@@ -39,10 +39,10 @@ def test_delivered_files_of_every_table_are_what_they_were_on_each_engine(
     engine: str, given_tables: Path, tmp_path: Path
 ) -> None:
     # Spark's names and bytes are the Arrow engine's.
-    wanted = {
+    expected = {
         table: outputs["files"]
         for table, outputs in recorded(is_of_files=True).items()
         if "files" in outputs
     }
-    assert len(wanted) > 100
-    assert digests.delivered(given_tables, engine, tmp_path) == wanted
+    assert len(expected) > 100
+    assert digests.delivered(given_tables, engine, tmp_path) == expected

@@ -53,28 +53,30 @@ def put_far_int96(path: Path) -> None:
     assert "INT96" in kinds
 
 
-@pytest.mark.parametrize("wanted", [STRUCT, STRUCT | NO_JSON, {}], ids=["both", "columns", "texts"])
+@pytest.mark.parametrize(
+    "expected", [STRUCT, STRUCT | NO_JSON, {}], ids=["both", "columns", "texts"]
+)
 def test_far_times_in_the_statistics_of_spark_pass_through(
-    tmp_path: Path, wanted: dict[str, str]
+    tmp_path: Path, expected: dict[str, str]
 ) -> None:
     table = TableBuilder(tmp_path, fields=FIELDS, properties=STRUCT | NO_JSON)
     table.create(add("a", stats=json.dumps(times(BEFORE, NEAR))))
     write(tmp_path)
     put_far_int96(checkpoint_of(table.log, 0))
-    table.change_metadata(properties=dict.fromkeys(STRUCT | NO_JSON) | wanted)
+    table.change_metadata(properties=dict.fromkeys(STRUCT | NO_JSON) | expected)
     table.commit_path(0).unlink()
     write(tmp_path)
 
     [found] = state_of(checkpoint_actions(table.log, 1), 1).adds.values()
 
-    assert ("stats" in found) == (not NO_JSON.items() <= wanted.items())
+    assert ("stats" in found) == (not NO_JSON.items() <= expected.items())
     if "stats" in found:
         stats = json.loads(found["stats"])
         assert reported(stats["minValues"]) == times(EARLY, FAR)["minValues"]
         assert reported(stats["maxValues"]) == times(EARLY, FAR)["maxValues"]
         assert stats["maxValues"]["valid_to"].endswith("Z")
-    assert ("stats_parsed" in found) == bool(wanted)
-    if wanted:
+    assert ("stats_parsed" in found) == bool(expected)
+    if expected:
         parsed = found["stats_parsed"]
         for bounds, at in ((parsed["minValues"], EARLY), (parsed["maxValues"], FAR)):
             assert bounds["valid_to"] == at.replace(tzinfo=datetime.UTC)

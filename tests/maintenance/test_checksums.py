@@ -69,9 +69,9 @@ def check(path: Path, state: NaiveState) -> dict[str, Any]:
     found["setTransactions"].sort(key=lambda body: body["appId"])
     found["domainMetadata"].sort(key=lambda body: body["domain"])
     found["metadata"].setdefault("format", {})
-    wanted = naive_checksum(state)
-    rest = {key: value for key, value in found.items() if key not in wanted}
-    assert {key: found.get(key) for key in wanted} == wanted
+    expected = naive_checksum(state)
+    rest = {key: value for key, value in found.items() if key not in expected}
+    assert {key: found.get(key) for key in expected} == expected
     return rest
 
 

@@ -44,9 +44,9 @@ def test_delta_spark_reads_the_table_from_our_checkpoint_and_checksum(
     # Delta Spark wants the commit of the version it opens.
     hide(table, 0, table.version - 1)
     assert plain(delta_spark.rows(tmp_path)) == rows
-    wanted = [row for row in rows if row[0] > 103 and row[2] == "2020-02-01"]
+    expected = [row for row in rows if row[0] > 103 and row[2] == "2020-02-01"]
     where = "day = '2020-02-01' AND id > 103"
-    assert plain(delta_spark.rows(tmp_path, where=where)) == wanted
+    assert plain(delta_spark.rows(tmp_path, where=where)) == expected
     seen = delta_spark.ask("snapshot", path=str(tmp_path))
     assert seen["version"] == seen["checkpoint"] == table.version
     assert seen["files"] == len(state.adds)
@@ -130,8 +130,8 @@ def test_delta_spark_reads_row_groups_that_were_copied(
     hide(table, 0, table.version - 1)
     where = "day = '2020-02-01' AND id > 103"
     assert plain(delta_spark.rows(tmp_path)) == rows
-    wanted = [row for row in rows if row[0] > 103 and row[2] == "2020-02-01"]
-    assert plain(delta_spark.rows(tmp_path, where=where)) == wanted
+    expected = [row for row in rows if row[0] > 103 and row[2] == "2020-02-01"]
+    assert plain(delta_spark.rows(tmp_path, where=where)) == expected
 
 
 def test_delta_spark_writes_on_and_we_read_it(delta_spark: DeltaSpark, tmp_path: Path) -> None:
@@ -215,5 +215,5 @@ def test_delta_spark_reads_every_version_that_a_cleanup_keeps(
 
     assert asyncio.run(clean()) == kept
     assert not table.commit_path(kept - 1).exists()
-    for version, wanted in rows.items():
-        assert plain(delta_spark.rows(tmp_path, version=version)) == wanted
+    for version, expected in rows.items():
+        assert plain(delta_spark.rows(tmp_path, version=version)) == expected

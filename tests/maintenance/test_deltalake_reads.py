@@ -22,7 +22,7 @@ def list_rows(folder: Path) -> list[tuple[Any, ...]]:
     return sorted((row["id"], row["name"], str(row["day"])) for row in found)
 
 
-def wanted(table: TableBuilder) -> list[tuple[Any, ...]]:
+def expected(table: TableBuilder) -> list[tuple[Any, ...]]:
     return sorted((row["id"], row["name"], str(row["day"])) for row in table.rows())
 
 
@@ -32,7 +32,7 @@ def test_deltalake_reads_the_table_from_our_checkpoint_alone(
     tmp_path: Path, layout: str, properties: dict[str, str]
 ) -> None:
     table = living_table(tmp_path, is_v2=layout != "v1", **properties)
-    rows, state = wanted(table), table.state()
+    rows, state = expected(table), table.state()
     maintain(tmp_path, manifest="parquet" if layout == "v2-parquet" else "json")
     hide(table, 0, table.version)
     read = deltalake.DeltaTable(str(tmp_path))
@@ -55,7 +55,7 @@ def test_deltalake_reads_and_goes_on_after_sidecars_that_were_named_again(tmp_pa
     lines = checkpoint_of(table.log, table.version).read_text().splitlines()
     named = {json.loads(line)["sidecar"]["path"] for line in lines if '"sidecar"' in line}
     assert first & named
-    rows = wanted(table)
+    rows = expected(table)
     hide(table, 0, table.version)
     assert list_rows(tmp_path) == rows
 
@@ -72,7 +72,7 @@ def test_deltalake_reads_row_groups_that_were_copied(
         deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     table.append([{"id": 200, "name": "new", "day": "2020-02-01"}])
     maintain(tmp_path)
-    rows = wanted(table)
+    rows = expected(table)
     hide(table, 0, table.version)
     assert list_rows(tmp_path) == rows
 
@@ -80,7 +80,7 @@ def test_deltalake_reads_row_groups_that_were_copied(
 def test_deltalake_reads_a_table_whose_commits_are_compacted(tmp_path: Path) -> None:
     table = living_table(tmp_path)
     maintain(tmp_path, checkpoint=False, compaction=(0, 6))
-    assert list_rows(tmp_path) == wanted(table)
+    assert list_rows(tmp_path) == expected(table)
 
 
 def test_deltalake_appends_and_checkpoints_on_top_of_ours(tmp_path: Path) -> None:

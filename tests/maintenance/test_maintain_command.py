@@ -48,7 +48,7 @@ def test_it_explains_first_and_then_does_what_others_read(
     tmp_path: Path, command: Commands
 ) -> None:
     table = living_table(tmp_path)
-    wanted = sorted(row["id"] for row in table.rows())
+    expected = sorted(row["id"] for row in table.rows())
     before = names(table)
     reported = command("maintain", tmp_path)
     assert reported.status == 0
@@ -63,7 +63,7 @@ def test_it_explains_first_and_then_does_what_others_read(
     for version in range(table.version):
         table.commit_path(version).unlink()
     rows = deltalake.DeltaTable(tmp_path).to_pyarrow_table().column("id").to_pylist()
-    assert sorted(rows) == wanted
+    assert sorted(rows) == expected
     again = command("maintain", tmp_path, "--apply")
     assert (again.status, "due." in again.output) == (0, True)
     assert "checkpoint: not due. There is no commit since the newest" in again.output
@@ -236,14 +236,14 @@ def test_spark_writes_the_checkpoint_where_it_is_asked_to(
 ) -> None:
     require_java()
     table = living_table(tmp_path / "table", is_v2=True)
-    wanted = sorted(row["id"] for row in table.rows())
+    expected = sorted(row["id"] for row in table.rows())
     done = command("maintain", table.folder, "--apply", "--engine", "spark")
     assert done.status == 0, done.errors
     assert f"Wrote a checkpoint of version {table.version}" in done.output
     hide(table, 0, table.version)
     found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(table.folder)))
     rows = pa.table(found.execute("SELECT id FROM t")).column("id").to_pylist()
-    assert sorted(rows) == wanted
+    assert sorted(rows) == expected
     assert "not due" in command("maintain", table.folder, "--engine", "spark").output
 
 

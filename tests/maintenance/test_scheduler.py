@@ -32,6 +32,7 @@ from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import WakeupRegistry
 from tests.integration.daemon.running import daemon, eventually, write_config
+from tests.maintenance.opened_tables import convert_policies
 from tests.maintenance.tables import living_table
 from tests.maintenance.test_cleanup import commits_of, daily
 from tests.maintenance.test_daemon_keeps_logs import (
@@ -43,7 +44,6 @@ from tests.maintenance.test_daemon_keeps_logs import (
     often,
     status_of,
 )
-from tests.maintenance.wanted import wanted
 from tests.tables.builder import TableBuilder
 
 OFTEN = Policies(
@@ -77,7 +77,7 @@ class Kept:
                 name: MaintenanceTarget(
                     location=str(table.folder),
                     folder=str(table.log),
-                    policies=wanted(policies),
+                    policies=convert_policies(policies),
                     is_alone=True,
                 )
                 for name, table in tables.items()
@@ -201,7 +201,7 @@ async def test_a_measurement_that_is_killed_is_tried_again(
     big = MaintenanceTarget(
         location=str(table.folder),
         folder=str(table.log),
-        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
+        policies=convert_policies(Policies(checkpoint=CheckpointPolicy(every_commits=1000))),
         is_alone=True,
         is_measured=True,
     )
@@ -236,7 +236,9 @@ async def test_a_cleanup_in_a_process_asks_what_pipelines_need(tmp_path: Path) -
     kept_table = MaintenanceTarget(
         location=str(table.folder),
         folder=folder,
-        policies=wanted(Policies(checkpoint=CheckpointPolicy(every_commits=None), cleanup=cleanup)),
+        policies=convert_policies(
+            Policies(checkpoint=CheckpointPolicy(every_commits=None), cleanup=cleanup)
+        ),
         is_alone=False,
     )
     keeper.scheduler.set_tables({"orders": kept_table}, {"view": folder})
@@ -360,7 +362,7 @@ async def test_a_table_that_nobody_delivers_is_measured_as_it_grows(
     location = MaintenanceTarget(
         location=str(tmp_path),
         folder=str(table.log),
-        policies=wanted(OFTEN),
+        policies=convert_policies(OFTEN),
         is_alone=True,
         is_measured=True,
     )
@@ -414,7 +416,7 @@ async def test_a_table_that_is_let_go_in_its_turn_ends_nothing_else(
     table = MaintenanceTarget(
         location=str(first.folder),
         folder=str(first.log),
-        policies=wanted(OFTEN),
+        policies=convert_policies(OFTEN),
         is_alone=True,
         is_measured=True,
     )

@@ -22,9 +22,9 @@ from tailerd.telemetry import Telemetry, events
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.formats.delta.log_bodies import add
+from tests.maintenance.opened_tables import convert_policies, maintained
 from tests.maintenance.tables import grow, living_table
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
-from tests.maintenance.wanted import maintained, wanted
 from tests.tables.builder import TableBuilder
 
 OFTEN = Policies(
@@ -51,7 +51,7 @@ class Turns:
         kept = MaintenanceTarget(
             location=str(table.folder),
             folder=str(table.log),
-            policies=wanted(policies),
+            policies=convert_policies(policies),
             is_alone=True,
         )
 

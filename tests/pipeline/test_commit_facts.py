@@ -71,9 +71,9 @@ def test_a_delivered_commit_has_its_facts_whenever_the_table_is_measured(
     with daemon(config):
         eventually(lambda: json.loads(page(config, "/status"))["tables"][0]["lag_versions"] == 0)
         assert address(config)
-        wanted = all_facts(table.folder)[1:]
+        expected = all_facts(table.folder)[1:]
         got = shown(config)
-        assert [{name: each.get(name) for name in wanted[0]} for each in got] == wanted
+        assert [{name: each.get(name) for name in expected[0]} for each in got] == expected
         assert {each["mode"] for each in got} <= {"cdc", "files", "none"}
         assert all(each["delivered_ms"] and each["timestamp_ms"] for each in got)
         # The newest too, at once.

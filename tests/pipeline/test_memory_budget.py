@@ -80,10 +80,10 @@ def test_whatever_is_admitted_and_released_the_sum_stays_right(beginning: int) -
     parts = [budget.join() for _ in range(source.randint(1, 20))]
     held: list[Piece] = []
     for _ in range(500):
-        part, wanted = source.choice(parts), source.randint(1, 4 * MIB)
+        part, expected = source.choice(parts), source.randint(1, 4 * MIB)
         if source.random() < 0.5 and held:
             held.pop(source.randrange(len(held))).release()
-        elif (piece := part.admit_ahead(wanted)) is not None:
+        elif (piece := part.admit_ahead(expected)) is not None:
             piece.resize(source.randint(0, piece.size_bytes))
             held.append(piece)
         assert budget.used_bytes == sum(piece.size_bytes for piece in held)

@@ -80,9 +80,9 @@ policies = st.builds(
 
 @given(policies, logs(), times)
 def test_every_decision_is_explained_and_only_what_is_due_has_a_price(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
-    decisions = wanted.decide(log, now_ms)
+    decisions = expected.decide(log, now_ms)
     assert [each.job for each in decisions] == ["checksum", "checkpoint", "log_compaction"]
     for each in decisions:
         assert each.reason.endswith(".")
@@ -97,49 +97,49 @@ def test_every_decision_is_explained_and_only_what_is_due_has_a_price(
 
 @given(policies, logs(), times)
 def test_the_same_figures_give_the_same_answer(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
-    assert wanted.decide(log, now_ms) == wanted.decide(log, now_ms)
+    assert expected.decide(log, now_ms) == expected.decide(log, now_ms)
 
 
 @given(policies, logs(), times)
 def test_what_waits_for_a_time_is_due_then_or_says_a_later_time(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
     """A daemon that sleeps until `due_ms` neither sleeps for ever nor wakes again and again."""
-    checkpoint = wanted.decide(log, now_ms)[1]
+    checkpoint = expected.decide(log, now_ms)[1]
     for _ in range(20):
         if checkpoint.is_due or checkpoint.due_ms is None:
             return
         assert checkpoint.due_ms > now_ms
         now_ms = checkpoint.due_ms
-        checkpoint = wanted.decide(log, now_ms)[1]
+        checkpoint = expected.decide(log, now_ms)[1]
     raise AssertionError("it never becomes due")
 
 
 @given(policies, logs(), times)
 def test_time_that_does_not_help_is_not_waited_for(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
-    checkpoint = wanted.decide(log, now_ms)[1]
+    checkpoint = expected.decide(log, now_ms)[1]
     if checkpoint.is_due or checkpoint.due_ms is not None:
         return
-    assert not wanted.decide(log, now_ms + 365 * DAY_MS)[1].is_due or not log.commits
+    assert not expected.decide(log, now_ms + 365 * DAY_MS)[1].is_due or not log.commits
 
 
 @given(policies, logs(), times)
 def test_a_log_without_new_commits_is_left_alone(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
     at_rest = replace(log, commits=(), has_checksum=True)
-    assert not any(each.is_due for each in wanted.decide(at_rest, now_ms))
+    assert not any(each.is_due for each in expected.decide(at_rest, now_ms))
 
 
 @given(policies, logs(), times)
 def test_a_compaction_lies_behind_the_checkpoint_and_touches_no_other(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
-    compaction = wanted.decide(log, now_ms)[2]
+    compaction = expected.decide(log, now_ms)[2]
     if compaction.is_due:
         assert compaction.start_version is not None
         assert compaction.end_version is not None
@@ -151,10 +151,10 @@ def test_a_compaction_lies_behind_the_checkpoint_and_touches_no_other(
 
 @given(policies, logs(), times)
 def test_in_a_pause_nothing_but_checksums_is_due(
-    wanted: Policies, log: LogStats, now_ms: int
+    expected: Policies, log: LogStats, now_ms: int
 ) -> None:
-    if wanted.paused_until_ms(now_ms) is not None:
-        due = {each.job for each in wanted.decide(log, now_ms) if each.is_due}
+    if expected.paused_until_ms(now_ms) is not None:
+        due = {each.job for each in expected.decide(log, now_ms) if each.is_due}
         assert due <= {"checksum"}
 
 

@@ -133,15 +133,15 @@ def _passes(row: Row, each: Any) -> bool:
             return any(_passes(row, EqualTo(each.attribute, choice)) for choice in choices)
         case EqualNullSafe(value=None):
             return value is None
-    wanted = each.value
-    if value is None or wanted is None:
+    expected = each.value
+    if value is None or expected is None:
         return False
-    if isinstance(wanted, dt.datetime) and wanted.tzinfo is None:
+    if isinstance(expected, dt.datetime) and expected.tzinfo is None:
         return True
     if isinstance(value, str):
-        value, wanted = value.encode(), wanted.encode("utf-8", "surrogatepass")
+        value, expected = value.encode(), expected.encode("utf-8", "surrogatepass")
     compare = ORDERED[EqualTo] if isinstance(each, EqualNullSafe) else ORDERED[type(each)]
-    return compare(value, wanted)
+    return compare(value, expected)
 
 
 @given(data=st.data())

@@ -216,8 +216,10 @@ def test_batches_of_many_records_are_read_back_and_are_nearly_full(
 
     assert sum(batch.num_records for batch in built.batches) == len(values)
     for batch in built.batches:
-        wanted: list[Plain] = [(keys[row], values[row], [], NOW_MS) for row in batch.rows.tolist()]
-        assert read(batch) == wanted
+        expected: list[Plain] = [
+            (keys[row], values[row], [], NOW_MS) for row in batch.rows.tolist()
+        ]
+        assert read(batch) == expected
         assert batch.compression is compression
         assert (batch.size_bytes < batch.uncompressed_bytes) == (
             compression is not Compression.NONE
@@ -307,10 +309,10 @@ def test_varints_are_those_of_kafka_python(numbers: list[int]) -> None:
         return
     sizes = np.broadcast_to(made.sizes, len(numbers)).tolist()
     for row, number in enumerate(numbers):
-        wanted = bytearray()
-        encode_varint(number, wanted.append)
+        expected = bytearray()
+        encode_varint(number, expected.append)
         raw = int(made.low[row]) | (int(made.high[row]) << 64 if made.high is not None else 0)
-        assert raw.to_bytes(16, "little")[: sizes[row]] == bytes(wanted) == varint(number)
+        assert raw.to_bytes(16, "little")[: sizes[row]] == bytes(expected) == varint(number)
         assert raw >> (8 * sizes[row]) == 0
 
 

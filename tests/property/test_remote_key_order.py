@@ -103,8 +103,8 @@ def test_the_last_record_of_each_key_is_the_table(
             assert rows_that_are_there(state) == history.state
         for key in ((), KEY):
             found, rows = asyncio.run(there(folder, key, limit))
-            wanted, stream = asyncio.run(here(folder, key, limit))
-            assert found == wanted
+            expected, stream = asyncio.run(here(folder, key, limit))
+            assert found == expected
             assert (rows.rows, rows.bytes) == (stream.rows, stream.bytes)
             assert rows.commits.details == stream.commits.details
 

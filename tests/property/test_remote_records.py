@@ -98,7 +98,7 @@ def test_a_batch_gives_the_records_that_its_format_makes_of_it(
         has_ids=delivery == "at-least-once",
     )
     records = record_format(name, options).records(batch, now_us=NOW_US)
-    wanted = [
+    expected = [
         (each.topic, record_key, value, [(h.name, value_at(h, number)) for h in each.headers])
         for each in Router(config, "orders").route(
             batch, records, lambda _: SHAPE, now_ms=NOW_US // 1000
@@ -116,9 +116,9 @@ def test_a_batch_gives_the_records_that_its_format_makes_of_it(
     assert len(
         {(record_key, location) for _, location, record_key, _, _ in sent if record_key}
     ) == len({record_key for _, _, record_key, _, _ in sent if record_key})
-    for record_key in {each[1] for each in wanted}:
+    for record_key in {each[1] for each in expected}:
         found = [(t, k, value, headers) for t, _, k, value, headers in sent if k == record_key]
-        assert found == [each for each in wanted if each[1] == record_key]
+        assert found == [each for each in expected if each[1] == record_key]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3)), max_size=9))
@@ -147,7 +147,7 @@ def test_columns_choose_topic_and_partition_and_order_holds_in_each(
 def test_an_update_that_changes_topic_or_partition_removes_the_row_where_it_was() -> None:
     rows = pa.RecordBatch.from_pydict({"id": [1, 1], "where": ["eu", "us"], "shard": [0, 1]})
     batch = change_batch(rows, ["update_preimage", "update_postimage"])
-    for locations, topics, wanted in (
+    for locations, topics, expected in (
         (
             {"topic": "t.{column:where}"},
             ["t.eu", "t.us"],
@@ -163,6 +163,6 @@ def test_an_update_that_changes_topic_or_partition_removes_the_row_where_it_was(
             {**BASE, **locations, "key": ["id"], "format": "debezium"}
         )
         sent = sent_elsewhere(config, topics, batch)
-        assert [(topic, value is None) for topic, _, _, value, _ in sent] == wanted
+        assert [(topic, value is None) for topic, _, _, value, _ in sent] == expected
         if len(topics) == 1:
             assert [partition for _, partition, *_ in sent] == [0, 0, 1]

@@ -123,12 +123,12 @@ class History:
         return actions
 
     def _restored(self) -> list[Action]:
-        wanted = self.data.draw(st.sampled_from(self.states))
+        expected = self.data.draw(st.sampled_from(self.states))
         there = [file.add for file in self.files]
-        back = [file.add for file in wanted]
+        back = [file.add for file in expected]
         actions = [self.builder.remove(add) for add in there if add not in back]
         actions += [add for add in back if add not in there]
-        self.files = [LiveFile(f.add, f.rows, f.partition, f.deleted) for f in wanted]
+        self.files = [LiveFile(f.add, f.rows, f.partition, f.deleted) for f in expected]
         return actions
 
     def _rewritten(self, file: LiveFile, version: int, is_preserved: bool) -> list[Action]:
@@ -252,16 +252,16 @@ def check(
     )
     pairs = [(rows[position][1], rows[position + 1][1]) for position in at]
     both = before.keys() & after.keys()
-    wanted = Counter((before[i], after[i]) for i in both if before[i] != after[i])
+    expected = Counter((before[i], after[i]) for i in both if before[i] != after[i])
     if not is_preserved:
         assert not pairs
     elif max([*models[0].values(), *models[1].values()], default=1) == 1 and not (
         models[0].keys() & models[1].keys() - {before[i] for i in both if before[i] == after[i]}
     ):
-        assert Counter(pairs) == wanted
+        assert Counter(pairs) == expected
     else:
         # Which of several equal rows are left over is not said.
-        assert not Counter(pairs) - wanted
+        assert not Counter(pairs) - expected
 
 
 def two_versions(folder: Path, tags: dict[str, str] | None, **properties: str) -> TableBuilder:

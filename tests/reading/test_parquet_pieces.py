@@ -58,12 +58,14 @@ def scan_of(item: pa.Field) -> FieldScan:
 def read(
     body: bytes,
     schema: pa.Schema,
-    wanted: list[int] | None,
+    expected: list[int] | None,
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Return the rows at some positions, and those."""
     fields = tuple(scan_of(field) for field in schema)
-    selection = None if wanted is None else RowSelection.from_positions(np.array(wanted, np.int64))
+    selection = (
+        None if expected is None else RowSelection.from_positions(np.array(expected, np.int64))
+    )
     scan = FileScan(url="file", fields=fields, select_rows=lambda rows, memory: selection)
     row_positions: list[int] = []
     rows: list[dict[str, Any]] = []
@@ -114,30 +116,33 @@ def test_rows_read_by_their_pages_are_those_of_the_file(
 ) -> None:
     table = make_rows(count, seed)
     body = written(table, **options)
-    wanted = sorted(data.draw(st.frozensets(st.integers(0, count - 1), min_size=1, max_size=9)))
+    expected = sorted(data.draw(st.frozensets(st.integers(0, count - 1), min_size=1, max_size=9)))
     limit = BatchLimit(max_rows=batch_rows)
     with (
         patch.object(parquet_pieces, "MIN_ROWS", 1),
         patch.object(parquet, "SPARSE", 1),
         patch.object(parquet_pieces, "WORTHWHILE", 0),
     ):
-        positions, rows = read(body, table.schema, wanted, limit)
-    assert positions == wanted
-    assert rows == table.take(pa.array(wanted)).to_pylist()
+        positions, rows = read(body, table.schema, expected, limit)
+    assert positions == expected
+    assert rows == table.take(pa.array(expected)).to_pylist()
 
 
 def test_few_rows_of_many_are_read_by_their_pages(pieces: list[bool]) -> None:
     table = make_rows(100_000, 1)
     body = written(table)
-    wanted = [50_000, 50_001, 60_000]
-    assert read(body, table.schema, wanted) == (wanted, table.take(pa.array(wanted)).to_pylist())
+    expected = [50_000, 50_001, 60_000]
+    assert read(body, table.schema, expected) == (
+        expected,
+        table.take(pa.array(expected)).to_pylist(),
+    )
     assert pieces == [True]
 
 
 def test_rows_all_over_a_row_group_are_read_with_it(pieces: list[bool]) -> None:
     table = make_rows(100_000, 1)
-    wanted = list(range(0, 100_000, 5000))
-    assert read(written(table), table.schema, wanted)[0] == wanted
+    expected = list(range(0, 100_000, 5000))
+    assert read(written(table), table.schema, expected)[0] == expected
     assert pieces == [False]
 
 

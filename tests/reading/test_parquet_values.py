@@ -149,11 +149,11 @@ COLUMNS: dict[str, tuple[pa.Array, list[str]]] = {
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_variant_shredded_as_any_type_is_what_it_was(name: str) -> None:
-    column, wanted = COLUMNS[name]
+    column, expected = COLUMNS[name]
     # Others than the shredded type are in `value`; a slice begins in the middle of everything.
     typed = pa.concat_arrays([column, pa.nulls(3, column.type), column])
     rest = [*[None] * len(column), short_string("other"), primitive(0), None, *[None] * len(column)]
-    texts = [*wanted, '"other"', "null", "null", *wanted]
+    texts = [*expected, '"other"', "null", "null", *expected]
     assert texts_of(variants(rest, typed)) == texts
     assert texts_of(variants(rest, typed).slice(1)) == texts[1:]
 

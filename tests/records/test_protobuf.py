@@ -157,7 +157,7 @@ def test_field_ids_are_the_numbers_where_all_have_one() -> None:
 
 
 def test_an_id_is_never_a_number_that_others_have() -> None:
-    numbers = [allowed_number(wanted) for wanted in (1, 18_996, 18_997, 19_000, 2**28)]
+    numbers = [allowed_number(expected) for expected in (1, 18_996, 18_997, 19_000, 2**28)]
     assert numbers == [1, 18_996, 20_000, 20_003, 2**28 + 1003]
     assert max(numbers) < 2**29
 

@@ -273,7 +273,7 @@ def test_every_type_of_delta_has_a_connect_type() -> None:
 
     members = json.loads(value)["schema"]["fields"][1]["fields"]
     found = [(m["type"], m["name"]) if "name" in m else m["type"] for m in members]
-    assert found == [wanted for _, wanted in kinds]
+    assert found == [expected for _, expected in kinds]
     assert members[-2]["keys"] == {"type": "string", "optional": False}
     assert members[-2]["values"] == {"type": "int64", "optional": True}
     assert [m["field"] for m in members[-1]["fields"]] == ["x", "y"]

@@ -188,7 +188,7 @@ def test_a_value_of_years_that_python_lacks_excludes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "ids"),
+    ("expected", "ids"),
     [
         (GreaterThan(("_commit_version",), 0), [1, 0, 1, 2, 3, 4]),
         (EqualTo(("_commit_version",), 2), [0, 1, 2]),
@@ -199,7 +199,7 @@ def test_a_value_of_years_that_python_lacks_excludes_nothing(
     ],
 )
 def test_commits_may_be_left_out_before_a_table_was_replaced(
-    wanted: Filter, ids: list[int], tmp_path: Path
+    expected: Filter, ids: list[int], tmp_path: Path
 ) -> None:
     table = TableBuilder(tmp_path)
     for version in range(2):
@@ -210,7 +210,7 @@ def test_commits_may_be_left_out_before_a_table_was_replaced(
     for version in range(3, 5):
         table.append([{"id": version, "name": "x"}])
     reader = _reader(table)
-    reader.pushFilters([wanted])
+    reader.pushFilters([expected])
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert [row["id"] for batch in batches for row in batch.to_pylist()] == ids
 

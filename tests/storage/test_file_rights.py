@@ -145,12 +145,12 @@ async def test_delivered_files_have_the_rights_of_their_field_or_of_the_umask(
     # Of several versions, so that the next start takes some of its rows back.
     await target.write(delivery(1, batch(1, [3]), batch(2, [4])))
     await target.note_gap(Gap(table="t", reason="r", start=offset(3), end=offset(4)))
-    wanted = 0o666 & ~umask if requested is None else int(requested, 8)
+    expected = 0o666 & ~umask if requested is None else int(requested, 8)
     names = {path.name: mode(path) for path in folder.iterdir() if path.is_file()}
     assert len(names) == 4
-    assert set(names.values()) == {wanted}
+    assert set(names.values()) == {expected}
     await target.resume(offset(2))
-    assert {mode(path) for path in folder.iterdir() if path.is_file()} == {wanted}
+    assert {mode(path) for path in folder.iterdir() if path.is_file()} == {expected}
 
 
 async def test_a_file_that_loses_rows_to_a_reset_keeps_its_rights(tmp_path: Path) -> None:

@@ -136,12 +136,12 @@ class TableFiles:
         self, add: Action, positions: Iterable[int], *, storage: str = "u", data_change: bool = True
     ) -> Action:
         """Write a deletion vector of *all* deleted positions; return the `add` that has it."""
-        wanted = frozenset(positions)
+        expected = frozenset(positions)
         if storage == "i":
-            descriptor = vectors.inline(wanted)
+            descriptor = vectors.inline(expected)
         else:
-            descriptor = self.vector_file().add(wanted, storage_type=storage)
-        self.deleted[vectors.unique_id(descriptor)] = wanted
+            descriptor = self.vector_file().add(expected, storage_type=storage)
+        self.deleted[vectors.unique_id(descriptor)] = expected
         return {"add": {**add["add"], "deletionVector": descriptor, "dataChange": data_change}}
 
     def vector_file(self, *, prefix: str = "") -> vectors.VectorFile:

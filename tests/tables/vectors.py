@@ -42,13 +42,13 @@ def framed(bitmap: bytes, *, checksum: int | None = None) -> bytes:
 
 def inline(positions: Iterable[int]) -> dict[str, Any]:
     """Return the descriptor of a vector that stands in the log itself."""
-    wanted = sorted(positions)
-    bitmap = bitmap_bytes(wanted)
+    expected = sorted(positions)
+    bitmap = bitmap_bytes(expected)
     return {
         "storageType": "i",
         "pathOrInlineDv": z85(bitmap),
         "sizeInBytes": len(bitmap),
-        "cardinality": len(wanted),
+        "cardinality": len(expected),
     }
 
 
@@ -66,8 +66,8 @@ class VectorFile:
         self, positions: Iterable[int], *, storage_type: str = "u", checksum: int | None = None
     ) -> dict[str, Any]:
         """Append a vector and return its descriptor, relative (`u`) or absolute (`p`)."""
-        wanted = sorted(positions)
-        bitmap = bitmap_bytes(wanted)
+        expected = sorted(positions)
+        bitmap = bitmap_bytes(expected)
         offset = len(self._body)
         self._body += framed(bitmap, checksum=checksum)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class VectorFile:
             "pathOrInlineDv": relative if storage_type == "u" else self.path.as_uri(),
             "offset": offset,
             "sizeInBytes": len(bitmap),
-            "cardinality": len(wanted),
+            "cardinality": len(expected),
         }
 
 

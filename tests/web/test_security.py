@@ -317,8 +317,8 @@ async def test_only_who_knows_a_name_is_answered(
     async with server(address=address, access=Access(hosts=frozenset(hosts))) as listener:
         request = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         found = await send(listener, request.encode())
-    wanted = (b"HTTP/1.1 %d " % status,) if host != "" else (b"HTTP/1.1 421 ", b"HTTP/1.1 400 ")
-    assert found.startswith(wanted)
+    expected = (b"HTTP/1.1 %d " % status,) if host != "" else (b"HTTP/1.1 421 ", b"HTTP/1.1 400 ")
+    assert found.startswith(expected)
 
 
 READ = ["/", "/status", "/tables/orders", "/events", "/docs/kafka", "/static/page.css"]

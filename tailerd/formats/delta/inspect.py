@@ -141,15 +141,15 @@ class DeltaInspection:
         found = await window.commit(snapshot.version)
         return None if found is None else await window.time_ms(found, snapshot.state)
 
-    async def _first_rebuilt(self, window: CommitCache, wanted: int, listing: LogListing) -> int:
-        """Return the first version from `wanted` on whose protocol and columns are known.
+    async def _first_rebuilt(self, window: CommitCache, requested: int, listing: LogListing) -> int:
+        """Return the first version from `requested` on whose protocol and columns are known.
 
         Raises:
             MissingVersionError: There is no such version.
             TableError: A commit is damaged.
         """
-        first = wanted
-        later = [version for version in sorted(listing.checkpoints) if version > wanted]
+        first = requested
+        later = [version for version in sorted(listing.checkpoints) if version > requested]
         while True:
             try:
                 await window.plan(first)
@@ -158,11 +158,11 @@ class DeltaInspection:
                 if not later:
                     raise
                 first = later.pop(0)
-        if first > wanted:
+        if first > requested:
             are = (
-                f"Version {wanted} is"
-                if first == wanted + 1
-                else f"Versions {wanted} to {first - 1} are"
+                f"Version {requested} is"
+                if first == requested + 1
+                else f"Versions {requested} to {first - 1} are"
             )
             self._request.warn(
                 MissingVersionError(

@@ -41,12 +41,12 @@ class KartothekInspection:
             address = await find_dataset(self._location.store, self._location.root)
             if address is None:
                 raise NotATableError(f"There is no dataset at {self._location.url}.")
-            wanted = (
+            requested = (
                 None
                 if self._request.ledger is None
                 else replace(self._request.ledger, is_read_only=True)
             )
-            ledger = open_ledger(wanted, self._location.stores)
+            ledger = open_ledger(requested, self._location.stores)
             history = await DatasetHistory.open(
                 self._location.store, address, ledger, self._location.url
             )

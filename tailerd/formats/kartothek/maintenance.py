@@ -155,8 +155,8 @@ class DatasetMaintenance(OneProcessMaintenance):
         paths: set[str] = set()
         numbers: set[int] = set()
         table_id = ""
-        for wanted in self._request.ledgers:
-            ledger = open_ledger(wanted, self._location.stores)
+        for requested in self._request.ledgers:
+            ledger = open_ledger(requested, self._location.stores)
             for number in await ledger.numbers():
                 entry = await ledger.load(number)
                 state = None if entry is None else ObservedState.from_bytes(entry)

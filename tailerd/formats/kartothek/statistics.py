@@ -33,8 +33,8 @@ class KartothekStatistics(CommitStatistics):
     def __init__(self, request: PartRequest) -> None:
         super().__init__()
         self._location = request.location
-        wanted = None if request.ledger is None else replace(request.ledger, is_read_only=True)
-        self._ledger: Ledger = open_ledger(wanted, request.location.stores)
+        requested = None if request.ledger is None else replace(request.ledger, is_read_only=True)
+        self._ledger: Ledger = open_ledger(requested, request.location.stores)
         self._address: DatasetAddress | None = None
         self._state: ObservedState | None = None
         self._sizes: dict[str, int] = {}

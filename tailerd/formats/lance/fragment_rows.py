@@ -61,7 +61,7 @@ class RowReading:
 
 
 def read_rows(
-    wanted: FragmentRows,
+    requested: FragmentRows,
     reading: RowReading,
     columns: Sequence[str] | None = None,
     offsets: Rows | None = None,
@@ -77,38 +77,38 @@ def read_rows(
         FilesCollectedError: The version was cleaned up.
         MissingDataFileError, UnreadableDataFileError: A file is missing, or damaged.
     """
-    if offsets is None and wanted.offsets is not None:
-        offsets = decode_offsets(wanted.offsets)
+    if offsets is None and requested.offsets is not None:
+        offsets = decode_offsets(requested.offsets)
     try:
-        yield from _read(wanted, reading, columns, offsets)
+        yield from _read(requested, reading, columns, offsets)
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-        raise _mapped_error(wanted, reading.stores, error) from error
+        raise _mapped_error(requested, reading.stores, error) from error
 
 
 def _read(
-    wanted: FragmentRows,
+    requested: FragmentRows,
     reading: RowReading,
     columns: Sequence[str] | None,
     offsets: Rows | None,
 ) -> Iterator[OffsetRows]:
-    table = wanted.table
+    table = requested.table
     opened = _TABLES.get(table.url, table.version, table.identity, reading.stores)
-    fragment = opened.get_fragment(wanted.fragment)
+    fragment = opened.get_fragment(requested.fragment)
     if fragment is None:
-        raise OSError(f"Version {table.version} has no fragment {wanted.fragment}.")
-    if {file.path for file in fragment.data_files()} - {_name(url) for url in wanted.files}:
+        raise OSError(f"Version {table.version} has no fragment {requested.fragment}.")
+    if {file.path for file in fragment.data_files()} - {_name(url) for url in requested.files}:
         raise FilesCollectedError(
-            f"The fragment {wanted.fragment} of version {table.version} of {table.url} is not the"
-            " one that was planned: the table was dropped and created again.",
+            f"The fragment {requested.fragment} of version {table.version} of {table.url} is not"
+            " the one that was planned: the table was dropped and created again.",
             remedy=RESET_OR_ON_GAP,
             version=table.version,
         )
-    target = select_columns(decode_schema(wanted.schema), columns)
+    target = select_columns(decode_schema(requested.schema), columns)
     has_ids = columns is not None and ROW_ID in columns
-    scan = _Scan(fragment, wanted, target, reading.limit, has_ids=has_ids)
+    scan = _Scan(fragment, requested, target, reading.limit, has_ids=has_ids)
     if offsets is None:
-        yield from scan.all_rows(wanted.share)
-    elif wanted.is_legacy or len(offsets) * _DENSE >= (wanted.live_rows or 0):
+        yield from scan.all_rows(requested.share)
+    elif requested.is_legacy or len(offsets) * _DENSE >= (requested.live_rows or 0):
         yield from _only(scan.all_rows(None), offsets)
     else:
         for first in range(0, len(offsets), _PICKED_AT_ONCE):
@@ -140,19 +140,19 @@ class _Scan:
     def __init__(
         self,
         fragment: Any,
-        wanted: FragmentRows,
+        requested: FragmentRows,
         target: pa.Schema,
         limit: BatchLimit,
         *,
         has_ids: bool,
     ) -> None:
         self._fragment = fragment
-        self._wanted = wanted
+        self._requested = requested
         self._target = target
         self._has_ids = has_ids
         self._limit = limit
-        schema = decode_schema(wanted.schema)
-        by_name = dict(zip(schema.names, wanted.sources, strict=True))
+        schema = decode_schema(requested.schema)
+        by_name = dict(zip(schema.names, requested.sources, strict=True))
         sources = [by_name[field.name] for field in target]
         self._sources = [None if each is None else each.name for each in sources]
         self._scans = [_plan_scan(*pair) for pair in zip(target, sources, strict=True)]
@@ -166,7 +166,7 @@ class _Scan:
 
     def pick_rows(self, offsets: Rows) -> Iterator[OffsetRows]:
         """Yield the rows at the given offsets."""
-        addresses = offsets | (self._wanted.fragment << 32)
+        addresses = offsets | (self._requested.fragment << 32)
         listed = ",".join(map(str, addresses.tolist()))
         yield from self._batches(filter=f"{_ADDRESS} IN ({listed})")
 
@@ -194,9 +194,9 @@ class _Scan:
 
     def _batch_rows(self) -> int:
         most = self._limit.max_rows
-        if self._wanted.has_blobs:
+        if self._requested.has_blobs:
             return min(most, _BLOB_ROWS)
-        rows, size = self._wanted.live_rows, self._wanted.size_bytes
+        rows, size = self._requested.live_rows, self._requested.size_bytes
         if rows and size:
             row_bytes = max(1, _PACKED * size // rows)
             most = min(most, max(_MIN_ROWS, self._limit.max_bytes // row_bytes))
@@ -230,18 +230,18 @@ def _plan_scan(field: pa.Field, source: ColumnSource | None) -> FieldScan:
     return replace(scan, name=source.name, children=children or scan.children)
 
 
-def _mapped_error(wanted: FragmentRows, stores: Stores, error: Exception) -> TailerdError:
+def _mapped_error(requested: FragmentRows, stores: Stores, error: Exception) -> TailerdError:
     """Map an error of pylance to its cause, by checking which files exist."""
     if isinstance(error, TailerdError):
         return error
-    table = wanted.table
+    table = requested.table
     if not _is_there(table.manifest, stores):
         return FilesCollectedError(
             f"Version {table.version} of {table.url} was cleaned up before its rows were read.",
             remedy=f"{RESET_OR_ON_GAP} Clean up later than the slowest pipeline delivers.",
             version=table.version,
         )
-    for url in wanted.files:
+    for url in requested.files:
         if not _is_there(url, stores):
             return MissingDataFileError(
                 f"The data file {url} does not exist, although version {table.version} of the"

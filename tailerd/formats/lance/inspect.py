@@ -48,8 +48,8 @@ class LanceInspection:
             await self._log.refresh()
             if self._log.staged is not None:
                 self._request.warn(staged_warning(self._log, self._location.url))
-        wanted = self._log.head if version is None else version
-        return await self._log.manifest(wanted, lambda: "or never existed")
+        requested = self._log.head if version is None else version
+        return await self._log.manifest(requested, lambda: "or never existed")
 
     async def version_at(self, timestamp: str) -> Version:
         """Return the newest version not later than a timestamp.

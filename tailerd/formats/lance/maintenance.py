@@ -137,9 +137,9 @@ class LanceMaintenance(OneProcessMaintenance):
         """Return the id under which pipelines know the table, if one of their ledgers has it."""
         ledgers: tuple[LedgerLocation | None, ...] = self._request.ledgers or (None,)
         ids = []
-        for wanted in ledgers:
-            ledger = open_ledger(wanted, self._location.stores)
-            if wanted is None or await ledger.numbers():
+        for requested in ledgers:
+            ledger = open_ledger(requested, self._location.stores)
+            if requested is None or await ledger.numbers():
                 ids.append((await TableOrigin.open(self._log, ledger)).table_id)
         if ids:
             return ids[0]
@@ -194,18 +194,18 @@ class LanceMaintenance(OneProcessMaintenance):
             return Decision(job=TAG, is_due=False, reason="It is not switched on.")
         if floor.obstacle or floor.from_version is None:
             return Decision(job=TAG, is_due=False, reason=floor.obstacle or "No pipeline reads it.")
-        wanted = max(floor.from_version - 1, FIRST)
+        requested = max(floor.from_version - 1, FIRST)
         tags = await self._call(lambda table: table.tags.list())
         at = tags.get(TAG_NAME)
-        is_there = at is not None and at["version"] == wanted
+        is_there = at is not None and at["version"] == requested
         return Decision(
             job=TAG,
-            is_due=not is_there and wanted <= self._log.head,
-            reason=f"{floor.by} needs version {wanted}, and the tag {TAG_NAME}"
+            is_due=not is_there and requested <= self._log.head,
+            reason=f"{floor.by} needs version {requested}, and the tag {TAG_NAME}"
             f" {'marks it' if is_there else 'does not mark it'}.",
             cost="One small file is written.",
             saves="Cleanups of others keep that version.",
-            start_version=wanted,
+            start_version=requested,
         )
 
     async def _list_expired(self, floor: RetentionFloor) -> _Expired:

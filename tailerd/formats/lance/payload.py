@@ -69,12 +69,12 @@ class FragmentRows:
         return self.live_rows if self.offsets is None else len(decode_offsets(self.offsets))
 
     @property
-    def wanted_bytes(self) -> int:
+    def requested_bytes(self) -> int:
         """Estimated bytes of the wanted rows in the files."""
         if self.offsets is None or not self.live_rows:
             return self.size_bytes
-        wanted = len(decode_offsets(self.offsets))
-        return min(self.size_bytes, self.size_bytes * wanted // self.live_rows + 1)
+        requested = len(decode_offsets(self.offsets))
+        return min(self.size_bytes, self.size_bytes * requested // self.live_rows + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

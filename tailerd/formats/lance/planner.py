@@ -337,7 +337,7 @@ class _Parts:
 
 def _whole(change: ChangeType, kind: ChangeSourceKind, rows: FragmentRows) -> PlannedTask:
     return PlannedTask(
-        change=change, kind=kind, payload=rows, size_bytes=rows.wanted_bytes, rows=rows.rows
+        change=change, kind=kind, payload=rows, size_bytes=rows.requested_bytes, rows=rows.rows
     )
 
 

@@ -222,11 +222,11 @@ class ComparedLanceRows(ComparedInputs):
         return FileBounds()
 
     def read_input(
-        self, side: Side, number: int, wanted: Positions | None, columns: Columns
+        self, side: Side, number: int, requested: Positions | None, columns: Columns
     ) -> Iterator[PositionedRows]:
         """Yield rows of a fragment with their offsets in it."""
         fragment = self._commit.fragments(side)[number]
-        offsets = None if wanted is None else wanted.to_numpy()
+        offsets = None if requested is None else requested.to_numpy()
         yield from read_rows(fragment, self._reading, columns, offsets)
 
 

@@ -75,14 +75,14 @@ class LanceStatistics(CommitStatistics):
         self._table_id = (await TableOrigin.open(self._log, ledger)).table_id
         head = self._log.head
         begin = first if first is not None else next_up
-        wanted = head + 1 if begin is None else first_commit(begin)
-        start = max(wanted - 1, 1)
+        requested = head + 1 if begin is None else first_commit(begin)
+        start = max(requested - 1, 1)
         is_near = head - start <= _MAX_PENDING
         manifest = await self._log.find(start) if is_near and start <= head else None
         if manifest is None:
             manifest = await self._log.manifest(head, lambda: "which was the newest")
         self._first = manifest.version + 1
-        if wanted <= 1 and manifest.version == 1:
+        if requested <= 1 and manifest.version == 1:
             self._first = 1
             await self._note(manifest)
         self._take(manifest)

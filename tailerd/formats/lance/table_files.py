@@ -85,7 +85,7 @@ class TableFiles:
                 self._base(manifest, fragment.deletions.base)
 
     async def deleted_rows(
-        self, wanted: Sequence[tuple[Manifest, DeletionFile | None]]
+        self, requested: Sequence[tuple[Manifest, DeletionFile | None]]
     ) -> list[Rows]:
         """Return the offsets of deleted rows, ascending, for each deletion file; none for None.
 
@@ -95,8 +95,8 @@ class TableFiles:
             PathOutsideTableError: One is outside the table and every allowed location.
         """
         found: list[Rows] = []
-        for first in range(0, len(wanted), _AT_ONCE):
-            some = wanted[first : first + _AT_ONCE]
+        for first in range(0, len(requested), _AT_ONCE):
+            some = requested[first : first + _AT_ONCE]
             found += await asyncio.gather(*(self._read_deletions(*each) for each in some))
         return found
 

@@ -147,11 +147,11 @@ class ArrayLog:
         consolidated: list[ConsolidatedFile] = []
         ignored: set[str] = set()
         vacuums: dict[str, Sequence[str]] = {}
-        wanted = [name for name in paths if _has_list(name)]
-        await self._load([paths[name] for name in wanted])
-        if not self._contents.keys() >= {paths[name] for name in wanted}:
+        requested = [name for name in paths if _has_list(name)]
+        await self._load([paths[name] for name in requested])
+        if not self._contents.keys() >= {paths[name] for name in requested}:
             return None
-        for name in wanted:
+        for name in requested:
             content = self._contents[paths[name]]
             known = commit_file(name)
             if known is None:

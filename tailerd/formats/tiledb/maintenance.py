@@ -143,12 +143,12 @@ class ArrayMaintenance(OneProcessMaintenance):
     def _until(self, floor: RetentionFloor) -> int:
         """Return the first time that must stay readable."""
         cleanup = self._policies.cleanup
-        wanted = [self._clock.now_ms() - int((cleanup.older_than_seconds or 0.0) * 1000) + 1]
+        requested = [self._clock.now_ms() - int((cleanup.older_than_seconds or 0.0) * 1000) + 1]
         if floor.from_version is not None:
-            wanted.append(floor.from_version)
+            requested.append(floor.from_version)
         if cleanup.keep_from is not None:
-            wanted.append(cleanup.keep_from)
-        return min(wanted)
+            requested.append(cleanup.keep_from)
+        return min(requested)
 
     def _removable(self, timeline: Timeline, until: int) -> tuple[tuple[TimedName, ...], str]:
         there = {each.text for each in timeline.commits.fragments}

@@ -92,16 +92,16 @@ class TaskPlan:
         """Return the bytes of the fragments that a snapshot is read from."""
         return await self._log.fragment_bytes(self.timeline.writes_between(-1, version))
 
-    async def shares(self, version: int, wanted: int | None) -> list[tuple[Range, ...]]:
+    async def shares(self, version: int, requested: int | None) -> list[tuple[Range, ...]]:
         """Return the ranges of the first dimension in which a snapshot is read, in order.
 
         Each share has one range; the share of a snapshot that is not divided may have none, which
         means all cells.
 
         Args:
-            wanted: The number of shares decided before; None to decide now.
+            requested: The number of shares decided before; None to decide now.
         """
-        count = wanted or _count_shares(await self.snapshot_bytes(version))
+        count = requested or _count_shares(await self.snapshot_bytes(version))
         cut = await asyncio.to_thread(self._cut, [(0, version)], count)
         return [(each,) for each in cut] or [()]
 

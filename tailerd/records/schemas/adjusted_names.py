@@ -44,17 +44,17 @@ def field_names(
         fields: The fields, in order.
         compared: Names collide if this function returns equal values.
     """
-    wanted = [allowed_name(field.name) for field in fields]
+    requested = [allowed_name(field.name) for field in fields]
     ranks = [
         (not is_change_column(field), name != field.name, index)
-        for index, (field, name) in enumerate(zip(fields, wanted, strict=True))
+        for index, (field, name) in enumerate(zip(fields, requested, strict=True))
     ]
     taken: set[str] = set()
-    names = dict.fromkeys(range(len(wanted)), "")
+    names = dict.fromkeys(range(len(requested)), "")
     for *_, index in sorted(ranks):
-        name, number = wanted[index], 2
+        name, number = requested[index], 2
         while compared(name) in taken:
-            name, number = f"{wanted[index]}_{number}", number + 1
+            name, number = f"{requested[index]}_{number}", number + 1
         taken.add(compared(name))
         names[index] = name
     return list(names.values())

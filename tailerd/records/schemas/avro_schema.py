@@ -168,12 +168,12 @@ class _Writer:
         *,
         is_given: bool = False,
     ) -> Node:
-        number, wanted = 2, name
+        number, requested = 2, name
         while name in self._defined:
             if is_given and self._defined[name] == fields:
                 return name
             # Two paths have the same name if their parts contain the separator.
-            name, number = f"{wanted}_{number}", number + 1
+            name, number = f"{requested}_{number}", number + 1
         return self.record(name, fields, path)
 
     def _scalar(self, kind: Kind, stored: pa.DataType) -> Node:

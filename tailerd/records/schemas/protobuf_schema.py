@@ -393,9 +393,9 @@ def _after_earlier(
     return found
 
 
-def allowed_number(wanted: int) -> int:
+def allowed_number(requested: int) -> int:
     """Return the field number for an id or position, from 1; skips numbers that are not free."""
-    return wanted if wanted < FIRST_CHANGE_NUMBER else wanted + _SHIFT
+    return requested if requested < FIRST_CHANGE_NUMBER else requested + _SHIFT
 
 
 _SHIFT = _FIRST_FREE_NUMBER - FIRST_CHANGE_NUMBER
@@ -429,10 +429,10 @@ def type_name(name: str) -> str:
     return camel if camel and not camel[0].isdigit() else f"Field{camel}"
 
 
-def _free(wanted: str, taken: set[str]) -> str:
-    name, number = wanted, 2
+def _free(requested: str, taken: set[str]) -> str:
+    name, number = requested, 2
     while name in taken:
-        name, number = f"{wanted}{number}", number + 1
+        name, number = f"{requested}{number}", number + 1
     taken.add(name)
     return name
 

@@ -185,7 +185,7 @@ class Session:
             TailerdError: A topic is missing and may not be created, or may not be written.
         """
         self._topics.forget()
-        wanted = wanted_topics(self._config, self._table)
+        wanted = list_required_topics(self._config, self._table)
         if self._topics.expected.keys() - wanted.keys():
             # Topics chosen by a column are otherwise not checked before there are rows for them.
             self._topics.check_ids()
@@ -371,7 +371,7 @@ class Session:
     def keep(self, pipeline: PipelineIdentity, saved: SavedOffset) -> None:
         """Send the record of an offset; `finish` or `flush` waits for it."""
         topic = self._config.offsets_topic
-        found = self._topics.ensure({topic: wanted_topics(self._config, self._table)[topic]})
+        found = self._topics.ensure({topic: list_required_topics(self._config, self._table)[topic]})
         check_offset_topic(found[topic])
         self._send_side(
             ControlRecord(
@@ -494,7 +494,7 @@ class Session:
 
     def _get_shape(self, topic: str) -> TopicShape:
         # Also called before `prepare`: the first offset is saved before it.
-        wanted = wanted_topics(self._config, self._table)
+        wanted = list_required_topics(self._config, self._table)
         facts = self._topics.ensure({topic: wanted.get(topic, new_topic(self._config))})[topic]
         return TopicShape(
             partitions=facts.partitions,
@@ -554,7 +554,7 @@ def transactional_id(config: KafkaSinkConfig, pipeline: PipelineIdentity) -> str
     return config.transactional_id or pipeline.transactional_id
 
 
-def wanted_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
+def list_required_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTopic | None]:
     """Return the topics that a table needs for any rows, with their creation settings."""
     new = new_topic(config)
     single = (

@@ -31,7 +31,7 @@ from tailerd.sinks.kafka.errors import build_fenced_error
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
-from tailerd.sinks.kafka.session import Session, WrittenRecords, new_window, wanted_topics
+from tailerd.sinks.kafka.session import Session, WrittenRecords, list_required_topics, new_window
 from tailerd.sinks.kafka.topics import PROBLEM_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources, pipeline_identity
@@ -450,10 +450,10 @@ class KafkaSink:
     def _examine(self) -> None:
         self._schemas.check()
         address = self._connection.address
-        wanted = wanted_topics(self._config, self._table)
+        requested = list_required_topics(self._config, self._table)
         missing: dict[str, NewTopic] = {}
-        for name, facts in self._topics.describe(wanted).items():
-            new = wanted[name]
+        for name, facts in self._topics.describe(requested).items():
+            new = requested[name]
             if facts is None and new is not None:
                 missing[name] = new
             elif facts is not None:

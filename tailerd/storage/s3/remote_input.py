@@ -94,13 +94,13 @@ class RemoteInput(RemoteFile):
             raise ValueError("I/O operation on closed file.")
         start = self._position
         left = max(0, self._size - start)
-        wanted = left if size < 0 else min(size, left)
-        if not wanted:
+        requested = left if size < 0 else min(size, left)
+        if not requested:
             return memoryview(b"")
         blocks = (self._tail, self._last, *self._expected)
-        block = next((each for each in blocks if each.has(start, wanted)), None)
-        found = self._fetch(start, wanted) if block is None else block.view(start, wanted)
-        self._position += wanted
+        block = next((each for each in blocks if each.has(start, requested)), None)
+        found = self._fetch(start, requested) if block is None else block.view(start, requested)
+        self._position += requested
         return found
 
     def readall(self) -> bytes:
@@ -137,13 +137,13 @@ class RemoteInput(RemoteFile):
         body = io_thread().submit(self._ranges(start, length))
         return _Block(start=start, length=length, body=body)
 
-    def _fetch(self, start: int, wanted: int) -> memoryview:
-        length = min(max(wanted, AHEAD_BYTES), self._size - start)
+    def _fetch(self, start: int, requested: int) -> memoryview:
+        length = min(max(requested, AHEAD_BYTES), self._size - start)
         body = io_thread().call(self._ranges(start, length))
-        if wanted <= AHEAD_BYTES:
+        if requested <= AHEAD_BYTES:
             # Larger reads are column chunks, which are read once and need no caching.
             self._last = _loaded_block(start, body)
-        return body[:wanted]
+        return body[:requested]
 
     async def _ranges(self, start: int, length: int) -> memoryview:
         """Fetch a range into one buffer; bytes in the file's cached end are not requested."""

@@ -102,8 +102,8 @@ def copied(source: io.BytesIO, kind: pa.DataType = MORE) -> list[dict[str, Any]]
 def test_copied_rows_are_the_same_and_new_columns_are_empty(options: dict[str, Any]) -> None:
     groups = [rows(5), rows(300, 5), rows(1, 400)]
     found = copied(make_file(*groups, **options))
-    wanted = [{**row, "dataChange": False, "tags": None} for group in groups for row in group]
-    assert found == [{"add": row, "other": None} for row in wanted]
+    expected = [{**row, "dataChange": False, "tags": None} for group in groups for row in group]
+    assert found == [{"add": row, "other": None} for row in expected]
 
 
 def test_copied_and_encoded_row_groups_lie_in_one_file() -> None:

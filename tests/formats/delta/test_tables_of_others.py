@@ -103,15 +103,15 @@ def test_columns_of_type_void_are_null_in_every_row_of_every_output(
 ) -> None:
     folder = tmp_path / "orders"
     void_table(folder, rows)
-    wanted = [
+    expected = [
         {"id": number, **NOTHING, "inner": None if number % 2 else {"a": 1, "b": None}}
         for number in range(rows)
     ]
 
     found = command.tail(folder, "--from", "0").rows
     assert list(found[0])[:5] == ["id", "nothing", "inner", "all", "by"]
-    plain = [{name: row[name] for name in wanted[0]} for row in found]
-    assert plain == wanted
+    plain = [{name: row[name] for name in expected[0]} for row in found]
+    assert plain == expected
     envelopes = command("tail", folder, "--from", "0", "--once", "--format", "debezium").rows
     assert [envelope["after"] for envelope in envelopes] == plain
     for ended in every_command(command, folder, tmp_path):

@@ -28,8 +28,8 @@ def rows(*ids: int, name: str = "n") -> Rows:
     return [{"id": number, "name": f"{name}{number}"} for number in ids]
 
 
-def counted(wanted: Rows) -> Counter[tuple[object, ...]]:
-    return Counter(tuple(repr(value) for value in row.values()) for row in wanted)
+def counted(expected: Rows) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(repr(value) for value in row.values()) for row in expected)
 
 
 async def test_unchanged_rows_of_a_rewritten_partition_cancel(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ async def test_binary_partition_values_keep_bytes_that_are_not_utf8(tmp_path: Pa
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("p", pa.binary())])
     writer = DatasetWriter(tmp_path, schema=schema, partition_on=["p"])
     values = [b"a", b"", b"\xff", b"\xfe", b"\xef\xbf\xbd"]
-    wanted: Rows = [{"id": number, "p": value} for number, value in enumerate(values)]
-    writer.commit(wanted)
+    expected: Rows = [{"id": number, "p": value} for number, value in enumerate(values)]
+    writer.commit(expected)
     follower = await Follower.open(writer.location, "snapshot")
-    assert inserted(await follower.rest()) == counted(wanted)
+    assert inserted(await follower.rest()) == counted(expected)
 
 
 @pytest.mark.attack

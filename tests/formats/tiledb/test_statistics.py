@@ -22,8 +22,8 @@ def measured(path: Path) -> TableStatistics:
 def fragment_bytes(path: Path, *times: int) -> int:
     """Return the bytes of the fragments that were written then."""
     folders = (path / "__fragments").iterdir()
-    wanted = [each for each in folders if int(each.name.split("_")[3]) in times]
-    return sum(file.stat().st_size for each in wanted for file in each.rglob("*"))
+    expected = [each for each in folders if int(each.name.split("_")[3]) in times]
+    return sum(file.stat().st_size for each in expected for file in each.rglob("*"))
 
 
 def at(version: int, phase: Phase = Phase.FOLLOW) -> Offset:

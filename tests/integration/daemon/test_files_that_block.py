@@ -170,8 +170,8 @@ def test_a_table_with_pipes_stops_alone(
         eventually(lambda: (tmp_path / "out").exists() and len(delivered_ids(tmp_path / "out")) > 2)
         for number in range(3):
             good.append([{"id": 100 + number, "name": "y"}])
-            wanted = 4 + number
-            eventually(lambda wanted=wanted: len(delivered_ids(tmp_path / "out")) == wanted, 5)  # type: ignore[misc]
+            rows = 4 + number
+            eventually(lambda rows=rows: len(delivered_ids(tmp_path / "out")) == rows, 5)  # type: ignore[misc]
         assert page(config, "/healthz") == "ok\n"
         if plant is not hint_pipe:
             eventually(lambda: "is a pipe" in read_log(config), 5)

@@ -119,8 +119,8 @@ def test_what_deltalake_writes_is_delivered_while_it_writes(
     with daemon(config):
         for done in lake.live():
             if done in ("delete", "append after a checkpoint"):
-                wanted = lake.rows()
-                eventually(lambda: replayed(delivered(tmp_path, "orders")) == wanted)  # noqa: B023
+                expected = lake.rows()
+                eventually(lambda: replayed(delivered(tmp_path, "orders")) == expected)  # noqa: B023
         if has_feed:
             assert format_text(delivered(tmp_path, "orders")) == lake.feed()
         lake.vacuum()
@@ -209,8 +209,8 @@ def test_what_delta_spark_writes_is_delivered_while_it_writes_and_so_is_a_clone_
         delta_spark.ask("sql", text=f"INSERT INTO delta.`{location}` VALUES (200, 'last')")
         feed = {"readChangeFeed": "true", "startingVersion": "0"}
         reported = delta_spark.ask("rows", path=location, format="delta", options=feed)
-        wanted = format_text(json.loads(row) for row in reported)
-        eventually(lambda: format_text(delivered(tmp_path, "orders")) == wanted)
+        expected = format_text(json.loads(row) for row in reported)
+        eventually(lambda: format_text(delivered(tmp_path, "orders")) == expected)
     delta_spark.ask("sql", text=f"CREATE TABLE delta.`{cloned}` SHALLOW CLONE delta.`{location}`")
     config = write_tables_config(
         tmp_path,

@@ -58,11 +58,11 @@ def test_both_engines_give_the_same_rows_on_every_table(
         folder = given_tables / "tables" / entry["table"]
         features = entry.get("table_features", [])
         is_widened = any(name.startswith("typeWidening") for name in features)
-        wanted = _of_arrow(folder, options)
-        difference = _difference(spark, folder, options, wanted, is_widened=is_widened)
+        expected = _of_arrow(folder, options)
+        difference = _difference(spark, folder, options, expected, is_widened=is_widened)
         if difference:
             differences.append(f"{entry['table']}: {difference}")
-        served += not isinstance(wanted, TailerdError)
+        served += not isinstance(expected, TailerdError)
     assert not differences, "\n".join(differences)
     assert served >= MIN_SERVED
 
@@ -71,30 +71,32 @@ def _difference(
     spark: SparkSession,
     folder: Path,
     options: dict[str, str],
-    wanted: Rows | TailerdError,
+    expected: Rows | TailerdError,
     *,
     is_widened: bool,
 ) -> str:
     got = _of_spark(spark, folder, options)
-    if isinstance(wanted, Counter) and isinstance(got, SchemaChangedError):
+    if isinstance(expected, Counter) and isinstance(got, SchemaChangedError):
         # One DataFrame has one schema; what lies on either side of the change can be read.
         return _difference_by_version(spark, folder)
-    if isinstance(wanted, Counter) and isinstance(got, Counter) and is_widened:
+    if isinstance(expected, Counter) and isinstance(got, Counter) and is_widened:
         # Arrow gives each commit its own types, a DataFrame has the widest ones: 1 and 1.0.
-        if wanted.total() != got.total():
-            return f"{wanted.total()} rows by Arrow and {got.total()} by Spark"
+        if expected.total() != got.total():
+            return f"{expected.total()} rows by Arrow and {got.total()} by Spark"
         return _difference_by_version(spark, folder)
-    if isinstance(wanted, TailerdError) or isinstance(got, TailerdError):
-        return "" if type(wanted) is type(got) else f"{wanted!r} and {got!r}"
-    return _unlike(wanted, got)
+    if isinstance(expected, TailerdError) or isinstance(got, TailerdError):
+        return "" if type(expected) is type(got) else f"{expected!r} and {got!r}"
+    return _unlike(expected, got)
 
 
-def _unlike(wanted: Rows, got: Rows) -> str:
+def _unlike(expected: Rows, got: Rows) -> str:
     # Mostly the lines themselves are equal, and nobody needs to look into them.
-    if wanted == got:
+    if expected == got:
         return ""
-    wanted, got = (_normal(rows) for rows in (wanted, got))
-    return "" if wanted == got else f"{wanted - got} only by Arrow, {got - wanted} only by Spark"
+    expected, got = (_normal(rows) for rows in (expected, got))
+    return (
+        "" if expected == got else f"{expected - got} only by Arrow, {got - expected} only by Spark"
+    )
 
 
 def _difference_by_version(spark: SparkSession, folder: Path) -> str:
@@ -102,13 +104,13 @@ def _difference_by_version(spark: SparkSession, folder: Path) -> str:
     assert isinstance(whole, Counter)
     for version in sorted({json.loads(line)["_commit_version"] for line in whole}):
         one = {"startingVersion": str(version), "endingVersion": str(version)}
-        wanted, got = _of_arrow(folder, one), _of_spark(spark, folder, one)
+        expected, got = _of_arrow(folder, one), _of_spark(spark, folder, one)
         if isinstance(got, SchemaChangedError):
             # A commit that replaces the schema removes rows that have the old one.
             continue
-        if isinstance(wanted, TailerdError) or isinstance(got, TailerdError):
-            return f"version {version}: {wanted!r} and {got!r}"
-        if difference := _unlike(wanted, got):
+        if isinstance(expected, TailerdError) or isinstance(got, TailerdError):
+            return f"version {version}: {expected!r} and {got!r}"
+        if difference := _unlike(expected, got):
             return f"version {version}: {difference}"
     return ""
 

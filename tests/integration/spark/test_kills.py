@@ -151,6 +151,6 @@ def test_whatever_is_killed_under_load_every_change_is_there_once(
         assert killed.run.ended() == 0, killed.run.reported()
     finally:
         killed.run.process.kill()
-    wanted = sorted((version, row, "insert") for row, version in table.version_of.items())
-    assert sorted(killed.rows()) == wanted
+    expected = sorted((version, row, "insert") for row, version in table.version_of.items())
+    assert sorted(killed.rows()) == expected
     assert not list(killed.out.glob(".*.tmp"))

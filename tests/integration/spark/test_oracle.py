@@ -79,10 +79,10 @@ def test_the_reference_gives_the_same_rows(
     story = "\n".join([f"seed {seed}: {json.dumps(work.features)}", *reported])
     sys.stderr.write(f"{story}\n")
     for run in runs_of(table):
-        wanted = snapshot_rows(delta_spark, table, run.end)
+        expected = snapshot_rows(delta_spark, table, run.end)
         require_same(
             without_changes(our_rows(table, snapshot="true", endingVersion=str(run.end))),
-            wanted,
+            expected,
             run,
             story,
         )
@@ -169,10 +169,10 @@ def _shared(before: str, after: str) -> frozenset[str]:
     return frozenset(name for name, _ in one & other)
 
 
-def require_same(ours: Rows, wanted: Rows, run: Run, story: str) -> None:
-    assert ours == wanted, (
-        f"{run}\nonly ours: {sorted((ours - wanted).elements())[:5]}\n"
-        f"only theirs: {sorted((wanted - ours).elements())[:5]}\n{story}"
+def require_same(ours: Rows, expected: Rows, run: Run, story: str) -> None:
+    assert ours == expected, (
+        f"{run}\nonly ours: {sorted((ours - expected).elements())[:5]}\n"
+        f"only theirs: {sorted((expected - ours).elements())[:5]}\n{story}"
     )
 
 
@@ -269,12 +269,12 @@ def _replays(table: Path, run: Run, rows: Rows, story: str) -> None:
 def is_the_difference(changes: Rows, before: Rows, after: Rows, run: Run, story: str) -> None:
     """Check that changes are the least that lead from one snapshot to another."""
     # Where rows have ids that a commit kept, a deleted and an inserted one are an update.
-    for kinds, wanted in (
+    for kinds, expected in (
         (("delete", "update_preimage"), before - after),
         (("insert", "update_postimage"), after - before),
     ):
         found = {text: n for text, n in changes.items() if json.loads(text)[CHANGE_TYPE] in kinds}
-        require_same(without_changes(Counter(found)), wanted, run, f"{kinds}, {story}")
+        require_same(without_changes(Counter(found)), expected, run, f"{kinds}, {story}")
 
 
 def without_changes(rows: Rows) -> Rows:

@@ -63,8 +63,8 @@ def test_updates_are_the_rows_that_kept_their_ids(delta_spark: DeltaSpark, tmp_p
             for (kind, old), (_, new) in itertools.pairwise(changes)
             if kind == "update_preimage"
         ]
-        wanted = [(before[i], after[i]) for i in updated]
-        assert sorted(pairs, key=lambda pair: pair[1]["k"]) == wanted, text
+        expected = [(before[i], after[i]) for i in updated]
+        assert sorted(pairs, key=lambda pair: pair[1]["k"]) == expected, text
         for kind, old, new in (("delete", before, after), ("insert", after, before)):
             gone = [row for i, row in old.items() if i not in both and row not in new.values()]
             alone = sorted(row["k"] for row in gone)

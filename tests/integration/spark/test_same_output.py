@@ -209,14 +209,14 @@ def test_a_broken_table_of_many_into_kafka_stops_alone_and_goes_on_once_it_is_me
     kept.rename(lost)
     built["a"].append([{"id": 0, "name": "later"}])
     assert run_on(command, "spark", tmp_path / "d", tables).status == 0
-    wanted = {name: [4, 4, 4] for name in built} | {"a": [4, 4, 4, 1]}
+    expected = {name: [4, 4, 4] for name in built} | {"a": [4, 4, 4, 1]}
     for name, topic in names.items():
         seen = {(each.key, each.value) for each in read_topic(kafka_broker.plain, topic)}
         if delivery == "exactly-once":
             assert len(read_topic(kafka_broker.plain, topic)) == len(seen)
         # What a failed try left may come again where that is what was asked for.
         versions = Counter(json.loads(value or b"")["_commit_version"] for _, value in seen)
-        assert [versions[each] for each in sorted(versions)] == wanted[name]
+        assert [versions[each] for each in sorted(versions)] == expected[name]
 
 
 def kafka(broker: Broker, topics: Topics, topic: str, **fields: Any) -> dict[str, Any]:

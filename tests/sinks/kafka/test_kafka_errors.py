@@ -26,12 +26,12 @@ def test_every_error_of_a_broker_is_one_of_ours_and_names_its_kind(kind: type[Ex
 
 def test_a_producer_that_cannot_continue_is_explained_by_what_ended_it() -> None:
     reported = "Cannot perform send because at least one previous request has failed with errors."
-    for kind, wanted in (
+    for kind, expected in (
         (kafka_errors.ProducerFencedError, SinkFencedError),
         (kafka_errors.TopicAuthorizationFailedError, SinkRefusedError),
     ):
         ours = map_error(kafka_errors.KafkaError(reported, kind()), "Topic t was not written")
-        assert isinstance(ours, wanted)
+        assert isinstance(ours, expected)
     assert type(map_error(kafka_errors.KafkaError(reported, None), "X")) is SinkError
 
 

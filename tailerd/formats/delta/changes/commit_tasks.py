@@ -137,8 +137,8 @@ class CommitTasks:
             async for lines, done in self._window.reader.actions(found, byte):
                 tasks = planner.feed(lines)
                 marks.note(planner.position, number, done)
-                if wanted := [task for task in tasks if task.position >= position]:
-                    yield wanted
+                if requested := [task for task in tasks if task.position >= position]:
+                    yield requested
             planner.end_pass()
             mark, byte = planner.position, 0
             marks.note(mark, number + 1, byte)

@@ -175,12 +175,12 @@ class NetChanges:
         if not len(keys):
             return {}
         found: dict[int, LiveFile] = {}
-        wanted = set(keys.tolist())
+        requested = set(keys.tolist())
         async for files in read_live_files(
             self._reader, snapshot, first_key=int(keys[0]), until_key=int(keys[-1]) + 1
         ):
             for file in files:
-                if file.key in wanted:
+                if file.key in requested:
                     found[file_key(file.path, None, self._paths.root)] = file
         return found
 

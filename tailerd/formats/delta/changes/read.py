@@ -190,8 +190,8 @@ def column_scans(
     """
     fields = parse_schema(schema.text).fields
     if columns is not None:
-        wanted = frozenset(columns)
-        fields = tuple(field for field in fields if field.name in wanted)
+        requested = frozenset(columns)
+        fields = tuple(field for field in fields if field.name in requested)
     for field in fields:
         if field.name in CHANGE_COLUMNS:
             raise TableError(

@@ -193,10 +193,10 @@ class ExactCommit:
             version=self._version,
             is_removed=side is Side.REMOVED,
         )
-        if not (wanted := self._select_row_ids(columns)):
+        if not (requested := self._select_row_ids(columns)):
             return scan
         ids = _id_scans(file.row_ids)
-        return replace(scan, fields=(*scan.fields, *(ids[name] for name in wanted)))
+        return replace(scan, fields=(*scan.fields, *(ids[name] for name in requested)))
 
     def selects_nothing(self, side: Side, number: int) -> bool:
         """Return whether the vectors of a file select no row."""

@@ -279,9 +279,9 @@ class CheckpointSource:
                 if run.groups:
                     yield run
                 if found is not None:
-                    wanted = keys[start:stop]
-                    pages = checks.begin(rows.source, found, wanted)
-                    yield CopiedGroup(rows.source, found, pages, wanted)
+                    requested = keys[start:stop]
+                    pages = checks.begin(rows.source, found, requested)
+                    yield CopiedGroup(rows.source, found, pages, requested)
                 run = _Run([], until)
             else:
                 run.groups.append(number)
@@ -291,10 +291,10 @@ class CheckpointSource:
 
     def _manifest_adds(self, file: LogFile, body: Iterator[bytes]) -> Iterator[FileActions]:
         keys, origins = self._live
-        wanted = keys[origins < VERSION_FLAG]
+        requested = keys[origins < VERSION_FLAG]
         for lines in decode_full(file.name, body, self._log.memory_bytes):
             rows = {line.add.key(self._log.url): line.add for line in lines if line.add}
-            chosen = np.isin(np.fromiter(rows, np.uint64, len(rows)), wanted) if rows else ()
+            chosen = np.isin(np.fromiter(rows, np.uint64, len(rows)), requested) if rows else ()
             rows = {key: row for (key, row), one in zip(rows.items(), chosen, strict=True) if one}
             if rows:
                 yield self._adds(rows)
@@ -307,10 +307,10 @@ class CheckpointSource:
         """Yield the live files that commits added."""
         held: dict[int, FileRow] = {}
         for file in self._commits:
-            wanted = self._commit_keys.get(file.end_version)
-            if wanted is None:
+            requested = self._commit_keys.get(file.end_version)
+            if requested is None:
                 continue
-            chosen = set(wanted.tolist())
+            chosen = set(requested.tolist())
             async for lines in self._lines.read(file):
                 for line in lines:
                     if line.add is not None and (key := line.add.key(self._log.url)) in chosen:
@@ -500,8 +500,8 @@ class GroupChecks:
         source = cast(BinaryIO, pa.BufferReader(body.getbuffer()))
         with CheckpointFile(source, self._name) as rows:
             for batch in rows.rows_here(("add",), CHECKED_ROWS):
-                wanted, keys = keys[: batch.num_rows], keys[batch.num_rows :]
-                check_entries(batch.column("add"), wanted, self._name, self._root_url)
+                requested, keys = keys[: batch.num_rows], keys[batch.num_rows :]
+                check_entries(batch.column("add"), requested, self._name, self._root_url)
 
 
 def _select_identity(add_type: pa.StructType) -> pa.StructType:

@@ -231,11 +231,11 @@ class CheckpointFile:
             yield from batches.rows(group, [leaves], batch_rows)
 
     def _present(self, columns: Iterable[str]) -> list[str]:
-        wanted = tuple(columns)
+        requested = tuple(columns)
         return [
             leaf
             for leaf in self._leaves
-            if any(leaf == column or leaf.startswith(f"{column}.") for column in wanted)
+            if any(leaf == column or leaf.startswith(f"{column}.") for column in requested)
         ]
 
     def close(self) -> None:

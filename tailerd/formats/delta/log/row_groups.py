@@ -173,11 +173,11 @@ class GroupCopier:
             if path in source.leaves and path.startswith("add.")
         )
         adds = {path for path in source.leaves if path.startswith("add.")}
-        wanted = set(self._copied)
+        requested = set(self._copied)
         self._has_parsed = any(path.startswith(_PARSED[0]) for path in adds)
-        self._lacks_parsed = any(path.startswith(_PARSED) for path in wanted - adds)
-        self._wants_text = f"add.{STATS}" in wanted
-        self._wants_parsed = any(path.startswith(_PARSED[0]) for path in wanted)
+        self._lacks_parsed = any(path.startswith(_PARSED) for path in requested - adds)
+        self._wants_text = f"add.{STATS}" in requested
+        self._wants_parsed = any(path.startswith(_PARSED[0]) for path in requested)
 
     def select_columns(self, group: Group) -> dict[str, Chunk] | None:
         """Return the columns of a row group to copy, by path; None if it must be decoded.

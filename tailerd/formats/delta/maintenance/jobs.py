@@ -189,7 +189,7 @@ class DeltaMaintenance:
         return floor, await self._cleanup.plan(
             state,
             floor.from_version,
-            wanted_by=floor.by,
+            required_by=floor.by,
             older_than_seconds=policy.older_than_seconds,
             checked=checked,
         )

@@ -98,7 +98,7 @@ class LogCleanup:
         state: TableState,
         needed_from: int | None = None,
         *,
-        wanted_by: str = "a pipeline",
+        required_by: str = "a pipeline",
         older_than_seconds: float | None = None,
         checked: CleanupPlan | None = None,
     ) -> CleanupPlan:
@@ -107,7 +107,7 @@ class LogCleanup:
         Args:
             state: Of the newest version.
             needed_from: The oldest version that must stay rebuildable; None if there is none.
-            wanted_by: The reader that needs it, human-readable.
+            required_by: The reader that needs it, human-readable.
             older_than_seconds: Retention, if longer than the table's own.
             checked: An earlier plan; the checkpoint it keeps is not read again.
 
@@ -128,7 +128,7 @@ class LogCleanup:
         newest = await self._newest_expired(state, listing, cutoff)
         # Files that are symbolic links belong to someone else: keep them.
         own = [file for file in files if file.name not in links]
-        plan = plan_cleanup(state, listing, own, newest, needed_from, wanted_by)
+        plan = plan_cleanup(state, listing, own, newest, needed_from, required_by)
         is_known = checked is not None and checked.stays == plan.stays
         if plan.oldest_version is not None and not is_known:
             await self._check_whole(listing, plan.oldest_version)

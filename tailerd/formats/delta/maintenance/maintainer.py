@@ -56,7 +56,7 @@ class DeltaMaintainer:
         """
         location = request.location
         reader = LogReader(location.store, location.root, on_mismatch=request.warn)
-        wanted = CheckpointRequest.from_json(job)
+        requested = CheckpointRequest.from_json(job)
         snapshot, _ = await reader.open_listed(with_files=False)
-        result = await DistributedCheckpoints(executor, reader).write(snapshot, wanted.manifest)
+        result = await DistributedCheckpoints(executor, reader).write(snapshot, requested.manifest)
         return CheckpointAnswer.from_result(result).to_json()

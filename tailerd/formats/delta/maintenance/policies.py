@@ -269,13 +269,13 @@ class Policies:
     engine: EngineSettings | None = None
 
     @classmethod
-    def from_section(cls, wanted: MaintenancePolicies) -> Policies:
+    def from_section(cls, requested: MaintenancePolicies) -> Policies:
         """Return the policies of a section `maintenance`.
 
         Raises:
             ConfigError: It has fields of other formats.
         """
-        section = wanted.jobs_as(_Section, FORMAT)
+        section = requested.jobs_as(_Section, FORMAT)
         compaction = section.log_compaction
         return cls(
             checkpoint=_checkpoint_policy(section.checkpoint),
@@ -283,9 +283,9 @@ class Policies:
                 every_commits=None if compaction is None else compaction.every_commits
             ),
             checksum=ChecksumPolicy(is_enabled=section.checksum),
-            cleanup=wanted.cleanup,
-            pauses=wanted.pauses,
-            engine=wanted.engine,
+            cleanup=requested.cleanup,
+            pauses=requested.pauses,
+            engine=requested.engine,
         )
 
     def decide(self, stats: LogStats, now_ms: int) -> list[Decision]:

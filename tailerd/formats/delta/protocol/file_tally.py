@@ -146,10 +146,10 @@ class VectorTally:
                 if self._recent_paths.get(known[1]) == key:
                     del self._recent_paths[known[1]]
         if below and len(self._keys):
-            wanted = np.array(below, np.uint64)
-            at = np.searchsorted(self._keys, wanted)
+            requested = np.array(below, np.uint64)
+            at = np.searchsorted(self._keys, requested)
             at[at == len(self._keys)] = 0
-            hits = np.unique(at[(self._keys[at] == wanted) & self._is_live[at]])
+            hits = np.unique(at[(self._keys[at] == requested) & self._is_live[at]])
             self._is_live[hits] = False
             for deleted in self._rows[hits].tolist():
                 self._count(deleted, -1)
@@ -163,11 +163,11 @@ class VectorTally:
         """Return the key of the live file with a vector on each path; None if there is none."""
         found = [self._recent_paths.get(path) for path in paths]
         if len(self._keys):
-            wanted = np.array(paths, np.uint64)
-            at = np.searchsorted(self._sorted_paths, wanted)
+            requested = np.array(paths, np.uint64)
+            at = np.searchsorted(self._sorted_paths, requested)
             at[at == len(self._keys)] = 0
             rows = self._by_path[at]
-            hits = (self._sorted_paths[at] == wanted) & self._is_live[rows]
+            hits = (self._sorted_paths[at] == requested) & self._is_live[rows]
             for index in np.flatnonzero(hits).tolist():
                 found[index] = int(self._keys[rows[index]])
         return found

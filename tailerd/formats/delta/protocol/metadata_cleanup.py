@@ -118,7 +118,7 @@ def plan_cleanup(
     files: Iterable[LogFile],
     newest_expired: int | None,
     needed_from: int | None = None,
-    wanted_by: str = "a pipeline",
+    required_by: str = "a pipeline",
 ) -> CleanupPlan:
     """Decide what to delete.
 
@@ -128,7 +128,7 @@ def plan_cleanup(
         files: All its files, as listed, including those of incomplete checkpoints.
         newest_expired: The cutoff commit.
         needed_from: The oldest version that must stay rebuildable; None if there is none.
-        wanted_by: The reader that needs it, human-readable.
+        required_by: The reader that needs it, human-readable.
     """
     if reason := is_allowed(state):
         return CleanupPlan(reason=reason)
@@ -137,7 +137,7 @@ def plan_cleanup(
     limit, reason = newest_expired, "Younger entries have not expired."
     if needed_from is not None and needed_from < limit:
         limit = needed_from
-        reason = f"Version {needed_from} is still needed by {wanted_by}."
+        reason = f"Version {needed_from} is still needed by {required_by}."
     kept = max((version for version in listing.checkpoints if version <= limit), default=None)
     if kept is None:
         return CleanupPlan(reason=f"There is no checkpoint at or before version {limit}.")

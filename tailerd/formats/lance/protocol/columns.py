@@ -108,13 +108,13 @@ def parse_columns(messages: Iterable[bytes]) -> tuple[Column, ...]:
     return tuple(_column(each, children) for each in children.get(_NO_PARENT, ()))
 
 
-def columns_schema(columns: Iterable[Column], wanted: Sequence[str] | None = None) -> pa.Schema:
+def columns_schema(columns: Iterable[Column], requested: Sequence[str] | None = None) -> pa.Schema:
     """Return the schema of rows with the wanted columns, in the table's order; None for all.
 
     Raises:
         UnsupportedFeatureError: The type of a wanted one is not supported.
     """
-    names = None if wanted is None else frozenset(wanted)
+    names = None if requested is None else frozenset(requested)
     chosen = [each for each in columns if names is None or each.name in names]
     for each in chosen:
         if each.type is None:

@@ -98,12 +98,12 @@ class Fragment:
 
     def locate_columns(self, field_ids: Iterable[int]) -> frozenset[tuple[int, ColumnLocation]]:
         """Return the location of the values of fields: id, and file, base and column."""
-        wanted = frozenset(field_ids)
+        requested = frozenset(field_ids)
         return frozenset(
             (each, (file.path, file.base, file.columns[index] if file.columns else index))
             for file in self.files
             for index, each in enumerate(file.field_ids)
-            if each in wanted
+            if each in requested
         )
 
 

@@ -66,8 +66,8 @@ def test_names_of_hadoop_for_a_bucket_are_the_same_paths(scheme: str) -> None:
     clone = file_key("s3://other/a", "u1", root)
     assert file_key(f"{scheme}://other/a", "u1", root) == clone
     texts = pa.array([f"{scheme}://bucket/table/a", f"{scheme}://other/b", f"{scheme}/a"])
-    wanted = [file_key(path, None, root) for path in ("a", "s3://other/b", f"{scheme}/a")]
-    assert logical_keys(texts, [], root).tolist() == wanted
+    expected = [file_key(path, None, root) for path in ("a", "s3://other/b", f"{scheme}/a")]
+    assert logical_keys(texts, [], root).tolist() == expected
 
 
 def test_one_path_with_other_vectors_is_another_file() -> None:
@@ -118,6 +118,6 @@ def test_keys_of_many_entries_are_those_of_each() -> None:
     ids = {vector.row: vector.unique_id for vector in vectors}
     for several in (paths, [f"p/{n}" for n in range(count)]):
         found = logical_keys(pa.array(several), vectors, ROOT)
-        wanted = [file_key(path, ids.get(n), ROOT) for n, path in enumerate(several)]
-        assert found.tolist() == wanted
+        expected = [file_key(path, ids.get(n), ROOT) for n, path in enumerate(several)]
+        assert found.tolist() == expected
     assert logical_keys(pa.array([], pa.string()), (), ROOT).tolist() == []

@@ -15,7 +15,7 @@ from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation
 
 
-def wanted(policies: Policies) -> MaintenancePolicies:
+def convert_policies(policies: Policies) -> MaintenancePolicies:
     """Return policies as the section `maintenance` would have said them."""
     checkpoint, compaction = policies.checkpoint, policies.log_compaction
     section = {
