@@ -107,11 +107,9 @@ class StatesLog(api.ConsecutiveVersions, api.TableLog):
             self._rows(version)
         return version
 
-    async def find_first_since(self, time: datetime) -> api.Version:
+    async def find_first_since(self, time: datetime) -> api.Version | None:
         later = [v for v in self._states if v * 1000 >= api.to_ms(time, round_up=True)]
-        if not later:
-            raise api.UsageError(f"There is no commit since {time}.")
-        return api.Version(min(later))
+        return api.Version(min(later)) if later else None
 
     async def find_last_until(self, time: datetime) -> api.Version:
         before = [v for v in self._states if v * 1000 <= api.to_ms(time)]
