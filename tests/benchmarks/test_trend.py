@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.results import HISTORY, Run, figure, keep, kept, machine_kind, this_run
-from tests.benchmarks.trend import bars, by_work, lines, main
+from tests.benchmarks.trend import bars, by_work, find_worse, lines, main
 
 
 def row(work: str, ours: str, ratio: float | None = None) -> Row:
@@ -96,6 +96,45 @@ def test_a_kind_of_machine_without_results_is_told_with_those_that_have(tmp_path
         main, ["--history", str(tmp_path), "--machine", "arm64-8-cores-16-gib"]
     )
     assert (drawn_too.exit_code, "open" in drawn_too.output) == (0, True)
+
+
+def runs_of(*figures: str) -> list[Run]:
+    return [make_run(f"c{number}", row("work", ours)) for number, ours in enumerate(figures)]
+
+
+@pytest.mark.parametrize(
+    ("figures", "worse"),
+    [
+        (["100 ms", "100 ms", "100 ms", "109 ms", "109 ms", "109 ms"], []),
+        (
+            ["100 ms", "100 ms", "100 ms", "115 ms", "115 ms", "115 ms"],
+            ["work: 115 ms, at best 100 ms"],
+        ),
+        (["115 ms", "115 ms", "115 ms", "100 ms", "100 ms", "100 ms"], []),
+        # One slow run is noise, and one fast run is luck.
+        (["100 ms", "100 ms", "100 ms", "100 ms", "900 ms"], []),
+        (["100 ms", "20 ms", "100 ms", "100 ms", "100 ms"], []),
+        (["3 M/s", "3 M/s", "3 M/s", "1 M/s", "1 M/s"], ["work: 1 M/s, at best 3 M/s"]),
+        (["1 M/s", "1 M/s", "1 M/s", "3 M/s", "3 M/s"], []),
+        (["5 MiB"], []),
+    ],
+)
+def test_a_figure_is_worse_if_the_median_of_three_runs_is(
+    figures: list[str], worse: list[str]
+) -> None:
+    assert list(find_worse(runs_of(*figures))) == worse
+
+
+def test_figures_that_became_worse_since_a_commit_fail_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "kind.jsonl"
+    for ours in ("100 ms", "100 ms", "100 ms", "200 ms", "200 ms"):
+        keep(make_run("HEAD", row("work", ours)), file)
+    words = ["--history", str(tmp_path), "--machine", "kind", "--since"]
+    ran = CliRunner().invoke(main, [*words, "HEAD"])
+    assert (ran.exit_code, ran.output) == (1, "work: 200 ms, at best 100 ms\n")
+    ran = CliRunner().invoke(main, [*words, "no-such-commit"])
+    assert ran.exit_code == 1
+    assert "no-such-commit" in ran.output
 
 
 def test_this_run_names_the_commit_and_the_machine_only_by_its_kind() -> None:
