@@ -233,17 +233,17 @@ class BoundedBatches:
     ) -> _RowSizes | None:
         """Return the sizes of rows; None if all together are far less than a batch."""
         rows = self._groups[group].num_rows
-        sizes = _RowSizes(row_bytes)
+        paged: list[tuple[ColumnPages, float]] = []
         coded: list[tuple[int, ColumnPages, float]] = []
         for leaf, chunk, pages in columns:
             per_row = max(sum(pages.values), chunk.num_values) / max(1, rows)
             width = self._width(leaf, chunk)
             if width is not None:
-                sizes.add_fixed(width * per_row)
+                row_bytes += width * per_row
                 continue
-            sizes.add_pages(pages, per_row)
+            paged.append((pages, per_row))
             if chunk.has_prefixes:
-                sizes.add_fixed(max(pages.decoded_bytes, default=0) * per_row)
+                row_bytes += max(pages.decoded_bytes, default=0) * per_row
             elif pages.dictionary_bytes:
                 coded.append((leaf, pages, per_row))
         longest = sum(pages.longest_value_bytes * per_row for _, pages, per_row in coded)
@@ -251,8 +251,9 @@ class BoundedBatches:
         if longest * min(rows, self._limit.max_rows) > PARTS * self._batch_bytes:
             self._hold([chunk for _, chunk, _ in columns])
             longest = self._longest(group, coded)
-        sizes.longest += longest
-        return None if sizes.measure(0, rows) <= self._batch_bytes / PARTS else sizes
+        row_bytes += longest
+        total = row_bytes * rows + sum(sum(pages.decoded_bytes) for pages, _ in paged)
+        return None if total <= self._batch_bytes / PARTS else _RowSizes(row_bytes, paged)
 
     def _longest(self, group: int, coded: list[tuple[int, ColumnPages, float]]) -> float:
         """Return the length per row of the longest dictionary values."""
@@ -374,30 +375,30 @@ class _RowSizes:
         longest: Maximum bytes per row of everything that pages do not describe.
     """
 
-    def __init__(self, longest: float) -> None:
+    def __init__(self, longest: float, paged: Iterable[tuple[ColumnPages, float]]) -> None:
+        """Initialize.
+
+        Args:
+            paged: Columns that pages describe, and how many of their values a row has.
+        """
         self.longest = longest
         self._edges: list[_Numbers] = []
         self._totals: list[_Numbers] = []
-
-    def add_fixed(self, row_bytes: float) -> None:
-        self.longest += row_bytes
-
-    def add_pages(self, pages: ColumnPages, per_row: float) -> None:
-        edges = np.cumsum([0, *pages.values]) / max(per_row, 1e-9)
-        self._edges.append(edges.astype(np.float64))
-        self._totals.append(np.cumsum([0, *pages.decoded_bytes]).astype(np.float64))
+        for pages, per_row in paged:
+            edges = np.cumsum([0, *pages.values]) / max(per_row, 1e-9)
+            self._edges.append(edges.astype(np.float64))
+            self._totals.append(np.cumsum([0, *pages.decoded_bytes]).astype(np.float64))
 
     def fitting(self, start: int, most_rows: int, most_bytes: int) -> int:
         """Return how many rows from `start` on take no more than `most_bytes`; at least one."""
         count = max(1, most_rows)
         while count > 1 and self.longest * count > most_bytes:
             count //= 2
-        while count > 1 and self.measure(start, count) > most_bytes:
+        while count > 1 and self._measure(start, count) > most_bytes:
             count //= 2
         return count
 
-    def measure(self, start: int, count: int) -> float:
-        """Return the bytes of `count` rows from `start` on, at most."""
+    def _measure(self, start: int, count: int) -> float:
         total = self.longest * count
         for edges, totals in zip(self._edges, self._totals, strict=True):
             before, after = np.interp([start, start + count], edges, totals)

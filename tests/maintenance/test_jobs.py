@@ -132,7 +132,7 @@ async def test_cleanup_may_keep_more_than_the_table_says_but_not_less(tmp_path: 
     await do_all(maintenance(table, longer))
     assert commits_of(table)[0] == 3
     shorter = Policies(cleanup=CleanupPolicy(is_enabled=True, older_than_seconds=86_400))
-    with pytest.raises(ConfigError, match=r"keeps: its delta.logRetentionDuration is 30 days"):
+    with pytest.raises(ConfigError, match=r"retains: its delta.logRetentionDuration is 30 days"):
         await maintenance(table, shorter).assessment()
 
 

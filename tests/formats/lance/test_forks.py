@@ -53,6 +53,7 @@ def test_planning_and_looking_load_no_library(tmp_path: Path) -> None:
         import asyncio, sys
         from tailerd.formats.base import OpenRequest
         from tailerd.formats.detect import open_table
+        from tailerd.storage.table_location import locate_table
         from tailerd.cli import main
         async def plan(place):
             source = await open_table(locate_table(place), OpenRequest())
