@@ -54,7 +54,7 @@ from tailerd.changefeed.points import resolved_point
 from tailerd.clock import SystemClock
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat
-from tailerd.formats.detect import find_format, open_table, require_folder
+from tailerd.formats.detect import find_table, open_table, require_folder
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
@@ -117,8 +117,7 @@ class _Request:
     async def find_part(self) -> tuple[TableFormat, PartRequest]:
         location = self.locate()
         await require_folder(location)
-        found = await find_format(location, self.table_format)
-        location = location.with_commits(found.folder(location))
+        found, location = await find_table(location, self.table_format)
         return found, PartRequest(location=location, ledger=self.ledger)
 
 

@@ -20,7 +20,7 @@ from tailerd.cli.table_options import (
 )
 from tailerd.errors import UsageError
 from tailerd.formats.base import TableFormat
-from tailerd.formats.detect import find_format, require_folder
+from tailerd.formats.detect import find_table, require_folder
 from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
@@ -186,10 +186,10 @@ async def open_inspection(
     """
     location = locate_table(table, allowed_paths)
     await require_folder(location)
-    found = await find_format(location, table_format)
+    found, location = await find_table(location, table_format)
     inspector = require_part(found.inspector, found.name, "inspection")
     request = PartRequest(
-        location=location.with_commits(found.folder(location)),
+        location=location,
         ledger=ledger,
         warn=warn,
         is_strict=is_strict,

@@ -18,7 +18,7 @@ from tailerd.errors import (
     ZoneAssumedError,
 )
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
-from tailerd.formats.detect import commit_folder, find_format, open_table, presumed_format
+from tailerd.formats.detect import commit_folder, find_table, open_table, presumed_format
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.formats.statistics import TableStatistics
@@ -178,12 +178,11 @@ async def open_statistics(
         ConfigError: No store supports this location.
         StorageError: It cannot be read.
     """
-    at = locate_table(location, allowed, stores=stores)
-    found = await find_format(at)
+    found, at = await find_table(locate_table(location, allowed, stores=stores))
     if found.statistics is None:
         return None
     folder = found.folder(at)
-    shared = at.with_commits(folder).wrap(
+    shared = at.wrap(
         lambda store: using_cache(_meter_store(store, telemetry), folder, stores.shared_reads)
     )
     return found.statistics(PartRequest(location=shared, ledger=ledger))
@@ -199,13 +198,10 @@ async def open_log(
         NotATableError: There is no table.
         StorageError: It cannot be read.
     """
-    location = _locate(table, stores)
-    found = await find_format(location, table.format)
+    found, location = await find_table(_locate(table, stores), table.format)
     notes: list[str] = []
     request = PartRequest(
-        location=location.with_commits(found.folder(location)).wrap(
-            lambda store: _meter_store(store, telemetry)
-        ),
+        location=location.wrap(lambda store: _meter_store(store, telemetry)),
         ledger=ledger,
         warn=lambda error: notes.append(str(error)),
     )
@@ -257,15 +253,21 @@ def log_folder(config: TableConfig) -> str:
 def watched_folders(config: Config) -> list[WatchedFolder]:
     """Return the log folders that have to be watched; Spark's streams watch theirs themselves."""
     return [
-        WatchedFolder(
-            folder=log_folder(table),
-            version_of=presumed_format(_locate(table), table.format).names.version_of,
-            is_remote=is_remote(table.path),
-            poll_interval=table.poll_interval,
-        )
+        _watch_table(table)
         for table in config.tables.values()
         if table.maintenance is not None or (table.has_sink and not table.is_stream)
     ]
+
+
+def _watch_table(table: TableConfig) -> WatchedFolder:
+    location = _locate(table)
+    found = presumed_format(location, table.format)
+    return WatchedFolder(
+        folder=found.folder(location),
+        version_of=found.names.version_of,
+        is_remote=is_remote(table.path),
+        poll_interval=table.poll_interval,
+    )
 
 
 def make_watchers(

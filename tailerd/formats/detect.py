@@ -107,6 +107,17 @@ async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
     )
 
 
+async def find_table(
+    location: TableLocation, name: str = AUTO
+) -> tuple[TableFormat, TableLocation]:
+    """Return the format of the table at a location, and the location with its commits.
+
+    Arguments and errors as for `find_format`.
+    """
+    found = await find_format(location, name)
+    return found, location.with_commits(found.folder(location))
+
+
 async def require_folder(location: TableLocation) -> None:
     """Make sure that a location is not obviously wrong, before its log is reported as empty.
 
@@ -191,7 +202,7 @@ async def open_table(
         ConfigError: The format or an option is unknown.
         StorageError: The location cannot be read.
     """
-    found = await find_format(location, name)
+    found, at = await find_table(location, name)
     for option, value in request.options.items():
         if value is not None and option not in found.options:
             raise ConfigError(
@@ -200,8 +211,7 @@ async def open_table(
                 remedy="Remove it, or correct its name."
                 f" {suggest_name(option, found.options)}".rstrip(),
             )
-    at = location.with_commits(found.folder(location)).wrap(request.wrap_store)
-    source = await found.open(at, request)
+    source = await found.open(at.wrap(request.wrap_store), request)
     if request.on_format is not None:
         request.on_format(found)
     return source

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from tailerd.clock import Clock
-from tailerd.formats.detect import find_format
+from tailerd.formats.detect import find_table
 from tailerd.formats.maintenance import (
     AskFloor,
     Maintainer,
@@ -100,11 +100,10 @@ async def open_maintained(
         ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
-    at = locate_table(location, allowed, stores=stores)
-    found = await find_format(at, table_format)
+    found, at = await find_table(locate_table(location, allowed, stores=stores), table_format)
     return MaintainedTable(
         request=PartRequest(
-            location=at.with_commits(found.folder(at)).wrap(wrap_store),
+            location=at.wrap(wrap_store),
             ledgers=tuple(LedgerLocation(each, is_read_only=True) for each in ledgers),
         ),
         format=found.name,

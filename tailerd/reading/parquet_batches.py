@@ -129,15 +129,14 @@ class BoundedBatches:
         ]
         sizes = None
         if None in proven:
-            walked = [each for each in pages if each is not None]
-            check_pages(walked, self._limit.memory_bytes, self._name)
-            others = sum(size or 0 for size in proven) / max(1, self._groups[group].num_rows)
-            columns_walked = [
+            walked = [
                 (leaf, chunk, each)
                 for leaf, chunk, each in zip(leaves, chunks, pages, strict=True)
                 if each is not None
             ]
-            sizes = self._sizes(group, columns_walked, self._row_bytes + others)
+            check_pages([each for _, _, each in walked], self._limit.memory_bytes, self._name)
+            others = sum(size or 0 for size in proven) / max(1, self._groups[group].num_rows)
+            sizes = self._sizes(group, walked, self._row_bytes + others)
         readers = self._limit.readers
         held = _held_bytes(chunks, pages)
         if readers is not None and not readers.take(sum(held)):

@@ -11,8 +11,8 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.errors import BugError, TailerdError
-from tailerd.formats.base import Backlog, ChangeSource, OpenRequest
-from tailerd.formats.detect import commit_folder, open_table, presumed_format
+from tailerd.formats.base import Backlog, ChangeSource, CommitNames, OpenRequest
+from tailerd.formats.detect import open_table, presumed_format
 from tailerd.spark.options import ReadOptions, naming
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.local import LocalStore
@@ -86,10 +86,11 @@ class FollowedTable:
     def __init__(self, source: ChangeSource, options: ReadOptions, stores: Stores) -> None:
         self.source = source
         location = _locate(options, stores)
-        folder = commit_folder(location, options.table_format)
+        found = presumed_format(location, options.table_format)
+        folder = found.folder(location)
         board = WakeupRegistry()
         self._wakeup = board.subscribe(folder)
-        running = board.run(_watchers(folder, location, options))
+        running = board.run(_watchers(folder, found.names, location, options))
         self._listening = asyncio.get_running_loop().create_task(running)
         self.is_idle = False
 
@@ -167,10 +168,12 @@ def _locate(options: ReadOptions, stores: Stores) -> TableLocation:
     return locate_table(options.path, options.allowed_paths, stores=stores)
 
 
-def _watchers(folder: str, location: TableLocation, options: ReadOptions) -> list[Watcher]:
+def _watchers(
+    folder: str, commits: CommitNames, location: TableLocation, options: ReadOptions
+) -> list[Watcher]:
     interval = options.poll_seconds or CLOSE_SECONDS
     poller = PollWatcher([folder], interval_seconds=interval, clock=SystemClock())
     if not isinstance(location.store, LocalStore):
         return [poller]
-    names = {folder: presumed_format(location, options.table_format).names.version_of}
+    names = {folder: commits.version_of}
     return [poller, watch_folders([folder], names=names, finished=location.store.finished)]
