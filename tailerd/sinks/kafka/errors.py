@@ -86,6 +86,17 @@ _LOOKS_LIKE_TLS = re.compile(r"ssl|certificate|tlsv1", re.IGNORECASE)
 _LOOKS_LIKE_LOGIN = re.compile(r"authenticat|sasl|invalid credentials", re.IGNORECASE)
 
 
+def find_reason(error: BaseException) -> BaseException:
+    """Return the error that stopped a producer, if `error` only says that it cannot continue.
+
+    After a refused record a transactional producer raises such an error for every call, which may
+    come before the acknowledgement that has the refusal itself.
+    """
+    if type(error) is not kafka_errors.KafkaError:
+        return error
+    return next((e for e in error.args if isinstance(e, kafka_errors.KafkaError)), error)
+
+
 def map_error(
     error: BaseException,
     doing: str,
@@ -103,9 +114,7 @@ def map_error(
     """
     if isinstance(error, TailerdError):
         return error
-    if type(error) is kafka_errors.KafkaError:
-        # A producer that cannot continue raises this for every call, with the reason in it.
-        error = next((e for e in error.args if isinstance(e, kafka_errors.KafkaError)), error)
+    error = find_reason(error)
     names = [kind.__name__ for kind in type(error).__mro__]
     reason = _reason(error, secrets)
     message = f"{doing}: {reason}."

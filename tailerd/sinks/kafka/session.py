@@ -57,7 +57,7 @@ from tailerd.sinks.kafka.connection import (
 )
 from tailerd.sinks.kafka.dead_letters import make_dead_letters, takes_more_now
 from tailerd.sinks.kafka.destinations import TableDestinations, TableSchemas
-from tailerd.sinks.kafka.errors import map_error
+from tailerd.sinks.kafka.errors import find_reason, map_error
 from tailerd.sinks.kafka.offset_topic import PARTITION, check_offset_topic, new_offset_topic
 from tailerd.sinks.kafka.produce_request import ProduceRequest, control_record
 from tailerd.sinks.kafka.record_batches.compression import Compression
@@ -505,7 +505,8 @@ class Session:
 
     def _explain_error(self, error: Exception) -> TailerdError:
         time_ms, version = self._latest
-        if isinstance(error, InvalidTimestampError) and time_ms > time.time_ns() // 1_000_000:
+        is_refused = isinstance(find_reason(error), InvalidTimestampError)
+        if is_refused and time_ms > time.time_ns() // 1_000_000:
             # This user may not see the topic's settings, or the brokers' clock is slow.
             return too_far_ahead(version, time_ms, f"Kafka at {self._connection.address}")
         doing = f"Rows of {self._table} were not delivered to Kafka at {self._connection.address}"

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
 
 from tailerd.cli import run
 from tailerd.sinks.kafka import topics as topics_module
+from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.topics import TopicFacts, _with_settings
 from tests.integration.daemon.running import daemon, eventually, read_log, write_config
 from tests.kafka.broker import Broker
@@ -115,6 +117,34 @@ def test_what_lies_before_it_is_delivered_and_the_error_names_the_one_remedy(
     configured(tmp_path, kafka_broker, topic, delivery=guarantee, timestamp="delivery")
     assert tailerd(*once) == 0
     assert ids(kafka_broker, topic)[-2:] == [4, 5]
+
+
+@pytest.mark.full
+@pytest.mark.kafka
+def test_a_producer_that_only_says_it_cannot_continue_is_told_by_its_reason(
+    kafka_broker: Broker,
+    topics: Topics,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Captured,
+) -> None:
+    """The next call of the producer may fail before the refused record is reported."""
+    report = Acknowledgements.done
+
+    def report_state(self: Acknowledgements, size_bytes: int, error: Exception | None) -> None:
+        if error is not None:
+            error = KafkaError("Cannot perform send: an earlier request failed.", error)
+        report(self, size_bytes, error)
+
+    monkeypatch.setattr(Acknowledgements, "done", report_state)
+    monkeypatch.setattr(topics_module, "_settings", lambda *_: {})
+    with_a_future_commit(tmp_path)
+    topic = topics.create()
+    topics.delete_later(f"{topic}-offsets")
+    config = configured(tmp_path, kafka_broker, topic, attempts=2, delivery="exactly-once")
+    assert tailerd("run", "--config", config, "--once") == 1
+    assert "error[commit_ahead]" in capsys.readouterr().err
+    assert is_prefix_delivered(kafka_broker, topic, "exactly-once")
 
 
 @pytest.mark.full
