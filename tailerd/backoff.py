@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
-ATTEMPTS_ONCE = 5
-"""Attempts with `--once`, which gives up where the daemon would keep retrying."""
+ONCE_SECONDS = 300.0
+"""How long `run --once` retries without progress; the daemon retries without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +36,25 @@ class RetryPolicy:
     Attributes:
         backoff: Waits between attempts.
         max_attempts: Failed attempts in a row before giving up; None: no limit.
+        max_seconds: Time since the first of them before giving up; None: no limit.
         jitter: Source of randomness of the waits.
     """
 
     backoff: Backoff = field(default_factory=Backoff)
     max_attempts: int | None = None
+    max_seconds: float | None = None
     jitter: random.Random = field(default_factory=random.Random)
 
     def wait_seconds(self, attempt: int) -> float:
         """Return the wait before retry number `attempt`, counted from 0."""
         return self.backoff.wait_seconds(attempt, self.jitter)
+
+    def seconds_left(self, since: float | None, now: float) -> float:
+        """Return the time left for attempts, by a monotonic clock.
+
+        Args:
+            since: Time of the first failed attempt in a row; None without one.
+        """
+        if self.max_seconds is None or since is None:
+            return math.inf
+        return max(0.0, since + self.max_seconds - now)

@@ -23,6 +23,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _EXAMPLES = """\b
 Examples:
   tailerd run --config config/quickstart.yaml --once
+  tailerd run --config tailerd.yaml --once --retry-for 30s
   tailerd run --config tailerd.yaml --engine arrow --log-format json
   TAILERD__HTTP__LISTEN=127.0.0.1:9000 tailerd run --config tailerd.yaml
 """
@@ -37,6 +38,12 @@ Examples:
     help="The configuration, a YAML file.",
 )
 @click.option("--once", is_flag=True, help="Deliver the commits that exist now, then stop.")
+@click.option(
+    "--retry-for",
+    metavar="TIME",
+    help="With --once: retry temporary errors for this long (30s, 5m), then exit with 1. The time"
+    " begins with the first failed attempt, and again after each delivery.  [default: 5m]",
+)
 @click.option(
     "--engine", type=click.Choice(["spark", "arrow"]), help="Run every table with this engine."
 )
@@ -64,6 +71,7 @@ def command(
     about: dict[str, bool],
     config_path: Path,
     once: bool,
+    retry_for: str | None,
     engine: str | None,
     watch_config: bool,
     log_format: Literal["auto", "human", "json"],
@@ -76,15 +84,13 @@ def command(
     touching the others, and a file that is wrong changes nothing. Standard output carries nothing
     but the rows of console sinks; the log goes to standard error.
     """
-    from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.run_progress import RunProgress
     from tailerd.config import load_config
     from tailerd.daemon.daemon import Daemon
     from tailerd.telemetry.logs import log_handler
 
     if is_own_process := about["is_own_process"]:
-        _give_memory_back()
-        start_without_pandas()
+        _prepare_process()
     hangups = _Hangups(is_listening=is_own_process and not once)
 
     def load() -> Config:
@@ -98,6 +104,7 @@ def command(
     daemon = Daemon(
         config,
         is_once=once,
+        retry_seconds=_read_retry_time(retry_for, is_once=once),
         handlers=[progress.handle],
         on_stuck=_leave,
         config_path=config_path,
@@ -107,6 +114,24 @@ def command(
     )
     hangups.pass_to(daemon.ask_reload)
     _run(daemon, progress)
+
+
+def _read_retry_time(text: str | None, *, is_once: bool) -> float | None:
+    """Return the seconds of `--retry-for`; None for the default."""
+    from tailerd.config.values import parse_duration
+    from tailerd.errors import UsageError
+
+    if text is None:
+        return None
+    if not is_once:
+        raise UsageError(
+            "--retry-for needs --once: a daemon retries errors that may pass until they do.",
+            remedy="Set `max_attempts` of a table to stop its pipeline earlier.",
+        )
+    try:
+        return float(str(parse_duration(text)))
+    except ValueError as error:
+        raise UsageError(f"--retry-for is {text!r}, but {error}.") from error
 
 
 def _run(daemon: Daemon, progress: RunProgress) -> None:
@@ -122,12 +147,15 @@ def _prints_rows(config: Config) -> bool:
     return sys.stdout.isatty() and "console" in kinds
 
 
-def _give_memory_back() -> None:
-    """Let the C library return large arrays to the system when they are freed.
+def _prepare_process() -> None:
+    """Load pandas only if it is needed, and return freed memory to the system.
 
     By default glibc keeps them in a heap for each thread: after listing a table with millions of
     files, the process would stay twice as large as necessary.
     """
+    from tailerd.arrow_start import start_without_pandas
+
+    start_without_pandas()
     try:
         set_option = ctypes.CDLL(None).mallopt
     except AttributeError:

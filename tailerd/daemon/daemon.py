@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from tailerd.backoff import ONCE_SECONDS
 from tailerd.clock import SystemClock
 from tailerd.config import Config
 from tailerd.daemon.config_file import ConfigFile
@@ -112,6 +113,7 @@ class Daemon:
         config: Config,
         *,
         is_once: bool = False,
+        retry_seconds: float | None = None,
         handlers: Sequence[Handler] = (),
         on_stuck: Callable[[], None] | None = None,
         config_path: Path | None = None,
@@ -124,6 +126,8 @@ class Daemon:
         Args:
             config: What to run; `run` resolves its patterns.
             is_once: End when every table has been delivered up to its present head.
+            retry_seconds: How long a pipeline retries without progress; None: without end, or for
+                `ONCE_SECONDS` with `is_once`.
             handlers: Handle every event, in addition to the metrics and the status page.
             on_stuck: Called in a separate thread when a storage or a sink hangs and delays the
                 shutdown beyond its time; a process ends itself there. With `is_own_process` also
@@ -135,6 +139,7 @@ class Daemon:
         """
         self._stores = Stores.from_config(config.storage)
         self._is_once = is_once
+        self._retry_seconds = ONCE_SECONDS if is_once and retry_seconds is None else retry_seconds
         self._lost: TailerdError | None = None
         self._clock = SystemClock()
         self._status = StatusBoard(_engines(config), self._clock)
@@ -280,6 +285,7 @@ class Daemon:
             clock=self._clock,
             executor=executor,
             is_once=self._is_once,
+            retry_seconds=self._retry_seconds,
         )
 
     async def _run_pipelines(self, config: Config) -> list[TailerdError]:

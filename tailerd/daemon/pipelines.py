@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tailerd.backoff import ATTEMPTS_ONCE, RetryPolicy
+from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset
@@ -61,6 +61,7 @@ class Assembly:
         Args:
             config: For the process-wide settings: memory, Spark.
             state: Locked while pipelines run.
+        retry_seconds: float | None = None,
             stores: Access to files.
             telemetry, clock: As elsewhere.
             executor: Threads for reading.
@@ -71,6 +72,7 @@ class Assembly:
         self._state = state
         self._stores = stores
         self._telemetry = telemetry
+            retry_seconds: How long each retries without progress; None: without end.
         self._clock = clock
         self._executor = executor
         self._is_once = is_once
@@ -80,6 +82,7 @@ class Assembly:
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
         self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._spark: SparkEngine | None = None
+        self._retry_seconds = retry_seconds
         self._runner: TaskRunner | None = None
 
     def check_reload(self, after: Config) -> None:
@@ -158,7 +161,6 @@ class Assembly:
         sink = open_sink(name, table.sink, self._telemetry, daemon=config.name)
         if sink is None:
             raise BugError(f"The sink of {name} takes no deliveries.")
-        attempts_once = ATTEMPTS_ONCE if self._is_once else None
         return Pipeline(
             _delivery_spec(
                 name, config, is_once=self._is_once, memory_bytes=self.memory.total_bytes
@@ -187,7 +189,7 @@ class Assembly:
                 pipeline=name,
             ),
             offsets=offset_store(self._state, sink),
-            retries=RetryPolicy(max_attempts=table.max_attempts or attempts_once),
+            retries=RetryPolicy(max_attempts=table.max_attempts, max_seconds=self._retry_seconds),
             claim=build_claim(config, name, self._state),
         )
 
@@ -217,6 +219,7 @@ class Assembly:
 
         if self._runner is None:
             self._runner = SparkTaskRunner(self._spark_engine(), lambda: self._stores.settings)
+                retry_seconds=self._retry_seconds,
         return self._runner
 
     def _wakeup(self, name: str, folder: str) -> Wakeup:

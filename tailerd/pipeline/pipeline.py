@@ -38,7 +38,13 @@ from tailerd.formats.base import ChangeSource, NetSteps, SupportsFileLookup
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
 from tailerd.pipeline.identity import PipelineOffsets
-from tailerd.pipeline.policies import CORRUPT_COMMIT_ERRORS, GAP_ERRORS, OnCorruptCommit, OnGap
+from tailerd.pipeline.policies import (
+    CORRUPT_COMMIT_ERRORS,
+    GAP_ERRORS,
+    OnCorruptCommit,
+    OnGap,
+    give_up,
+)
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.telemetry import Telemetry, events
 
@@ -86,6 +92,7 @@ class Pipeline:
         self._delivery_loop: DeliveryLoop | None = None
         self._stopping = asyncio.Event()
         self._attempt, self._has_crossed = 0, False
+        self._failing_since: float | None = None
         self._saved_phase: Phase | None = None
         self._is_over_gap = False
         self._target: Version | None = None
@@ -125,6 +132,8 @@ class Pipeline:
                     return
                 if self._delivers_before(error):
                     continue
+                if self._failing_since is None:
+                    self._failing_since = self._parts.clock.monotonic()
                 if not error.retryable:
                     error = await self._with_saved_phase(error)
                 if await self._may_cross(error):
@@ -132,8 +141,8 @@ class Pipeline:
                     if error is None:
                         continue
                 self._attempt += 1
-                if not self._may_retry(error) or self._attempt == self._retries.max_attempts:
-                    self._fail(error)
+                if not self._may_retry(error) or self._is_exhausted():
+                    self._fail(give_up(error, self._retries.max_seconds, self._seconds_left()))
                     return
                 await self._wait_before_retry(error)
             self._emit_stopped(False)
@@ -146,9 +155,16 @@ class Pipeline:
         """Return whether `error` is a gap and policy crosses it, waiting if it did so just now."""
         if not self._is_crossable(error):
             return False
-        if self._has_crossed and self._attempt != self._retries.max_attempts:
+        if self._has_crossed and not self._is_exhausted():
             await self._wait_before_retry(error)
-        return not self._stopping.is_set() and self._attempt != self._retries.max_attempts
+        return not self._stopping.is_set() and not self._is_exhausted()
+
+    def _is_exhausted(self) -> bool:
+        """Return whether no attempt or no time is left."""
+        return self._attempt == self._retries.max_attempts or self._seconds_left() == 0.0
+
+    def _seconds_left(self) -> float:
+        return self._retries.seconds_left(self._failing_since, self._parts.clock.monotonic())
 
     def _is_crossable(self, error: TailerdError) -> bool:
         if self._plan.on_gap is OnGap.STOP:
@@ -286,11 +302,11 @@ class Pipeline:
         return self._target
 
     def _made_progress(self) -> None:
-        self._attempt = 0
+        self._attempt, self._failing_since = 0, None
         self._has_crossed = False
 
     async def _wait_before_retry(self, error: TailerdError) -> None:
-        wait_seconds = self._retries.wait_seconds(self._attempt - 1)
+        wait_seconds = min(self._retries.wait_seconds(self._attempt - 1), self._seconds_left())
         self._parts.telemetry.emit(
             events.RetryScheduled(
                 table=self._plan.table,

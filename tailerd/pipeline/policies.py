@@ -48,6 +48,13 @@ CORRUPT_COMMIT_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidD
 """Errors that mean a commit whose rows cannot be read."""
 
 
+def give_up(error: TailerdError, max_seconds: float | None, seconds_left: float) -> TailerdError:
+    """Return why a pipeline ends: `error`, and that retrying it did not help."""
+    if seconds_left or max_seconds is None or not error.retryable:
+        return error
+    return error.restate(f"{error.message} No attempt succeeded in {max_seconds:g} s.")
+
+
 class CommitCheck:
     """Reads the commits of one delivery loop, in order, before any row of them is delivered.
 

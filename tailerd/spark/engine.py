@@ -30,6 +30,7 @@ class SparkEngine:
     """The session, and the resources that all its queries share.
 
     Attributes:
+        retry_seconds: How long queries retry without progress; None: without end.
         storage: How queries reach their tables; cannot change while they run.
         listener: Passes Spark's reports to the queries' supervisors.
         starting: Held while a query starts: every Python source is a separate process on the
@@ -42,9 +43,11 @@ class SparkEngine:
         telemetry: Telemetry,
         *,
         once: bool,
+        retry_seconds: float | None = None,
         storage: StoreSettings | None = None,
     ) -> None:
         self.config = config
+        self.retry_seconds = retry_seconds
         self.storage = storage or StoreSettings.from_environment()
         self.telemetry = telemetry
         self.once = once

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailerd.backoff import ATTEMPTS_ONCE, Backoff
+from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import TableConfig
@@ -34,6 +33,7 @@ from tailerd.errors import (
     SchemaChangedError,
     TailerdError,
 )
+from tailerd.pipeline.policies import give_up
 from tailerd.registry import AUTO
 from tailerd.sinks.stream.config import StreamSinkConfig
 from tailerd.spark.checkpoints import delivered_until
@@ -74,7 +74,11 @@ class SparkPipeline:
         self._claim = claim
         self._loop = asyncio.get_running_loop()
         self._query = QueryRun(engine, f"table {name}", self._start, self._report_events)
+        self._retries = RetryPolicy(
+            max_attempts=table.max_attempts, max_seconds=engine.retry_seconds
+        )
         self._attempt = 0
+        self._failing_since: float | None = None
         self._schema_version: int | None = None
         self._schemas_tried: set[int] = set()
         self._last_end = ""
@@ -108,6 +112,7 @@ class SparkPipeline:
             if not failure.where:
                 failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
+                failure = give_up(failure, self._retries.max_seconds, self._seconds_left())
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
                         table=self._name,
@@ -146,7 +151,7 @@ class SparkPipeline:
     def _note_progress(self, end: str) -> None:
         if end != self._last_end:
             self._last_end = end
-            self._attempt = 0
+            self._attempt, self._failing_since = 0, None
             self._schemas_tried.clear()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
@@ -161,8 +166,14 @@ class SparkPipeline:
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:
-        limit = self._table.max_attempts or (ATTEMPTS_ONCE if self._engine.once else None)
-        return failure.retryable and (limit is None or self._attempt < limit)
+        if self._failing_since is None:
+            self._failing_since = self._loop.time()
+        most = self._retries.max_attempts
+        is_left = self._seconds_left() > 0 and (most is None or self._attempt < most)
+        return failure.retryable and is_left
+
+    def _seconds_left(self) -> float:
+        return self._retries.seconds_left(self._failing_since, self._loop.time())
 
     def _accept_schema(self, failure: SchemaChangedError) -> bool:
         """Let the next query use the schema that the failure names, unless it was tried already."""
@@ -186,7 +197,7 @@ class SparkPipeline:
         return True
 
     async def _wait_before_retry(self, failure: TailerdError) -> None:
-        wait = Backoff().wait_seconds(self._attempt, random.Random())
+        wait = min(self._retries.wait_seconds(self._attempt), self._seconds_left())
         self._attempt += 1
         self._engine.telemetry.emit(
             events.RetryScheduled(

@@ -40,6 +40,7 @@ class Run:
     max_rows: int = 1000
     is_once: bool = True
     max_attempts: int | None = None
+    max_seconds: float | None = None
     on_gap: OnGap = OnGap.STOP
     on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
     corrupt_commits: MemoryCorruptCommitLog = field(default_factory=MemoryCorruptCommitLog)
@@ -67,7 +68,11 @@ class Run:
             source_location="fake",
             open_source=self.open,
             offsets=self.offsets,
-            retries=RetryPolicy(max_attempts=self.max_attempts, jitter=random.Random(1)),
+            retries=RetryPolicy(
+                max_attempts=self.max_attempts,
+                max_seconds=self.max_seconds,
+                jitter=random.Random(1),
+            ),
         )
 
     async def open(self) -> ChangeSource:

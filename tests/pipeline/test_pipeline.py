@@ -257,6 +257,36 @@ async def test_a_bounded_number_of_attempts_ends_in_failure() -> None:
     assert len(run.reported(events.RetryScheduled)) == 2
 
 
+async def test_time_without_progress_ends_in_failure_and_begins_again_with_progress() -> None:
+    run = Run(table=make_table(1, 1, 1), max_files=1, max_seconds=60)
+    run.source = FakeSource(run.table, failing("read", *(SinkError("x") for _ in range(20))))
+    began = run.clock.monotonic()
+    pipeline = await run.once()
+    assert isinstance(pipeline.error, SinkError)
+    assert str(pipeline.error) == "x No attempt succeeded in 60 s."
+    assert run.clock.monotonic() - began == pytest.approx(60, abs=0.1)
+    left = iter("xxxxx.xxxxx.xxxxx.")
+
+    def fails(here: str) -> None:
+        if here == "before write" and next(left) == "x":
+            raise SinkError("x")
+
+    # Five waits take 3 to 6.2 seconds.
+    sink = CollectingSink(fails)
+    run = Run(table=make_table(1, 1, 1), max_files=1, max_seconds=7, sink=sink)
+    began = run.clock.monotonic()
+    assert (await run.once()).error is None
+    assert sink.ids == [0, 1, 2]
+    assert run.clock.monotonic() - began > 7
+
+
+async def test_without_time_the_first_failure_is_the_last() -> None:
+    run = Run(table=make_table(1), max_seconds=0)
+    run.source = FakeSource(run.table, failing("read", StorageError("x")))
+    assert (await run.once()).error is not None
+    assert not run.reported(events.RetryScheduled)
+
+
 async def test_an_error_that_stays_stops_the_pipeline_in_a_named_state() -> None:
     run = Run(table=make_table(3))
     run.source = FakeSource(run.table, failing("plan", TableError("broken for good")))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tailerd.cli import run
 from tests.integration.daemon.running import (
     TAILERD,
     daemon,
@@ -25,6 +26,7 @@ from tests.integration.daemon.running import (
     run_to_end,
     write_config,
 )
+from tests.kafka.ports import free_port
 from tests.tables.builder import TableBuilder
 
 
@@ -38,6 +40,29 @@ def make_table(folder: Path, commits: int = 3, rows: int = 10) -> TableBuilder:
 
 def append(builder: TableBuilder, number: int, rows: int = 10) -> None:
     builder.append([{"id": number * rows + n, "name": "x" * 20} for n in range(rows)])
+
+
+def test_once_gives_up_on_a_dead_broker_after_the_time_that_it_may_retry(
+    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_table(tmp_path / "t")
+    sink = {"kind": "kafka", "bootstrap_servers": [f"127.0.0.1:{free_port()}"], "topic": "x"}
+    table: dict[str, object] = {"path": str(tmp_path / "t"), "sink": sink, "engine": engine}
+    config = str(write_config(tmp_path, orders=table))
+    assert run(["run", "--config", config, "--once", "--retry-for", "1s"]) == 1
+    assert "No attempt succeeded in 1 s." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--retry-for", "1s"], "needs --once"), (["--once", "--retry-for", "5"], "with a unit")],
+)
+def test_a_time_to_retry_needs_once_and_a_unit(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = str(write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out")))
+    assert run(["run", "--config", config, *options]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_once_delivers_what_is_there_and_a_second_time_only_what_is_new(tmp_path: Path) -> None:
