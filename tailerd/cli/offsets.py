@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ import click
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
 from tailerd.cli.output import print_records
+from tailerd.cli.paragraphs import say
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import resolve_point
 from tailerd.errors import DaemonUnreachableError
@@ -28,9 +32,16 @@ Examples:
   tailerd offsets --config tailerd.yaml
   tailerd offsets --config tailerd.yaml orders --json
   tailerd offsets reset orders --to snapshot --config tailerd.yaml
+  tailerd offsets reset orders --to latest --yes --config tailerd.yaml
   tailerd offsets rebind orders --config tailerd.yaml
 """
 
+_RESET_EXAMPLES = """\b
+Examples:
+  tailerd offsets reset orders --to snapshot --config tailerd.yaml
+  tailerd offsets reset orders --to 42 --config tailerd.yaml
+  tailerd offsets reset orders --to latest --yes --config tailerd.yaml
+"""
 _REBIND_EXAMPLE = """\b
 Example:
   tailerd offsets rebind orders --config tailerd.yaml
@@ -96,13 +107,14 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
     print_records([line for line in lines if isinstance(line, dict)], _LAYOUT, as_json=False)
 
 
-@command.command("reset")
+@command.command("reset", epilog=_RESET_EXAMPLES)
 @click.argument("name", shell_complete=table_names)
 @click.option(
     "--to",
     required=True,
     help="snapshot, latest, a version (inclusive), or a timestamp (first commit at or after it).",
 )
+@click.option("--yes", is_flag=True, help="Skip undelivered versions without a question.")
 @_config_option
 @_engine_option
 @http_option
@@ -110,6 +122,7 @@ def show(name: str | None, config_path: Path, is_json: bool) -> None:
 def reset(
     name: str,
     to: str,
+    yes: bool,
     config_path: Path,
     engine: str | None,
     url: str | None,
@@ -117,13 +130,17 @@ def reset(
 ) -> None:
     """Reset the offset of the pipeline NAME: through the daemon if it runs, else in its state.
 
-    A file sink removes the rows at or after the new offset, also from the middle of a file.
+    If versions that are not delivered yet lie before the new offset, they never arrive: the command
+    shows their number and asks first, and the gap is recorded in the status and the sink. A
+    snapshot skips no rows, but deletes before it do not arrive. A file sink removes the rows at or
+    after the new offset, also from the middle of a file.
     """
     from tailerd.cli.configured import read_config
+    from tailerd.daemon.offsets import preview_reset
     from tailerd.errors import StateInUseError, UsageError
     from tailerd.spark.checkpoints import logged_batches, stream_checkpoint
 
-    to = resolve_point(to)
+    point = resolve_point(to)
     config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
@@ -133,11 +150,41 @@ def reset(
             f"The offset of {name} is kept by Spark, in {checkpoint}.",
             remedy=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
         )
+    # Without the state's lock: a daemon may run, or start while the question waits.
+    preview = asyncio.run(preview_reset(config, name, point))
+    if preview.offset.phase == "follow":
+        # Commits that come from now on are not part of the answer.
+        point = str(preview.offset.version)
+    if (skipped := preview.skipped) is not None and not yes:
+        again = ["offsets", "reset", name, "--to", to, "--yes", "--config", str(config_path)]
+        _confirm(f"This reset skips {skipped} of {name}: they are never delivered.", again)
     try:
-        offset = asyncio.run(_reset_held(config, name, to))
+        offset, skipped_text = asyncio.run(_reset_held(config, name, point))
     except StateInUseError as error:
-        offset = _reset_running(error, name, to, url, config_path, token_file)
-    click.echo(f"{name} reset: begins at {_location(offset)}.")
+        offset, skipped_text = _reset_running(error, name, point, url, config_path, token_file)
+    done = f"{name} reset: begins at {_location(offset)}."
+    click.echo(f"{done} Skipped {skipped_text}; the gap is recorded." if skipped_text else done)
+
+
+def _confirm(consequence: str, without_question: Sequence[str]) -> None:
+    """Ask whether to go on.
+
+    Args:
+        without_question: Arguments of the command that does not ask.
+
+    Raises:
+        UsageError: There is no terminal to ask in.
+        Exit: The answer is no.
+    """
+    from tailerd.errors import UsageError
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        remedy = f"If that is intended, run `tailerd {shlex.join(without_question)}`."
+        raise UsageError(consequence, remedy=remedy)
+    say(consequence, err=True)
+    if not click.confirm("Skip them?", err=True):
+        click.echo("Nothing was changed.", err=True)
+        raise click.exceptions.Exit(1)
 
 
 @command.command("rebind", epilog=_REBIND_EXAMPLE)
@@ -180,8 +227,8 @@ async def _rebind_held(config: Config, name: str) -> HeldOffset:
         return await rebind_offset(config, name, state=state)
 
 
-async def _reset_held(config: Config, name: str, to: str) -> Offset:
-    """Reset while no daemon runs.
+async def _reset_held(config: Config, name: str, to: str) -> tuple[Offset, str]:
+    """Reset while no daemon runs; return the new offset and the skipped versions.
 
     Raises:
         StateInUseError: One does.
@@ -191,7 +238,8 @@ async def _reset_held(config: Config, name: str, to: str) -> Offset:
 
     state = open_state(config, clock=SystemClock())
     async with state.hold():
-        return await reset_offset(config, name, to, state=state)
+        done = await reset_offset(config, name, to, state=state)
+        return done.offset, str(done.skipped or "")
 
 
 def _reset_running(
@@ -201,8 +249,8 @@ def _reset_running(
     url: str | None,
     config_path: Path,
     token_file: Path | None,
-) -> Offset:
-    """Reset through the daemon that holds the state folder.
+) -> tuple[Offset, str]:
+    """Reset through the daemon that holds the state folder; returns the same.
 
     Raises:
         DaemonUnreachableError: It has no address, or does not answer; the message names it.
@@ -217,7 +265,9 @@ def _reset_running(
             f"{error.message} {refusal.message}",
             remedy="Give that daemon's address with --http, or stop it.",
         ) from refusal
-    return Offset.from_json(json.dumps(answer.get("offset")))
+    skipped = answer.get("skipped")
+    text = str(skipped.get("text")) if isinstance(skipped, dict) else ""
+    return Offset.from_json(json.dumps(answer.get("offset"))), text
 
 
 def check_name(config: Config, name: str) -> None:

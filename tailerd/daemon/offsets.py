@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from tailerd.daemon.tables import locate_ledger, open_source
 from tailerd.errors import OffsetError, UsageError
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.identity import PipelineOffsets
+from tailerd.pipeline.reset import Reset, plan_reset
 from tailerd.registry import is_remote
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
@@ -149,6 +150,42 @@ async def check_pipeline(config: Config, name: str) -> None:
         await claim.check(await offsets.identity())
 
 
+async def preview_reset(
+    config: Config, name: str, to: str, *, state: State | None = None, stores: Stores | None = None
+) -> Reset:
+    """Return what `reset_offset` would do; changes nothing, and a daemon may run.
+
+    Args:
+        state, stores: By default those of the configuration.
+
+    Raises:
+        TailerdError: As `reset_offset`.
+    """
+    check_destination(to)
+    state = state or open_state(config, clock=SystemClock())
+    source = await open_source(
+        config.tables[name],
+        Telemetry(),
+        stores=stores or Stores.from_config(config.storage),
+        memory_bytes=config.memory,
+        ledger=locate_ledger(config, name, is_read_only=True),
+    )
+    async with open_offsets(config, name, state) as offsets:
+        return await plan_reset(to, table=name, source=source, offsets=offsets)
+
+
+def check_destination(to: str) -> None:
+    """Check the form of the point to which an offset is reset.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        check_start(to)
+    except ValueError as error:
+        raise UsageError(f"--to is {to!r}, but {error}.") from error
+
+
 async def reset_offset(
     config: Config,
     name: str,
@@ -157,35 +194,39 @@ async def reset_offset(
     state: State,
     stores: Stores | None = None,
     telemetry: Telemetry | None = None,
-) -> Offset:
-    """Save and return the offset where a stopped pipeline starts next.
+) -> Reset:
+    """Save and return the offset where a stopped pipeline starts next, and record the gap.
 
     Args:
         state: Locked by the caller.
         stores: By default those of the configuration.
+        telemetry: Of a running daemon; without it, the next one reports the gap.
 
     Raises:
         UsageError: `to` is invalid.
-        TailerdError: An error of the table or the offset store.
+        TailerdError: An error of the table, the sink or the offset store.
     """
-    try:
-        check_start(to)
-    except ValueError as error:
-        raise UsageError(f"--to is {to!r}, but {error}.") from error
+    check_destination(to)
     table = config.tables[name]
-    stores = stores or Stores.from_config(config.storage)
-    emitter, ledger = telemetry or Telemetry(), locate_ledger(config, name)
     opened = partial(
-        open_source, table, emitter, stores=stores, memory_bytes=config.memory, ledger=ledger
+        open_source,
+        table,
+        telemetry or Telemetry(),
+        stores=stores or Stores.from_config(config.storage),
+        memory_bytes=config.memory,
+        ledger=locate_ledger(config, name),
     )
     source = await opened()
-    offset = await source.initial_offset(to)
     async with open_offsets(config, name, state) as offsets:
+        reset = await plan_reset(to, table=name, source=source, offsets=offsets)
+        offset = reset.offset
         if not table.is_stream:
-            await offsets.begin_at(offset, source)
+            await offsets.begin_at(offset, source, reset.gap)
         identity = await offsets.identity()
+    gap = _describe_gap(reset, to)
     start = to if to == "snapshot" else str(offset.version)
-    await state.pipelines.save(name, PipelineRecord(identity=identity, start=start))
+    unreported = {} if telemetry is not None else gap or await _find_gap(state, name, offset)
+    await state.pipelines.save(name, PipelineRecord(identity=identity, start=start, gap=unreported))
     if offset.phase is Phase.SNAPSHOT:
         # After the offset is saved: until then the stored file list may be the only remaining
         # record of the current snapshot. The new snapshot is of the newest version, which can be
@@ -193,19 +234,47 @@ async def reset_offset(
         again = await opened(state.scratch(name))
         await again.latest_offset(offset, ReadLimit(max_files=1, max_bytes=1))
     if telemetry is not None:
-        # A paused pipeline does not report it, and the versions it will read must not be cleaned
-        # up.
-        telemetry.emit(_make_event(name, config.select_engine(name), offset))
-    return offset
+        _emit_reset(telemetry, name, config.select_engine(name), offset, gap)
+    return reset
 
 
-def _make_event(name: str, engine: str, offset: Offset) -> events.OffsetChosen:
-    return events.OffsetChosen(
-        table=name,
-        engine=engine,
-        version=offset.version,
-        is_resumed=False,
-        offset=offset.to_json(),
+async def _find_gap(state: State, name: str, offset: Offset) -> Mapping[str, str]:
+    """Return the gap that an earlier reset left, unless a later one undid it by `offset`."""
+    known = await state.pipelines.load(name)
+    is_before = known is not None and known.gap and int(known.gap["end_version"]) <= offset.version
+    return known.gap if known is not None and is_before else {}
+
+
+def _describe_gap(reset: Reset, to: str) -> dict[str, str]:
+    """Return the record of a reset's gap, for `GapMet.from_record`; empty without a gap."""
+    if reset.gap is None:
+        return {}
+    if reset.skipped is not None:
+        missing = f"skipped {reset.skipped}"
+    else:
+        missing = f"left out the changes before the snapshot of version {reset.offset.version}"
+    return {
+        "start_version": str(reset.gap.start.version),
+        "end_version": str(reset.gap.end.version),
+        "error_code": reset.gap.reason,
+        "error": f"`tailerd offsets reset --to {to}` {missing}.",
+    }
+
+
+def _emit_reset(
+    telemetry: Telemetry, name: str, engine: str, offset: Offset, gap: Mapping[str, str]
+) -> None:
+    if gap:
+        telemetry.emit(events.GapMet.from_record(name, engine, gap))
+    # A paused pipeline does not report it, and the versions it will read must not be cleaned up.
+    telemetry.emit(
+        events.OffsetChosen(
+            table=name,
+            engine=engine,
+            version=offset.version,
+            is_resumed=False,
+            offset=offset.to_json(),
+        )
     )
 
 

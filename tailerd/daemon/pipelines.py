@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
-from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
-from tailerd.daemon.offsets import build_claim, derive_identity, offset_store, reset_offset
+from tailerd.daemon.offsets import (
+    build_claim,
+    derive_identity,
+    offset_store,
+    preview_reset,
+    reset_offset,
+)
 from tailerd.daemon.tables import locate_ledger, log_folder, open_log, open_source
 from tailerd.errors import BugError, ConfigError, UsageError
 from tailerd.formats.base import ChangeSource
@@ -24,6 +29,7 @@ from tailerd.pipeline.pipeline import Pipeline
 from tailerd.pipeline.pipeline_manager import Member, PipelineRunner
 from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import TaskRunner
+from tailerd.pipeline.reset import Reset
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
 from tailerd.registry import is_remote
 from tailerd.sinks.opening import open_sink
@@ -55,34 +61,34 @@ class Assembly:
         clock: Clock,
         executor: Executor,
         is_once: bool,
+        retry_seconds: float | None = None,
     ) -> None:
         """Initialize.
 
         Args:
             config: For the process-wide settings: memory, Spark.
             state: Locked while pipelines run.
-        retry_seconds: float | None = None,
             stores: Access to files.
             telemetry, clock: As elsewhere.
             executor: Threads for reading.
             is_once: Whether pipelines stop at the current latest versions of their tables.
+            retry_seconds: How long each retries without progress; None: without end.
         """
         self.wakeups = WakeupRegistry()
         self._config = config
         self._state = state
         self._stores = stores
         self._telemetry = telemetry
-            retry_seconds: How long each retries without progress; None: without end.
         self._clock = clock
         self._executor = executor
         self._is_once = is_once
+        self._retry_seconds = retry_seconds
         self._warned: set[str] = set()
         self.memory = MemoryBudget(config.memory)
         web = config.web
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
         self._wakeups: dict[str, tuple[str, Wakeup]] = {}
         self._spark: SparkEngine | None = None
-        self._retry_seconds = retry_seconds
         self._runner: TaskRunner | None = None
 
     def check_reload(self, after: Config) -> None:
@@ -135,10 +141,12 @@ class Assembly:
     def _member(self, config: Config, name: str) -> Member:
         table, engine = config.tables[name], config.select_engine(name)
         build: Callable[[], PipelineRunner] = partial(self._pipeline, name, config)
-        reset: Callable[[str], Awaitable[Offset]] | None = None
+        reset: Callable[[str], Awaitable[Reset]] | None = None
+        preview: Callable[[str], Awaitable[Reset]] | None = None
         if table.is_stream:
             build = partial(self._stream_pipeline, name, config)
         else:
+            preview = partial(preview_reset, config, name, state=self._state, stores=self._stores)
             reset = partial(
                 reset_offset,
                 config,
@@ -153,6 +161,7 @@ class Assembly:
             path=table.path,
             build=build,
             reset=reset,
+            preview=preview,
             ended=partial(self._release_wakeup, name),
         )
 
@@ -210,6 +219,7 @@ class Assembly:
                 self._config,
                 self._telemetry,
                 once=self._is_once,
+                retry_seconds=self._retry_seconds,
                 storage=self._stores.settings,
             )
         return self._spark
@@ -219,7 +229,6 @@ class Assembly:
 
         if self._runner is None:
             self._runner = SparkTaskRunner(self._spark_engine(), lambda: self._stores.settings)
-                retry_seconds=self._retry_seconds,
         return self._runner
 
     def _wakeup(self, name: str, folder: str) -> Wakeup:

@@ -10,6 +10,7 @@ dropped and re-created or restored from a copy (table id and a hash of the schem
 the offset). The last two move the offset and report it: an error line in the log,
 `tailerd_gaps_total`, `gaps` and `last_gap` in `/status`, and in a file sink a `...gap.json` right
 before the rows that follow; files of a replaced table are moved to `replaced-...`, not removed.
+`offsets reset` records versions that it skips in the same way, with the reason `reset`.
 Commits before a gap are delivered first; deliveries after it that the saved offset does not cover
 are removed where the sink supports it. A gap met while stopping is left to the next start. With
 such a policy the pipeline waits for a table or bucket that disappears; with `stop` it fails, and

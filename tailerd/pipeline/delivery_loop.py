@@ -214,6 +214,9 @@ class DeliveryLoop:
             offset = saved.offset
             await self._parts.sink.resume(offset)
         self._saved = offset
+        if gap := self._offsets.reset_gap:
+            telemetry = self._parts.telemetry
+            telemetry.emit(events.GapMet.from_record(plan.table, plan.engine, gap))
         await self._offsets.note()
         self._parts.telemetry.emit(
             events.OffsetChosen(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import Beginning, OffsetStore, SavedOffset, SupportsIdentities
@@ -15,7 +16,7 @@ from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.records.record_keys import check_key_types, key_types
-from tailerd.sinks.base import HasSchemas, HasTopics, Keyed, RecordsDeliveries, Sink
+from tailerd.sinks.base import GapTaker, HasSchemas, HasTopics, Keyed, RecordsDeliveries, Sink
 
 _MAX_SAVED_TOPICS = 500
 """Topics whose ids are saved with each offset, the newest; the pipeline's record has all."""
@@ -26,6 +27,7 @@ class PipelineOffsets:
 
     Attributes:
         epoch: Number of this start of the pipeline, once it has begun.
+        reset_gap: The gap of a reset that no daemon has reported yet; empty if there is none.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class PipelineOffsets:
             claim: The pipeline's name in the state; None if no state records it.
         """
         self.epoch = 0
+        self.reset_gap: Mapping[str, str] = {}
         self._store = store
         self._table = table
         self._changes = changes
@@ -77,6 +80,22 @@ class PipelineOffsets:
             self._key_types, self._checked_schema = saved.key_types, ""
         return saved
 
+    async def load_delivered(self) -> Offset | None:
+        """Return the offset up to which this pipeline delivered, as far as that is known.
+
+        The sink may know more than the state: that of a state which was lost, or is an old copy.
+
+        Raises:
+            TailerdError: The cluster or the sink's location cannot be read.
+        """
+        identity, saved = await self.identity(), None
+        with suppress(OffsetError):
+            saved = await self.load()
+        start = None if saved is None or saved.identity != identity else saved.offset
+        if isinstance(self._sink, RecordsDeliveries):
+            return await self._sink.find_delivered(start)
+        return start
+
     async def load_former(self, identity: PipelineIdentity) -> SavedOffset | None:
         """Return the last saved offset of a pipeline that the state has recorded."""
         if isinstance(self._store, SupportsIdentities) and identity.cluster:
@@ -92,6 +111,7 @@ class PipelineOffsets:
         """
         identity = await self.identity()
         known = None if self._claim is None else await self._claim.check(identity)
+        self.reset_gap = {} if known is None else known.gap
         if known is not None and self._topics is not None:
             self._topics.expect(known.topics)
         if known is not None and isinstance(self._sink, HasSchemas):
@@ -191,8 +211,11 @@ class PipelineOffsets:
         self._beginning = Beginning(offset=offset, has_earlier_rows=True)
         await self.save(offset, source)
 
-    async def begin_at(self, offset: Offset, source: ChangeSource) -> None:
+    async def begin_at(self, offset: Offset, source: ChangeSource, gap: Gap | None = None) -> None:
         """Save an offset that an operator chose; topics are accepted as found at the next start.
+
+        Args:
+            gap: Recorded in the sink first: a crash in between leaves the offset before it.
 
         Raises:
             TailerdError: It could not be saved.
@@ -200,6 +223,8 @@ class PipelineOffsets:
         if isinstance(self._sink, RecordsDeliveries):
             await self._sink.accept(offset)
         await self.identity()
+        if gap is not None and isinstance(self._sink, GapTaker):
+            await self._sink.note_gap(gap)
         with suppress(OffsetError):
             # A damaged offset is replaced; a readable one shows the last epoch.
             await self.load()

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError, TailerdError, UsageError
+from tailerd.pipeline.reset import Reset
 from tailerd.registry import suggest_name
 from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
@@ -48,6 +48,7 @@ class Member:
         build: Makes a runner.
         reset: Moves the saved offset to a version, a time or a word such as `snapshot`; None where
             another component stores it.
+        preview: Returns what `reset` would do.
         ended: Called when a runner has ended, for whatever reason, unless its successor has been
             built by then.
     """
@@ -56,7 +57,8 @@ class Member:
     engine: str
     path: str
     build: Callable[[], PipelineRunner]
-    reset: Callable[[str], Awaitable[Offset]] | None = None
+    reset: Callable[[str], Awaitable[Reset]] | None = None
+    preview: Callable[[str], Awaitable[Reset]] | None = None
     ended: Callable[[], None] | None = None
 
 
@@ -191,8 +193,18 @@ class PipelineManager:
         """Return whether `reset` can move a pipeline's offset."""
         return self._slot(name).member.reset is not None
 
-    async def reset(self, name: str, to: str) -> Offset:
-        """Move a pipeline's offset and resume there, unless it is paused; return the offset.
+    async def preview_reset(self, name: str, to: str) -> Reset:
+        """Return what `reset` would do; the pipeline continues.
+
+        Raises:
+            UsageError: As `reset`.
+            TailerdError: Of the table or the offset store.
+        """
+        preview = self._slot(name).member.preview
+        return await (preview or self._refuse_reset(name))(to)
+
+    async def reset(self, name: str, to: str) -> Reset:
+        """Move a pipeline's offset and resume there, unless it is paused.
 
         Raises:
             UsageError: Its engine keeps the offset itself, or `to` is not a valid location.
@@ -200,19 +212,19 @@ class PipelineManager:
         """
         with _Busy(self):
             async with self._lock(name) as slot:
-                reset = slot.member.reset
-                if reset is None:
-                    raise UsageError(
-                        f"The offset of {name} is kept by its engine, {slot.member.engine}.",
-                        remedy="Stop the daemon; `tailerd offsets reset` names the files to"
-                        " remove.",
-                    )
+                reset = slot.member.reset or self._refuse_reset(name)
                 await self._end(slot)
                 try:
                     return await reset(to)
                 finally:
                     if not slot.is_paused:
                         self._start(name, slot)
+
+    def _refuse_reset(self, name: str) -> NoReturn:
+        raise UsageError(
+            f"The offset of {name} is kept by its engine, {self._slot(name).member.engine}.",
+            remedy="Stop the daemon; `tailerd offsets reset` names the files to remove.",
+        )
 
     def stop(self) -> None:
         """Ask every pipeline to finish pending deliveries; `run` returns when they have."""

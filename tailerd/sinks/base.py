@@ -123,7 +123,7 @@ class GapTaker(Protocol):
     """A sink that can record a gap for its readers. Optional: other sinks only resume after it."""
 
     async def note_gap(self, gap: Gap) -> None:
-        """Record a gap; called between `resume(gap.start)` and `resume(gap.end)`.
+        """Record a gap; called before `resume(gap.end)`, and by a policy after `resume(gap.start)`.
 
         May be called again with the same gap after a crash.
 
@@ -167,6 +167,10 @@ class RecordsDeliveries(Protocol):
 
         Errors: `OffsetError`; something was delivered.
         """
+        ...
+
+    async def find_delivered(self, saved: Offset | None) -> Offset | None:
+        """Return the offset after the last recorded delivery, or `saved` if it is as far."""
         ...
 
     async def accept(self, offset: Offset) -> None:

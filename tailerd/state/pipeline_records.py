@@ -28,12 +28,15 @@ class PipelineRecord:
         topics: Kafka's ids of its topics, including the offsets topic; as of its last start.
         start: Where it begins if it has no offset; empty: as the configuration says.
         schemas: The registered schemas that its sink knows, by subject.
+        gap: The gap that a reset left while no daemon ran, until one reports it: the fields of
+            `GapMet` without the pipeline; empty if there is none.
     """
 
     identity: PipelineIdentity
     topics: Mapping[str, str] = field(default_factory=dict)
     start: str = ""
     schemas: Mapping[str, str] = field(default_factory=dict)
+    gap: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""
@@ -55,6 +58,7 @@ class PipelineRecord:
                 topics=require_texts(fields["topics"]),
                 start=str(fields["start"]),
                 schemas=require_texts(fields["schemas"]),
+                gap=require_texts(fields.get("gap", {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OffsetError(

@@ -7,8 +7,9 @@ if it is counted or shown; a test keeps these consistent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Self, get_args
 
 from tailerd.telemetry.storage_events import CheckpointSkipped as CheckpointSkipped
 from tailerd.telemetry.storage_events import ChecksumDiffered as ChecksumDiffered
@@ -294,12 +295,12 @@ class PipelineFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapMet:
-    """Commits are gone, or the table was replaced, and `on_gap` moved the offset over the gap.
+    """The offset was moved over commits that are not delivered: by `on_gap`, or by a reset.
 
     Attributes:
         start_version: The next version before the gap was met.
         end_version: The version at which delivery continues.
-        error_code: missing_version or table_recreated.
+        error_code: missing_version, table_recreated, missing_data_file or reset.
     """
 
     table: str
@@ -308,6 +309,18 @@ class GapMet:
     end_version: int
     error_code: str
     error: str
+
+    @classmethod
+    def from_record(cls, table: str, engine: str, record: Mapping[str, str]) -> Self:
+        """Return the event of a gap that a reset left, from its record in the state."""
+        return cls(
+            table=table,
+            engine=engine,
+            start_version=int(record["start_version"]),
+            end_version=int(record["end_version"]),
+            error_code=record["error_code"],
+            error=record["error"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

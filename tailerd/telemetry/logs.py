@@ -69,7 +69,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.RetryScheduled: ("warning", "Attempt failed, retrying"),
     events.SchemaAdopted: ("info", "Schema changed, restarting the query"),
     events.PipelineFailed: ("error", "Pipeline failed"),
-    events.GapMet: ("error", "Gap in the log, continuing after it"),
+    events.GapMet: ("error", "Gap in the changes, continuing after it"),
     events.CommitSkipped: ("error", "Corrupt commit recorded and skipped"),
     events.DeadLettersStored: ("warning", "Records sent to the dead letter topic"),
     events.PipelinePaused: ("info", "Pipeline paused"),

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from functools import wraps
 from typing import Protocol
 
 from aiohttp import web
 
-from tailerd.changefeed.offset import Offset
 from tailerd.config.values import check_start, parse_start
 from tailerd.errors import TailerdError, UsageError
+from tailerd.pipeline.reset import Reset
 from tailerd.registry import suggest_name
 from tailerd.web.answers import refusal
 
@@ -39,7 +40,11 @@ class Control(Protocol):
         """Resume a pipeline at its saved offset."""
         ...
 
-    async def reset(self, name: str, to: str) -> Offset:
+    async def preview_reset(self, name: str, to: str) -> Reset:
+        """Return what `reset` would do; changes nothing."""
+        ...
+
+    async def reset(self, name: str, to: str) -> Reset:
         """Move a pipeline's offset and resume there."""
         ...
 
@@ -114,9 +119,13 @@ class ControlRoutes:
 
     @_guard
     async def reset(self, request: web.Request) -> web.Response:
-        """Move a pipeline's offset; answered when the new one is saved."""
+        """Move a pipeline's offset; answered when the new one is saved.
+
+        With `preview` nothing moves; the answer has the new offset and the versions to skip.
+        """
         name = request.match_info["name"]
-        to = _location(await _body(request))
+        body = await _body(request)
+        to = _location(body)
         if not self._control.can_reset(name):
             return refusal(
                 409,
@@ -125,8 +134,14 @@ class ControlRoutes:
                 " query would lose or double rows. Stop the daemon and run `tailerd offsets reset"
                 f" {name}`, which shows the remedy.",
             )
-        offset = await self._control.reset(name, to)
-        return web.json_response({"table": name, "offset": json.loads(offset.to_json())})
+        move = self._control.preview_reset if body.get("preview") else self._control.reset
+        reset = await move(name, to)
+        skipped = (
+            None if reset.skipped is None else {**asdict(reset.skipped), "text": str(reset.skipped)}
+        )
+        return web.json_response(
+            {"table": name, "offset": json.loads(reset.offset.to_json()), "skipped": skipped}
+        )
 
 
 async def _body(request: web.Request) -> dict[str, object]:
@@ -134,9 +149,9 @@ async def _body(request: web.Request) -> dict[str, object]:
         body = await request.json()
     except (ValueError, LookupError, RecursionError):
         body = None
-    if not isinstance(body, dict) or set(body) != {"to"}:
+    if not isinstance(body, dict) or not {"to"} <= set(body) <= {"to", "preview"}:
         raise UsageError(
-            "The body is not a JSON object with the single field `to`.",
+            "The body is not a JSON object with the field `to`, and perhaps `preview`.",
             remedy='Send {"to": "snapshot"}.',
         )
     return body
@@ -144,7 +159,7 @@ async def _body(request: web.Request) -> dict[str, object]:
 
 def _location(body: dict[str, object]) -> str:
     to = body["to"]
-    if isinstance(to, float) or to is None:
+    if isinstance(to, float) or to is None or not isinstance(body.get("preview", False), bool):
         raise UsageError("`to` is not a valid starting point.", remedy='Send {"to": "snapshot"}.')
     try:
         return check_start(str(parse_start(to)))

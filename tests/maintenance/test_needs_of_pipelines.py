@@ -124,8 +124,8 @@ async def test_a_reset_of_a_paused_pipeline_is_known_at_once(
     reported: list[events.Event] = []
     telemetry = Telemetry([keeper.positions.handle, reported.append])
     async with state.hold():
-        offset = await reset_offset(config, "orders", "3", state=state, telemetry=telemetry)
+        reset = await reset_offset(config, "orders", "3", state=state, telemetry=telemetry)
     assert keeper.needs() == RetentionFloor(from_version=3)
     [chosen] = [event for event in reported if isinstance(event, events.OffsetChosen)]
     assert (chosen.version, chosen.engine, chosen.is_resumed) == (3, engine, False)
-    assert chosen.offset == offset.to_json()
+    assert chosen.offset == reset.offset.to_json()

@@ -13,6 +13,7 @@ import pytest
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.errors import TableError, TailerdError, UsageError
 from tailerd.pipeline.pipeline_manager import Member, PipelineManager, PipelineRunner
+from tailerd.pipeline.reset import Reset
 from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.owned_state import owned_state
@@ -62,12 +63,12 @@ class Tables:
             self.runners.setdefault(name, []).append(runner)
             return runner
 
-        async def reset(to: str) -> Offset:
+        async def reset(to: str) -> Reset:
             assert not self.runners[name][-1].is_running
             self.resets.append(to)
             if to == "nowhere":
                 raise UsageError("no such place")
-            return Offset(table_id="t", version=Version(7))
+            return Reset(offset=Offset(table_id="t", version=Version(7)))
 
         return Member(
             settings=settings,
@@ -217,7 +218,7 @@ async def test_a_reset_happens_while_the_pipeline_rests_and_it_goes_on() -> None
     tables = Tables()
     manager = tables.manager()
     async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
-        assert (await manager.reset("a", "snapshot")).version == 7
+        assert (await manager.reset("a", "snapshot")).offset.version == 7
         await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
         with pytest.raises(UsageError):
             await manager.reset("a", "nowhere")

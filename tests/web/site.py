@@ -11,6 +11,7 @@ from typing import Self
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.clock import SystemClock
 from tailerd.config import Address
+from tailerd.pipeline.reset import Reset, Skipped
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.metrics import Metrics
 from tailerd.telemetry.status import StatusBoard
@@ -27,11 +28,13 @@ class Site:
     Attributes:
         url: Where.
         requested: What was steered: (action, table).
+        skipped: What a reset would leave out.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.requested: list[tuple[str, str]] = []
+        self.skipped: Skipped | None = None
         clock = SystemClock()
         self.status = StatusBoard([], clock)
         self._folder = tempfile.TemporaryDirectory()
@@ -126,6 +129,9 @@ class Site:
     async def resume(self, name: str) -> None:
         self._note("resume", name)
 
-    async def reset(self, name: str, to: str) -> Offset:
+    async def preview_reset(self, name: str, to: str) -> Reset:
+        return Reset(offset=Offset(table_id="t", version=Version(0)), skipped=self.skipped)
+
+    async def reset(self, name: str, to: str) -> Reset:
         self._note(f"reset to {to}", name)
-        return Offset(table_id="t", version=Version(0))
+        return await self.preview_reset(name, to)

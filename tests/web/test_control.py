@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.config import Address
 from tailerd.errors import MissingVersionError, StorageError, TailerdError
+from tailerd.pipeline.reset import Reset, Skipped
 from tailerd.web.access import Access
 from tailerd.web.control import ControlRoutes
 from tailerd.web.server import WebServer
@@ -40,9 +41,13 @@ class Steered:
     async def resume(self, name: str) -> None:
         self._note("resume", name)
 
-    async def reset(self, name: str, to: str) -> Offset:
+    async def preview_reset(self, name: str, to: str) -> Reset:
+        skipped = Skipped(first=Version(4), last=Version(6), versions=3, min_rows=20, max_rows=None)
+        return Reset(offset=Offset(table_id="t", version=Version(7)), skipped=skipped)
+
+    async def reset(self, name: str, to: str) -> Reset:
         self._note("reset", name, to)
-        return Offset(table_id="t", version=Version(7))
+        return await self.preview_reset(name, to)
 
     def _note(self, *requested: str) -> None:
         if self.error is not None:
@@ -86,6 +91,22 @@ async def test_pause_resume_and_reset_reach_the_pipeline() -> None:
     ]
 
 
+async def test_a_preview_of_a_reset_counts_what_is_skipped_and_changes_nothing() -> None:
+    steered = Steered()
+    async with server(steered) as listener:
+        body = '{"to": "latest", "preview": true}'
+        status, text = await post(listener, "/pipelines/orders/reset", body)
+    assert (status, steered.requested) == (200, [])
+    assert json.loads(text)["skipped"] == {
+        "first": 4,
+        "last": 6,
+        "versions": 3,
+        "min_rows": 20,
+        "max_rows": None,
+        "text": "versions 4 to 6 (3 versions, at least 20 rows)",
+    }
+
+
 @pytest.mark.parametrize(
     ("to", "location"),
     [
@@ -117,6 +138,7 @@ async def test_every_form_of_a_starting_point_is_accepted(to: str, location: str
         '{"to": "yesterday"}',
         '{"to": {}}',
         '{"to": "0", "more": 1}',
+        '{"to": "0", "preview": 1}',
         b'{"to": "\xff"}',
         "[" * 10_000,
         '{"to": ' + "9" * 6_000 + "}",

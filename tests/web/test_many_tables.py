@@ -8,6 +8,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tailerd.changefeed.offset import Version
+from tailerd.pipeline.reset import Skipped
 from tailerd.telemetry import events
 from tests.web.conftest import OpenPage
 from tests.web.site import Site
@@ -119,6 +121,27 @@ def test_hostile_names_and_texts_are_only_text(site: Site, open_page: OpenPage) 
     assert page.locator("main img, main script").count() == 0
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_reset_that_skips_versions_asks_again_with_their_number(
+    site: Site, open_page: OpenPage
+) -> None:
+    site.add("orders")
+    site.skipped = Skipped(
+        first=Version(4), last=Version(6), versions=3, min_rows=20, max_rows=None
+    )
+    page = open_page(site.url, path="/#/tables/orders")
+    dialog = page.locator("dialog")
+    for answer in ("Cancel", "Skip them"):
+        page.locator("[data-action=reset]").click()
+        dialog.locator("input[value=latest]").check()
+        dialog.locator("button[type=submit]").click()
+        expect(dialog).to_contain_text("versions 4 to 6 (3 versions, at least 20 rows)")
+        assert site.requested == []
+        dialog.get_by_role("button", name=answer).click()
+    expect(page.locator("#toast")).to_contain_text("was reset")
+    # Commits that came since are not part of the answer.
+    assert site.requested == [("reset to 0", "orders")]
 
 
 def test_no_table_and_no_such_table_are_said_in_words(site: Site, open_page: OpenPage) -> None:

@@ -104,6 +104,14 @@ class FileSink:
         """
         await asyncio.to_thread(self._check_first_start)
 
+    async def find_delivered(self, saved: Offset | None) -> Offset | None:
+        """Return the offset after the folder's last delivery, or `saved` if it is as far.
+
+        Raises:
+            SinkError: The folder cannot be read.
+        """
+        return await asyncio.to_thread(self._find_delivered, saved)
+
     async def accept(self, offset: Offset) -> None:
         """Allow the next start to resume at `offset`.
 
@@ -255,6 +263,15 @@ class FileSink:
             self._owner.agree_to_begin(self._newest_file())
         except OSError as error:
             raise self._location.unwritable(error) from error
+
+    def _find_delivered(self, saved: Offset | None) -> Offset | None:
+        try:
+            published = self._owner.read_published(self._newest_file())
+        except OSError as error:
+            raise self._location.unwritable(error) from error
+        if published is None or (saved is not None and published.agrees_with(saved)):
+            return saved
+        return published.end if published.end.table_id else saved
 
     def _accept(self, offset: Offset) -> None:
         try:

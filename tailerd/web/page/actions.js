@@ -104,7 +104,7 @@ function resetChoice() {
   const version = el("input", { type: "text", id: "place", "aria-label": "Version or timestamp", placeholder: "12 or 2026-11-21T03:00:00Z", spellcheck: "false", autocomplete: "off" });
   const choices = [
     ["snapshot", "Snapshot", "Every row of the newest version is delivered again as an insert, then what follows. Readers see rows they had before."],
-    ["latest", "Latest", "Only what is committed from now on is delivered. Everything not delivered yet is skipped permanently."],
+    ["latest", "Latest", "Only what is committed from now on is delivered. Versions that are not delivered yet never arrive; the next step shows how many."],
     ["place", "A version or time", "Delivery restarts there: earlier deliveries are repeated, or the versions in between are skipped."],
   ];
   const group = el(
@@ -159,12 +159,46 @@ function confirmAction(name, action) {
   });
 }
 
+// Asks again if a reset skips versions. Resolves to the exact starting point, or null.
+async function confirmSkip(name, requested) {
+  const { skipped, offset } = await act(name, "reset", { to: requested, preview: true });
+  // Commits that come from now on are not part of the answer.
+  const to = offset.phase === "follow" ? String(offset.version) : requested;
+  if (!skipped) return to;
+  return new Promise((resolve) => {
+    const form = el(
+      "form",
+      { method: "dialog" },
+      el("h2", { id: "dialog-title" }, "Skip undelivered versions of ", el("span", { class: "name" }, name), "?"),
+      el("p", {}, `This reset skips ${skipped.text}. They are never delivered; the gap is recorded.`),
+      el(
+        "div",
+        { class: "buttons" },
+        el("button", { type: "button", onclick: () => dialog().close("no") }, "Cancel"),
+        el("button", { type: "submit", class: "danger", value: "yes" }, "Skip them"),
+      ),
+    );
+    const box = show(form);
+    box.addEventListener(
+      "close",
+      () => {
+        const isYes = box.returnValue === "yes";
+        box.returnValue = "";
+        resolve(isYes ? to : null);
+      },
+      { once: true },
+    );
+  });
+}
+
 async function perform(name, action) {
   const answer = await confirmAction(name, action);
   if (!answer) return;
   for (;;) {
     try {
-      await act(name, action, answer.to ? { to: answer.to } : undefined);
+      const to = answer.to && (await confirmSkip(name, answer.to));
+      if (answer.to && !to) return;
+      await act(name, action, to ? { to } : undefined);
       toast(`${name} ${ACTIONS[action].done}`);
       return;
     } catch (error) {

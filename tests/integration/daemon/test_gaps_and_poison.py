@@ -39,7 +39,7 @@ def test_a_gap_is_crossed_and_shown(tmp_path: Path, on_gap: str, ids: list[int])
     builder.append([{"id": 3}])
     clean_up(builder, 3)
     with daemon(config):
-        eventually(lambda: '"event": "Gap in the log' in (tmp_path / "daemon.log").read_text())
+        eventually(lambda: '"event": "Gap in the changes' in (tmp_path / "daemon.log").read_text())
         builder.append([{"id": 4}])
         eventually(lambda: sorted(delivered_ids(out)) == ids)
         (shown,) = json.loads(page(config, "/status"))["tables"]

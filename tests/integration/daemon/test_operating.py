@@ -108,6 +108,29 @@ def test_offsets_reset_goes_through_the_daemon_that_runs(tmp_path: Path) -> None
         assert process.wait(10) == 0
 
 
+def test_versions_that_a_reset_skips_are_a_gap_in_the_status(tmp_path: Path) -> None:
+    builder, out = make_table(tmp_path / "t"), tmp_path / "out"
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", out))
+    with daemon(config) as process:
+        eventually(lambda: out.exists() and len(delivered_ids(out)) == 30)
+        assert tailerd(config, "pause", "orders").returncode == 0
+        append(builder, 3)
+        reset = ("offsets", "reset", "orders", "--to", "latest", "--config", str(config))
+        assert tailerd(config, *reset).returncode == 2
+        assert status(config, "orders")["gaps"] == 0
+        done = tailerd(config, *reset, "--yes")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Skipped version 4 (10 rows); the gap is recorded." in done.stdout
+        for command in ("pause", "resume"):
+            shown = status(config, "orders")
+            assert shown["gaps"] == 1
+            assert "skipped version 4 (10 rows)" in str(shown["last_gap"])
+            assert tailerd(config, command, "orders").returncode == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert len(list(out.glob("*.gap.json"))) == 1
+
+
 @pytest.mark.full
 def test_a_failed_pipeline_is_mended_and_resumed_without_a_restart(tmp_path: Path) -> None:
     make_table(tmp_path / "good")

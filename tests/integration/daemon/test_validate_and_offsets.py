@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import yaml
 
 from tailerd.cli import run
 from tests.contracts.test_sink import file_rows
-from tests.integration.daemon.running import delivered_ids, file_table, write_config
+from tests.integration.daemon.running import TAILERD, delivered_ids, file_table, write_config
 from tests.tables.builder import TableBuilder
 
 Captured = pytest.CaptureFixture[str]
@@ -159,6 +161,49 @@ def test_reset_moves_a_pipeline_and_its_files_follow_on_both_engines(
         assert tailerd("run", "--config", config, "--once") == 0
         assert sorted(delivered_ids(tmp_path / "out")) == ids
         assert tailerd("offsets", "reset", "orders", "--to", to, "--config", config) == 0
+
+
+def test_the_question_before_versions_are_skipped_counts_what_is_left(
+    table: TableBuilder, tmp_path: Path, capsys: Captured, engine: str
+) -> None:
+    options = {"from": "1", "max_files_per_batch": 1, "engine": engine}
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out", **options))
+    assert tailerd("run", "--config", config, "--once") == 0
+    table.append([{"id": 3}, {"id": 4}])
+    capsys.readouterr()
+    reset = ("offsets", "reset", "orders", "--config", config)
+    assert tailerd(*reset, "--to", "5") == 2
+    assert "skips version 4 (2 rows) of orders" in capsys.readouterr().err
+    assert tailerd(*reset, "--to", "4") == 0
+    assert tailerd(*reset, "--to", "5", "--yes") == 0
+    assert "begins at version 5. Skipped version 4 (2 rows)" in capsys.readouterr().out
+    assert tailerd(*reset, "--to", "5") == 0
+    assert tailerd("run", "--config", config, "--once") == 0
+    assert "skipped version 4 (2 rows)" in capsys.readouterr().err
+    assert sorted(delivered_ids(tmp_path / "out")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("y", 0)])
+def test_in_a_terminal_the_reset_asks(
+    table: TableBuilder, tmp_path: Path, answer: str, status: int
+) -> None:
+    config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
+    assert tailerd("run", "--config", config, "--once") == 0
+    table.append([{"id": 3}])
+    terminal, inside = os.openpty()
+    arguments = ["offsets", "reset", "orders", "--to", "latest", "--config", str(config)]
+    process = subprocess.Popen(
+        [*TAILERD, *arguments], stdin=inside, stderr=inside, stdout=subprocess.PIPE, text=True
+    )
+    os.write(terminal, f"{answer}\n".encode())
+    out, _ = process.communicate(timeout=60)
+    shown = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    os.close(inside)
+    assert process.returncode == status
+    assert "skips version 4 (1 row) of orders" in shown
+    assert ("Nothing was changed." in shown) is (status == 1)
+    assert ("Skipped version 4" in out) is (status == 0)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
