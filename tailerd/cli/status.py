@@ -232,23 +232,29 @@ def _fields(table: Status, now: float) -> Iterator[tuple[str, str]]:
         yield "skipped", f"{table['skipped_commits']} damaged commits since the start"
     headroom = table.get("retention_headroom_seconds")
     if isinstance(headroom, int | float):
-        yield "headroom", f"{duration_text(headroom)} until the next version may be cleaned up"
+        left = f"{duration_text(headroom)} until the next version may be cleaned up"
+        yield "headroom", left if headroom > 0 else "none: the next changes may be gone already"
 
 
 def _version(table: Status) -> str:
     delivered, head = table.get("delivered_version"), table.get("head_version")
-    if delivered is None and head is None:
-        return "not known yet"
-    return f"through version {_or_none(delivered)}; the table is at version {_or_none(head)}"
+    if head is None:
+        return "not known yet" if delivered is None else f"through version {delivered}"
+    newest = "has no version yet" if head == -1 else f"is at version {head}"
+    if delivered is None:
+        return f"nothing yet; the table {newest}, and version {table.get('offset_version')} is next"
+    return f"through version {delivered}; the table {newest}"
 
 
 def _lag(table: Status) -> str:
     versions, seconds, size = (
         table.get(name) for name in ("lag_versions", "lag_seconds", "lag_bytes")
     )
+    if versions is None:
+        return "not known yet"
     if versions == 0:
         return "none"
-    parts = [] if versions is None else [f"{versions} version{'' if versions == 1 else 's'}"]
+    parts = [f"{versions} version{'' if versions == 1 else 's'}"]
     if isinstance(size, int):
         parts.append(size_text(size))
     if isinstance(seconds, int | float):
@@ -297,7 +303,3 @@ def _number(value: object, unit: str) -> str:
 
 def _share(value: object) -> str:
     return f"{value:.0%} delivered" if isinstance(value, int | float) else ""
-
-
-def _or_none(version: object) -> str:
-    return "none" if version is None else str(version)

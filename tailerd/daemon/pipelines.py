@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tailerd.backoff import RetryPolicy
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
+from tailerd.changefeed.saved_offset import Beginning
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
 from tailerd.daemon.offsets import (
     build_claim,
     derive_identity,
+    held_offset,
     offset_store,
     preview_reset,
     reset_offset,
 )
 from tailerd.daemon.tables import locate_ledger, log_folder, open_log, open_source
-from tailerd.errors import BugError, ConfigError, UsageError
+from tailerd.errors import BugError, ConfigError, TailerdError, UsageError
 from tailerd.formats.base import ChangeSource
+from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.memory_budget import MemoryBudget
 from tailerd.pipeline.newest_rows import NewestRows
@@ -40,6 +44,10 @@ from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 
 if TYPE_CHECKING:
     from tailerd.spark.engine import SparkEngine
+
+
+IDLE_SECONDS = 5.0
+"""How often the log of a paused or failed pipeline is polled, without `poll_interval`."""
 
 
 class Assembly:
@@ -113,14 +121,7 @@ class Assembly:
         quiet = Telemetry([_only_requests(self._telemetry)])
 
         async def source(name: str) -> ChangeSource:
-            now = config()
-            return await open_source(
-                _require_table(now, name),
-                quiet,
-                stores=self._stores,
-                memory_bytes=self.memory.total_bytes,
-                ledger=locate_ledger(now, name, is_read_only=True),
-            )
+            return await self._open_quietly(name, config())
 
         async def log(name: str) -> OpenedLog:
             now = config()
@@ -131,6 +132,16 @@ class Assembly:
         web = self._config.web
         return TableExplorer(
             open_source=source, open_log=log, mask=web.mask, is_showing_rows=bool(web.rows)
+        )
+
+    async def _open_quietly(self, name: str, config: Config) -> ChangeSource:
+        """Open a table in addition to its pipeline; changes no state."""
+        return await open_source(
+            _require_table(config, name),
+            Telemetry([_only_requests(self._telemetry)]),
+            stores=self._stores,
+            memory_bytes=self.memory.total_bytes,
+            ledger=locate_ledger(config, name, is_read_only=True),
         )
 
     async def close(self) -> None:
@@ -162,8 +173,30 @@ class Assembly:
             build=build,
             reset=reset,
             preview=preview,
+            idle=partial(self._watch_idle, name, config),
             ended=partial(self._release_wakeup, name),
         )
+
+    async def _watch_idle(self, name: str, config: Config) -> None:
+        """Report the backlog of a pipeline that does not run, until cancelled.
+
+        Errors are left out: the pipeline has its own, or reports them when it starts.
+        """
+        table, engine = config.tables[name], config.select_engine(name)
+        pause = table.poll_interval or IDLE_SECONDS
+        while True:
+            with suppress(TailerdError):
+                source = await self._open_quietly(name, config)
+                held = await held_offset(config, name, self._state)
+                at = await source.initial_offset(table.start) if held is None else held.offset
+                begins = Beginning(offset=at) if held is None else held.beginning
+                first = None if begins is None else begins.offset
+                report = BacklogReport(name, engine, source, self._telemetry, is_idle=True)
+                while True:
+                    source.notify(None)
+                    await report.measure(at, first)
+                    await self._clock.sleep(pause)
+            await self._clock.sleep(pause)
 
     def _pipeline(self, name: str, config: Config) -> Pipeline:
         table, engine = config.tables[name], config.select_engine(name)

@@ -294,18 +294,18 @@ class DeliveryLoop:
                 if offset.version > self._source.next_version(target):
                     # The log is shorter than it was; the source raises the error for that.
                     await self._source.latest_offset(offset, self._plan.read_limit)
-                await self._backlog.measure(offset)
+                await self._backlog.measure(offset, self._offsets.first)
                 return None
             began = self._parts.clock.monotonic()
             end = await self._poll(offset)
             if end != offset:
                 self._emit_advance(offset, end, self._parts.clock.monotonic() - began)
-                await self._backlog.measure(offset)
+                await self._backlog.measure(offset, self._offsets.first)
                 deferred_version = self._plan.deferred_version
                 if deferred_version is not None and offset.version < deferred_version:
                     end = clip_end(end, self._source.version_before(deferred_version), self._source)
                 return clip_end(end, target, self._source)
-            self._backlog.emit_idle(offset)
+            self._backlog.emit_idle(offset, self._offsets.first)
             if self._plan.is_once:
                 return None
             await self._parts.wakeup.wait()

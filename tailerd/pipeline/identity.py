@@ -71,6 +71,11 @@ class PipelineOffsets:
         self._key_types: Mapping[str, str] = {}
         self._checked_schema = ""
 
+    @property
+    def first(self) -> Offset | None:
+        """The first offset, or the last one that a gap or a reset led to; None before `load`."""
+        return None if self._beginning is None else self._beginning.offset
+
     async def load(self) -> SavedOffset | None:
         """Return the last saved offset, of any pipeline; later saves have at least its epoch."""
         saved = await self._store.load(self._table)

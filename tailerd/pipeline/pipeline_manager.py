@@ -7,7 +7,7 @@ which resumes at the saved offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +49,7 @@ class Member:
         reset: Moves the saved offset to a version, a time or a word such as `snapshot`; None where
             another component stores it.
         preview: Returns what `reset` would do.
+        idle: Runs while the pipeline is paused or failed, until cancelled; raises nothing.
         ended: Called when a runner has ended, for whatever reason, unless its successor has been
             built by then.
     """
@@ -59,6 +60,7 @@ class Member:
     build: Callable[[], PipelineRunner]
     reset: Callable[[str], Awaitable[Reset]] | None = None
     preview: Callable[[str], Awaitable[Reset]] | None = None
+    idle: Callable[[], Coroutine[None, None, None]] | None = None
     ended: Callable[[], None] | None = None
 
 
@@ -67,6 +69,7 @@ class _Slot:
     member: Member
     runner: PipelineRunner | None = None
     task: asyncio.Task[None] | None = None
+    idle: asyncio.Task[None] | None = None
     is_paused: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -140,6 +143,8 @@ class PipelineManager:
             while not self._is_over():
                 self._changed.clear()
                 await self._changed.wait()
+            for slot in self._slots.values():
+                _end_idle(slot)
 
     async def set_members(self, members: Mapping[str, Member], *, reason: str = "") -> None:
         """Remove, alter and add members to match `members`; unchanged ones keep running.
@@ -179,6 +184,7 @@ class PipelineManager:
                 slot.is_paused = True
                 await self._end(slot)
                 self._telemetry.emit(events.PipelinePaused(table=name, engine=slot.member.engine))
+                self._start_idle(slot)
 
     async def resume(self, name: str) -> None:
         """Resume a paused pipeline, or restart a failed or ended one."""
@@ -217,8 +223,7 @@ class PipelineManager:
                 try:
                     return await reset(to)
                 finally:
-                    if not slot.is_paused:
-                        self._start(name, slot)
+                    self._start_again(name, slot)
 
     def _refuse_reset(self, name: str) -> NoReturn:
         raise UsageError(
@@ -267,8 +272,7 @@ class PipelineManager:
         slot.is_paused = self._pauses is not None and self._pauses.is_paused(name)
         if slot.is_paused:
             self._telemetry.emit(events.PipelinePaused(table=name, engine=member.engine))
-        else:
-            self._start(name, slot)
+        self._start_again(name, slot)
 
     async def _remove(self, name: str, reason: str) -> None:
         slot = self._slots[name]
@@ -289,14 +293,25 @@ class PipelineManager:
             self._telemetry.emit(
                 events.TableAltered(table=name, engine=member.engine, path=member.path)
             )
-            if not slot.is_paused:
-                self._start(name, slot)
+            self._start_again(name, slot)
+
+    def _start_again(self, name: str, slot: _Slot) -> None:
+        if slot.is_paused:
+            self._start_idle(slot)
+        else:
+            self._start(name, slot)
+
+    def _start_idle(self, slot: _Slot) -> None:
+        if slot.member.idle is not None and self._group is not None and not self._is_once:
+            _end_idle(slot)
+            slot.idle = self._group.create_task(slot.member.idle())
 
     def _start(self, name: str, slot: _Slot) -> None:
         if self._is_stopping:
             return
         if self._group is None:
             raise BugError("Cannot start a pipeline before the manager runs.")
+        _end_idle(slot)
         slot.runner = slot.member.build()
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
         slot.task.add_done_callback(partial(self._handle_end, slot, slot.member))
@@ -305,10 +320,14 @@ class PipelineManager:
         # A resume may come between the end of a task and this callback.
         if member.ended is not None and slot.task is task:
             member.ended()
+        is_failed = slot.runner is not None and slot.runner.error is not None
+        if is_failed and slot.task is task and not self._is_stopping:
+            self._start_idle(slot)
         self._changed.set()
 
     async def _end(self, slot: _Slot) -> None:
         """Stop the runner of a slot; cancel it if it has not ended after `patience_seconds`."""
+        _end_idle(slot)
         if slot.runner is None or slot.task is None:
             return
         slot.runner.stop()
@@ -324,6 +343,11 @@ class PipelineManager:
             return True
         is_held = not self._is_once and any(slot.is_paused for slot in self._slots.values())
         return not (self.is_lasting or is_held or self._commands)
+
+
+def _end_idle(slot: _Slot) -> None:
+    if slot.idle is not None:
+        slot.idle.cancel()
 
 
 class _Busy:

@@ -257,7 +257,9 @@ class _Follower:
         source = self._table.source
         fields = list_fields(end)
         fields[HEAD_VERSION], fields[LAG_VERSIONS] = end.last_version(source), versions
-        if (delivered := whole_before(source, self._planned)) is not None:
+        delivered = whole_before(source, self._planned) if versions else end.last_version(source)
+        first = -1 if self._initial is None else self._initial.version
+        if delivered is not None and delivered >= first:
             fields[DELIVERED_VERSION] = delivered
         return fields
 

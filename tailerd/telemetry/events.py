@@ -156,6 +156,7 @@ class BacklogMeasured:
             if the source does not know.
         delivered_version: The newest version that is delivered completely; None if there is none,
             or it is not known.
+        is_idle: Whether the pipeline is paused or failed, so that this changes only its figures.
     """
 
     table: str
@@ -166,6 +167,7 @@ class BacklogMeasured:
     oldest_timestamp_ms: int | None
     retention_seconds: float | None = None
     delivered_version: int | None = None
+    is_idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

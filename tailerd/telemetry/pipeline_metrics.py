@@ -77,7 +77,8 @@ class PipelineMetrics:
 
     def _on_backlog(self, event: events.BacklogMeasured) -> None:
         labels = (event.table, event.engine)
-        self._state.labels(*labels).set(STATES["running"])
+        if not event.is_idle:
+            self._state.labels(*labels).set(STATES["running"])
         self._head.labels(*labels).set(event.head_version)
         self._lag_versions.labels(*labels).set(event.versions)
         is_new = event.table not in self._oldest_ms

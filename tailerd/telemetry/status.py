@@ -266,11 +266,11 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
         case events.BacklogMeasured():
             return replace(
                 status,
-                state="running",
+                state=status.state if event.is_idle else "running",
                 is_ready=True,
                 next_retry_ms=None,
                 version=event.version,
-                delivered=event.head_version if not event.versions else event.delivered_version,
+                delivered=event.delivered_version,
                 head_version=event.head_version,
                 lag_versions=event.versions,
                 oldest_timestamp_ms=event.oldest_timestamp_ms,

@@ -15,6 +15,8 @@ from tailerd.telemetry import events
 from tailerd.telemetry.rates import DayGrowth, TableTotals
 
 _KEYS = 1 << 64
+_LOST = frozenset({"missing_version", "missing_data_file", "files_collected", "table_recreated"})
+"""Codes of errors which mean that the next changes can no longer be read."""
 _BUCKET_BITS = (16, 18, 20, 22, 24, 26, 27, 28, 29, 30, 32)
 """Upper bounds of the file sizes' histogram: 64 KiB to 4 GiB."""
 
@@ -27,6 +29,7 @@ class TableFigures:
         saved_ms: When an offset was last saved.
         snapshot_progress: Share of a snapshot that is delivered; None outside of one.
         retention_seconds: How long a commit and its files are kept at least; None if not known.
+        is_lost: Whether the next version, or a file it needs, is gone already.
     """
 
     engine: str = ""
@@ -36,6 +39,7 @@ class TableFigures:
     saved_ms: int | None = None
     snapshot_progress: float | None = None
     retention_seconds: float | None = None
+    is_lost: bool = False
 
     def lag_files(self) -> int | None:
         """Return the files of changes not yet delivered; None if not known."""
@@ -54,6 +58,8 @@ class TableFigures:
 
         For a table without a backlog this is its whole retention time.
         """
+        if self.is_lost:
+            return 0.0
         if self.backlog is None or self.retention_seconds is None:
             return None
         oldest_ms = self.backlog.oldest_timestamp_ms
@@ -177,7 +183,9 @@ HANDLED = (
     events.GrowthUnavailable,
     events.OffsetChosen,
     events.OffsetSaved,
+    events.PipelineFailed,
     events.PipelinePaused,
+    events.RetryScheduled,
     events.TableMeasured,
     events.TableRemoved,
 )
@@ -205,6 +213,7 @@ class TableGauges:
                 figures.snapshot_progress = (
                     snapshot_progress(event.offset) if event.offset else None
                 )
+                figures.is_lost = False
                 if isinstance(event, events.OffsetSaved):
                     figures.saved_ms = self._clock.now_ms()
             case events.TableMeasured():
@@ -214,6 +223,9 @@ class TableGauges:
                     figures.retention_seconds = event.retention_seconds
                     totals = TableTotals(files=event.files, bytes=event.bytes, rows=event.rows)
                     figures.growth.add(totals, self._clock.now_ms())
+            case events.PipelineFailed() | events.RetryScheduled():
+                figures = self._get_figures(event.table, event.engine)
+                figures.is_lost = event.error_code in _LOST
             case events.PipelinePaused():
                 figures = self._get_figures(event.table, event.engine)
                 if figures.backlog is not None and figures.backlog.versions == 0:

@@ -230,6 +230,34 @@ async def test_a_reset_happens_while_the_pipeline_rests_and_it_goes_on() -> None
     assert tables.resets == ["snapshot", "nowhere", "latest"]
 
 
+async def test_a_pipeline_is_watched_while_it_is_paused_or_failed_and_at_no_other_time() -> None:
+    tables = Tables()
+    watched: list[str] = []
+
+    async def idle() -> None:
+        watched.append("begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            watched.append("ends")
+
+    manager = tables.manager(is_lasting=True)
+    failing = replace(tables.member("b", error=TableError("broken")), idle=idle)
+    async with running(manager, {"a": replace(tables.member("a"), idle=idle)}):
+        assert watched == []
+        await manager.pause("a")
+        await eventually(lambda: watched == ["begins"])
+        await manager.reset("a", "latest")
+        await eventually(lambda: watched == ["begins", "ends", "begins"])
+        await manager.resume("a")
+        await eventually(lambda: watched[3:] == ["ends"] and tables.running("a"))
+        await manager.set_members({"b": failing})
+        await eventually(lambda: watched[4:] == ["begins"])
+        await manager.resume("b")
+        await eventually(lambda: watched[5:] == ["ends", "begins"])
+    assert watched[7:] == ["ends"]
+
+
 @pytest.mark.parametrize("command", ["pause", "resume", "reset"])
 async def test_a_table_that_goes_while_a_command_waits_for_it_stays_gone(
     tmp_path: Path, command: str

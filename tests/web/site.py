@@ -95,6 +95,7 @@ class Site:
                 head_version=version + versions,
                 versions=versions,
                 oldest_timestamp_ms=oldest_ms,
+                delivered_version=version,
             ),
         )
 

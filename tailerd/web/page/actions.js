@@ -76,7 +76,7 @@ const ACTIONS = {
   pause: {
     label: "Pause",
     title: "Pause",
-    words: ["What is in flight is finished and its offset saved; then nothing more is delivered.", "It stays paused over restarts until it is resumed. Lag is not measured while paused, and commits cleaned up meanwhile are lost to it."],
+    words: ["What is in flight is finished and its offset saved; then nothing more is delivered.", "It stays paused over restarts until it is resumed. Its lag is still measured; commits that are cleaned up meanwhile are lost to it."],
     done: "is paused.",
   },
   resume: {

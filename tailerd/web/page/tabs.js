@@ -124,7 +124,7 @@ function nowFigures(t) {
   const words = { insert: "inserted", update_postimage: "updated", delete: "deleted" };
   const split = (values, unit) => Object.entries(words).filter(([kind]) => values && values[kind]).map(([kind, word]) => `${unit(values[kind])} ${word}`).join(", ");
   const found = [
-    ["Head version", count(t.head_version), t.delivered_version === null ? "" : `delivered ${count(t.delivered_version)}`],
+    ["Head version", count(t.head_version), t.delivered_version === null ? "nothing delivered yet" : `delivered ${count(t.delivered_version)}`],
     ["Lag", seconds(t.lag_seconds), t.lag_versions === 0 ? "up to date" : late.filter(Boolean).join(", ") || "not known"],
     ["Rate", rate(t.rows_per_second), split(t.rows_per_second_by_change, (r) => (r < 10 ? r.toFixed(2) : count(Math.round(r)))) || "mean of the last minute"],
     ["Delivered since the start", counted(all, "change row", "change rows"), split(t.rows_delivered, count)],

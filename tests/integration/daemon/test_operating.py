@@ -77,6 +77,48 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
     assert (tmp_path / "state/paused/names.json").read_text() == "[]"
 
 
+def test_a_pipeline_that_does_not_run_shows_its_lag(tmp_path: Path, engine: str) -> None:
+    builder, out = make_table(tmp_path / "t"), tmp_path / "out"
+    options = {"from": "latest", "poll_interval": "50ms", "engine": engine}
+    make_table(tmp_path / "u")
+    config = write_config(
+        tmp_path,
+        orders=file_table(tmp_path / "t", out, **options),
+        # Without a pipeline that runs, the daemon would end.
+        other=file_table(tmp_path / "u", tmp_path / "other"),
+    )
+
+    def shows(state: str, *figures: object) -> bool:
+        shown = status(config, "orders")
+        names = ("delivered_version", "head_version", "lag_versions")
+        return (shown["state"], *(shown[name] for name in names)) == (state, *figures)
+
+    with daemon(config) as process:
+        eventually(lambda: shows("running", None, 3, 0), 60)
+        assert tailerd(config, "pause", "orders").returncode == 0
+        append(builder, 3)
+        append(builder, 4)
+        eventually(lambda: shows("paused", None, 5, 2))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    with daemon(config):
+        eventually(lambda: read_log(config).count("Daemon started") == 2, 60)
+        eventually(lambda: shows("paused", None, 5, 2))
+        append(builder, 5)
+        eventually(lambda: shows("paused", None, 6, 3))
+        lines = tailerd(config, "status", "orders").stdout
+        assert "nothing yet; the table is at version 6, and version 4 is next" in lines
+        # VACUUM removed the files.
+        for path in (tmp_path / "t").glob("*.parquet"):
+            path.unlink()
+        tailerd(config, "resume", "orders")
+        eventually(lambda: shows("failed", None, 6, 3), 60)
+        append(builder, 6)
+        eventually(lambda: shows("failed", None, 7, 4))
+        assert status(config, "orders")["retention_headroom_seconds"] == 0
+        assert "headroom    none" in tailerd(config, "status", "orders").stdout
+
+
 @pytest.mark.full
 def test_once_leaves_a_paused_pipeline_alone_and_ends(tmp_path: Path) -> None:
     make_table(tmp_path / "t")
