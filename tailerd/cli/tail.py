@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import shlex
+import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +16,11 @@ import click
 
 from tailerd.arrow_start import start_without_pandas
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
-from tailerd.changefeed.offset import Offset, Version
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
+from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
+from tailerd.changefeed.points import parse_start
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, write_while_read, writer_for
+from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
 from tailerd.cli.table_options import (
     allow_path_option,
@@ -27,13 +32,24 @@ from tailerd.clock import zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table, require_folder
+from tailerd.pipeline.last_rows import LastRows
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.table_location import locate_table
+from tailerd.watchers.wakeups import Wakeup
+
+MAX_COMMITS = 100
+"""Read at most for `-n`."""
+MAX_SHOWN_COMMITS = 10
+"""Read at most for the first screen of a terminal."""
+_OTHER_LINES = 4
+"""Of a screen: the command, the heading, the line that says that it waits, and the cursor."""
 
 _EXAMPLES = """\b
 Examples:
   tailerd tail /lake/orders
+  tailerd tail /lake/orders -n 20 --once
+  tailerd tail /lake/orders --since 2h --format jsonl | jq .order_id
   tailerd tail /lake/orders --from snapshot --format jsonl | head
   tailerd tail /lake/orders --from 12 --to 20 --changes files
   tailerd tail /lake/orders --from 12 --key order_id
@@ -47,9 +63,11 @@ class TailRequest:
     """The arguments and options of a `tail` command, by their names."""
 
     table: str
-    start: str
+    start: str | None
+    count: int | None
     end: str | None
     is_once: bool
+    is_following: bool
     changes: ChangeMode
     columns: tuple[str, ...] | None
     key: tuple[str, ...]
@@ -63,14 +81,34 @@ class TailRequest:
 @click.command("tail", epilog=_EXAMPLES)
 @click.argument("table")
 @click.option(
+    "-n",
+    "--lines",
+    "count",
+    type=click.IntRange(0),
+    metavar="N",
+    help=f"Begin with the last N change rows, of the newest {MAX_COMMITS} commits.",
+)
+@click.option(
+    "-f",
+    "--follow",
+    "is_following",
+    is_flag=True,
+    help="Wait for the next commits: the default without --to and --once.",
+)
+@click.option(
     "--from",
     "start",
-    default="latest",
-    show_default=True,
     metavar="START",
-    callback=lambda _, __, text: resolve_point(text),
+    callback=lambda _, __, text: None if text is None else resolve_point(text),
     help="snapshot, latest, a version (inclusive) or a time (first commit at or after it), such as"
-    " 2026-11-21T09:30, -2h, yesterday.",
+    " 2026-11-21T09:30, -2h, yesterday. By default a terminal begins with the last commits, and a"
+    " pipe gets only what comes next (latest).",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=lambda _, __, text: None if text is None else _time(text),
+    help="As --from, with a time: 2h (ago), 30m, yesterday, 2026-11-21T09:30.",
 )
 @click.option(
     "--to",
@@ -117,14 +155,23 @@ class TailRequest:
 )
 @table_format_option
 @ledger_option
-def command(format_name: str | None, **requested: Any) -> None:
+def command(format_name: str | None, since: str | None, **requested: Any) -> None:
     """Print the row changes of a table as they are committed.
 
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
     start_without_pandas()
+    _refuse_both({"--from": requested["start"], "--since": since, "-n": requested["count"]})
+    _refuse_both({"-f": requested["is_following"] or None, "--once": requested["is_once"] or None})
+    if since is not None:
+        requested["start"] = since
     request = TailRequest(**requested)
+    if request.count is not None and request.changes is ChangeMode.NET:
+        raise UsageError(
+            "-n counts the rows of single commits, and --changes net joins all commits.",
+            remedy="Use --from with a version instead of -n.",
+        )
     if request.is_interactive:
         _require_screen(format_name)
     writer = writer_for(
@@ -135,6 +182,37 @@ def command(format_name: str | None, **requested: Any) -> None:
         table_name=request.table.rstrip("/").rpartition("/")[2],
     )
     asyncio.run(_tail(request, writer))
+
+
+def _refuse_both(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(
+            f"{given[0]} and {given[1]} exclude each other.", remedy="Leave one of them out."
+        )
+
+
+def _time(text: str) -> str:
+    """Return the point for `--since`: a time, also `2h` for two hours ago.
+
+    Raises:
+        UsageError: It is no time.
+    """
+    word = text.strip()
+    point = next((p for p in map(resolve_point, (f"-{word}", word)) if _is_time(p)), None)
+    if point is None:
+        raise UsageError(
+            f"--since {text!r} is not a time.",
+            remedy="Write 2h, yesterday or 2026-11-21T09:30; --from also takes a version.",
+        )
+    return point
+
+
+def _is_time(point: str) -> bool:
+    try:
+        return isinstance(parse_start(point), datetime.datetime)
+    except UsageError:
+        return False
 
 
 def _require_screen(format_name: str | None) -> None:
@@ -183,30 +261,96 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         request.table_format,
     )
     await source.arrow_schema()
-    at, last = await resolve_range(source, request.start, request.end)
+    start = "latest" if request.start is None else request.start
+    at, last = await resolve_range(source, start, request.end)
     if request.key:
         # Refuses names that the table does not have.
         await source.schema_at((await source.backlog(at)).head_version, request.key)
-    if request.is_once and last is None:
-        last = (await source.backlog(at)).head_version
+    if request.is_once:
+        head = (await source.backlog(at)).head_version
+        last = head if last is None else min(last, head)
+    opening = _choose_opening(request)
+    if opening is not None and last is not None and last < at.version:
+        at = await source.offset_at(source.next_version(last))
+    is_shown = sys.stdout.isatty() and not request.is_interactive
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
-    reading = Reading(source=source, last=last)
+    reading = Reading(source=source, last=last, on_head=_say_waiting if is_shown else None)
+    hint = _KeyHint() if is_shown and not request.key else None
     async with (
         watch_table(table, table_format=request.table_format) as wakeup,
-        aclosing(reading.batches(at, wakeup)) as batches,
+        aclosing(_read(reading, at, opening, wakeup)) as batches,
     ):
         if request.is_interactive:
             await _show(request, batches)
         else:
-            await write_while_read(_print(batches, writer, meter), sys.stdout.buffer)
+            await write_while_read(_print(batches, writer, meter, hint), sys.stdout.buffer)
 
 
-async def _print(batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter) -> None:
+def _choose_opening(request: TailRequest) -> LastRows | None:
+    """Return which rows to begin with; None for those of the start that the user gave."""
+    if request.count is not None:
+        return LastRows(rows=request.count, commits=MAX_COMMITS, is_exact=True)
+    is_given = request.start is not None or request.changes is ChangeMode.NET
+    if is_given or not sys.stdout.isatty():
+        return None
+    lines = max(1, shutil.get_terminal_size().lines - _OTHER_LINES)
+    return LastRows(rows=lines, commits=MAX_SHOWN_COMMITS, is_exact=False)
+
+
+async def _read(
+    reading: Reading, at: Offset, opening: LastRows | None, wakeup: Wakeup
+) -> AsyncGenerator[ReadBatch, None]:
+    """Yield the last rows before an offset, if requested, and those from it on."""
+    if opening is not None:
+        async with aclosing(opening.read(reading.source, at, reading.batch_limit)) as rows:
+            async for batch in rows:
+                yield ReadBatch(rows=batch, start=at, end=None, planned=None)
+    async with aclosing(reading.batches(at, wakeup)) as batches:
+        async for read in batches:
+            yield read
+
+
+async def _print(
+    batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter, hint: _KeyHint | None
+) -> None:
     with meter.progress or nullcontext():
         async for batch in batches:
             writer.write(batch.rows)
             meter.count(batch.rows, batch.planned)
+            if hint is not None:
+                hint.check(batch.rows)
     writer.close()
+
+
+def _say_waiting(version: Version) -> None:
+    is_empty = version == BEFORE_ALL
+    say(
+        "waiting for the first commit" if is_empty else f"waiting after version {version}", err=True
+    )
+
+
+class _KeyHint:
+    """Says once that `--key` shows the deleted and inserted rows of a commit as updates."""
+
+    def __init__(self) -> None:
+        self._version: Version | None = None
+        self._is_said = False
+
+    def check(self, batch: ChangeBatch) -> None:
+        """Say it after a batch, if its commit has deleted and inserted rows."""
+        if self._is_said or batch.change_source is not ChangeSourceKind.ROWS:
+            return
+        changes = batch.count_changes()
+        is_paired = self._version == batch.version or ChangeType.DELETE in changes
+        self._version = batch.version if is_paired else None
+        if is_paired and ChangeType.INSERT in changes and batch.rows.schema.names:
+            self._is_said = True
+            column = batch.rows.schema.names[0]
+            say(
+                f"hint: version {batch.version} deletes and inserts rows. If {column} identifies"
+                f" a row, --key {shlex.quote(column)} shows them as updates.",
+                err=True,
+            )
 
 
 async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -48,11 +48,13 @@ class Reading:
     Attributes:
         source: The table.
         last: The last version to read; None: no end.
+        on_head: Called with the newest version when reading waits for another for the first time.
         read_limit, batch_limit: Of a step, and of a batch.
     """
 
     source: ChangeSource
     last: Version | None = None
+    on_head: Callable[[Version], None] | None = None
     read_limit: ReadLimit = field(
         default_factory=lambda: ReadLimit(max_files=20_000, max_bytes=8 * 1024**3)
     )
@@ -73,12 +75,16 @@ class Reading:
             TableError: The rows cannot be read, or a version is missing.
             StorageError: The table cannot be reached.
         """
+        on_head = self.on_head
         while self.last is None or at.version <= self.last:
             found = await self.source.latest_offset(at, self.read_limit)
             end = clip_end(found, self.last, self.source)
             if end == at:
                 if wakeup is None:
                     return
+                if on_head is not None:
+                    on_head(at.last_version(self.source))
+                    on_head = None
                 await wakeup.wait()
                 continue
             async with aclosing(self._step(at, end)) as step:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import select
+import struct
 import subprocess
 import sys
+import termios
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,3 +109,65 @@ def started(*arguments: object) -> Iterator[Process]:
             yield Process(process)
         finally:
             process.kill()
+
+
+class Terminal:
+    """A pseudo-terminal on which a command runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+        self.process = process
+        self._master = master
+        self.text = ""
+
+    def wait_for(self, text: str, timeout_seconds: float = 20) -> str:
+        """Read until a text is shown; return all that was shown so far."""
+        self._read_while(lambda: text not in self.text, timeout_seconds)
+        assert text in self.text, self.text
+        return self.text
+
+    def end(self, timeout_seconds: float = 20) -> str:
+        """Read until the command ends; return all that was shown."""
+        self._read_while(lambda: True, timeout_seconds)
+        self.process.wait(timeout_seconds)
+        return self.text
+
+    def press(self, keys: bytes) -> None:
+        """Type on the terminal."""
+        os.write(self._master, keys)
+
+    def _read_while(self, is_unfinished: Callable[[], bool], timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while is_unfinished() and time.monotonic() < deadline:
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    piece = os.read(self._master, 65_536)
+                except OSError:
+                    # Linux ends a terminal on which nobody writes any longer with EIO.
+                    return
+                self.text += piece.decode().replace("\r\n", "\n")
+
+
+@contextmanager
+def on_terminal(
+    *arguments: object, columns: int = 80, lines: int = 24, **environment: str
+) -> Iterator[Terminal]:
+    """Start `tailerd` on a terminal of this size; it is gone at the end."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    inherited = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailerd", *map(str, arguments)],
+        cwd=ROOT,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={**inherited, "TERM": "xterm-256color", **environment},
+    )
+    os.close(slave)
+    try:
+        yield Terminal(process, master)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)

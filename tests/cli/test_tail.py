@@ -15,7 +15,7 @@ import pytest
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.formats.versioned_source import ComparingSource
-from tests.cli.commands import ROOT, Commands, started
+from tests.cli.commands import ROOT, Commands, on_terminal, started
 from tests.tables.builder import CDF, TableBuilder
 
 
@@ -234,3 +234,120 @@ def test_following_ends_when_the_reader_of_the_pipe_has_gone(tmp_path: Path, for
     )
     assert ran.stdout.splitlines()[2:] == ["0"]
     assert ran.stderr == ""
+
+
+# ---------------------------------------------------------------- as tail does
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-n", "2", "--once"], [2, 3]),
+        (["--lines", "2", "--to", "2"], [1, 2]),
+        (["-n", "99", "--once"], [0, 1, 2, 3]),
+        (["-n", "0", "--once"], []),
+        (["-n", "2", "--to", "99", "--once"], [2, 3]),
+        (["--since", "2024-01-01T00:00:02", "--once"], [2, 3]),
+        (["--since", "2024-01-01T00:00:02", "--to", "2"], [2]),
+    ],
+    ids=repr,
+)
+def test_the_options_of_tail_say_where_it_begins(
+    tmp_path: Path, command: Commands, arguments: list[str], expected: list[int]
+) -> None:
+    orders(tmp_path)
+    assert reported(tmp_path, command, *arguments) == expected
+
+
+@pytest.mark.parametrize("since", ["2h", "-2h", "30m", "yesterday", " 1.5d"])
+def test_since_takes_a_time_ago(tmp_path: Path, command: Commands, since: str) -> None:
+    orders(tmp_path)
+    assert reported(tmp_path, command, "--since", since, "--once") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-n", "5", "--from", "2"], "--from and -n exclude each other. Leave one of them out."),
+        (["-n", "5", "--since", "2h"], "--since and -n exclude each other."),
+        (["--since", "2h", "--from", "2"], "--from and --since exclude each other."),
+        (["-f", "--once"], "-f and --once exclude each other."),
+        (["--since", "12"], "--since '12' is not a time. Write 2h,"),
+        (["--since", "latest"], "--from also takes a version."),
+        (["-n", "5", "--changes", "net"], "Use --from with a version instead of -n."),
+        (["-n", "-1"], "-n"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_options_that_exclude_each_other_are_refused(
+    tmp_path: Path, command: Commands, arguments: list[str], words: str
+) -> None:
+    orders(tmp_path)
+    ran = command("tail", tmp_path, *arguments)
+    assert (ran.status, ran.output) == (2, "")
+    assert words in ran.errors
+
+
+@pytest.mark.parametrize("following", [[], ["-f"]])
+def test_the_last_rows_come_before_those_that_follow(tmp_path: Path, following: list[str]) -> None:
+    table = orders(tmp_path)
+    with started("tail", tmp_path, "-n", 2, "--format", "jsonl", *following) as tail:
+        assert [json.loads(tail.line())["id"] for _ in range(2)] == [2, 3]
+        table.append([{"id": 4, "name": "new"}])
+        assert json.loads(tail.line())["id"] == 4
+        tail.process.send_signal(signal.SIGINT)
+        assert tail.end() == (130, "\n"), "a pipe gets no line that says that it waits"
+
+
+def test_a_terminal_begins_with_the_last_commits_that_fit_and_says_that_it_waits(
+    tmp_path: Path,
+) -> None:
+    table = TableBuilder(tmp_path)
+    for number in range(5):
+        table.append([{"id": 10 * number + n, "name": f"n{number}"} for n in range(4)])
+    with on_terminal("tail", tmp_path, lines=14) as terminal:
+        shown = terminal.wait_for("waiting after version 4\n")
+        assert shown.count("insert") == 8, "two whole commits in ten lines"
+        table.append([{"id": 99, "name": "new"}])
+        terminal.wait_for("99  new")
+        assert terminal.text.count("waiting") == 1
+    with on_terminal("tail", tmp_path, "--once", lines=6) as terminal:
+        shown = terminal.end()
+        assert [line.split()[-1] for line in shown.splitlines()[1:]] == ["new"]
+
+
+def test_a_terminal_reads_ten_commits_at_most(tmp_path: Path) -> None:
+    orders(tmp_path, 30)
+    with on_terminal("tail", tmp_path, lines=50) as terminal:
+        assert terminal.wait_for("waiting after version 29").count("insert") == 10
+
+
+def test_a_commit_larger_than_the_terminal_is_shown_from_behind(tmp_path: Path) -> None:
+    TableBuilder(tmp_path).append([{"id": n, "name": "x"} for n in range(100)])
+    with on_terminal("tail", tmp_path, "-f", lines=14) as terminal:
+        shown = terminal.wait_for("waiting after version 0")
+    assert shown.count("insert") == 10
+    assert "99  x" in shown
+
+
+def test_a_damaged_commit_does_not_prevent_a_terminal_from_following(tmp_path: Path) -> None:
+    table = orders(tmp_path, 2)
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+    with on_terminal("tail", tmp_path) as terminal:
+        terminal.wait_for("waiting after version 1")
+        table.append([{"id": 7, "name": "new"}])
+        terminal.wait_for("7  new")
+
+
+def test_an_update_without_a_key_prints_one_hint(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path)
+    [add] = table.append([{"id": 1, "name": "a"}]).adds
+    [add] = table.commit(table.remove(add), table.data_file([{"id": 1, "name": "b"}])).adds
+    table.commit(table.remove(add), table.data_file([{"id": 1, "name": "c"}]))
+    with on_terminal("tail", tmp_path, "--from", 0, "--once", columns=200) as terminal:
+        shown = terminal.end()
+    assert shown.count("hint: ") == 1
+    assert "If id identifies a row, --key id shows them as updates." in shown
+    with on_terminal("tail", tmp_path, "--from", 0, "--once", "--key", "id") as terminal:
+        assert "hint" not in terminal.end()
