@@ -54,7 +54,7 @@ from tailerd.changefeed.points import resolved_point
 from tailerd.clock import SystemClock
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat
-from tailerd.formats.detect import find_table, open_table, require_folder
+from tailerd.formats.detect import find_table, open_table
 from tailerd.formats.inspection import CommitDescription, TableDescription, TableInspection
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
@@ -97,7 +97,6 @@ class _Request:
 
     async def open(self) -> ChangeSource:
         location = self.locate()
-        await require_folder(location)
         return await open_table(
             location,
             OpenRequest(
@@ -116,7 +115,6 @@ class _Request:
 
     async def find_part(self) -> tuple[TableFormat, PartRequest]:
         location = self.locate()
-        await require_folder(location)
         found, location = await find_table(location, self.table_format)
         return found, PartRequest(location=location, ledger=self.ledger)
 

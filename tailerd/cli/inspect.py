@@ -20,7 +20,7 @@ from tailerd.cli.table_options import (
 )
 from tailerd.errors import UsageError
 from tailerd.formats.base import TableFormat
-from tailerd.formats.detect import find_table, require_folder
+from tailerd.formats.detect import find_table
 from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
@@ -185,7 +185,6 @@ async def open_inspection(
         StorageError: The table cannot be read.
     """
     location = locate_table(table, allowed_paths)
-    await require_folder(location)
     found, location = await find_table(location, table_format)
     inspector = require_part(found.inspector, found.name, "inspection")
     request = PartRequest(

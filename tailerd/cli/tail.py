@@ -31,7 +31,7 @@ from tailerd.cli.table_options import (
 from tailerd.clock import zone_named
 from tailerd.errors import UsageError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.detect import open_table, require_folder
+from tailerd.formats.detect import open_table
 from tailerd.pipeline.last_rows import LastRows
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.state.ledger import LedgerLocation
@@ -247,7 +247,6 @@ def _timezone(text: str | None) -> str | None:
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     table = locate_table(request.table, request.allowed_paths)
-    await require_folder(table)
     source = await open_table(
         table,
         OpenRequest(

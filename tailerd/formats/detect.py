@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import ConfigError, NotATableError
+from tailerd.errors import ConfigError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
+from tailerd.formats.not_a_table import explain_not_a_table
 from tailerd.formats.parts import Demo, require_part
 from tailerd.registry import AUTO, format_class, format_names, suggest_name
 from tailerd.storage.stores import Stores
@@ -100,11 +99,7 @@ async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
         # A format may look next to the table's folder, where the user may lack permissions.
         if isinstance(answer, BaseException):
             raise answer
-    names = ", ".join(each.name for each in formats)
-    raise NotATableError(
-        f"There is no table at {location.name} that is of a format known here ({names}).",
-        remedy="Check the path. Tables in folders below it: `tailerd init LOCATION` finds them.",
-    )
+    raise await explain_not_a_table(location, formats)
 
 
 async def find_table(
@@ -116,51 +111,6 @@ async def find_table(
     """
     found = await find_format(location, name)
     return found, location.with_commits(found.folder(location))
-
-
-async def require_folder(location: TableLocation) -> None:
-    """Make sure that a location is not obviously wrong, before its log is reported as empty.
-
-    Locations in a bucket are not checked.
-
-    Raises:
-        NotATableError: There is no such folder, or it is a table's log.
-    """
-    parent, _, name = location.root.rpartition("/")
-    if name and name in {each.names.folder for each in table_formats()}:
-        raise NotATableError(
-            f"{location.name} is the log of a table, not the table.",
-            remedy=f"Did you mean {parent}?",
-        )
-    if not location.is_local or await asyncio.to_thread(_exists, location.root):
-        return
-    # A table may have no folder yet.
-    if any(await asyncio.gather(*(asyncio.to_thread(f.is_at, location) for f in table_formats()))):
-        return
-    remedy = "Check the path for a spelling mistake."
-    near = await asyncio.to_thread(_sibling_like, parent or "/", name)
-    raise NotATableError(
-        f"There is no table at {location.name}: the folder does not exist.",
-        remedy=f"Did you mean {near}?" if near else remedy,
-    )
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:
-        # Opening the table reports a more precise error.
-        return True
-
-
-def _sibling_like(parent: str, name: str) -> str:
-    """Return the folder whose name is nearest to one that does not exist; empty for none."""
-    try:
-        names = [entry.name for entry in Path(parent).iterdir() if entry.is_dir()]
-    except OSError:
-        return ""
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"{parent.rstrip('/')}/{near[0]}" if near else ""
 
 
 def presumed_format(location: TableLocation, name: str = AUTO) -> TableFormat:
