@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from tailerd.checks.finding import Finding
+from tailerd.checks.finding import Finding, run_check
 from tailerd.config import Config
 from tailerd.errors import ConfigError
 from tailerd.registry import is_remote
@@ -23,9 +23,10 @@ def daemon_findings(config: Config) -> Iterator[Finding]:
     """
     is_running = False
     if not is_remote(config.state):
-        is_running = is_held(Path(config.state))
-        yield state_finding(Path(config.state), is_held=is_running)
-    yield port_finding(config, is_running=is_running)
+        folder = Path(config.state)
+        is_running = is_held(folder)
+        yield from run_check("state", lambda: state_finding(folder, is_held=is_running))
+    yield from run_check("port", lambda: port_finding(config, is_running=is_running))
 
 
 def is_held(state: Path) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
 from tailerd.error_catalogue import REMEDIES
-from tailerd.errors import TailerdError
+from tailerd.errors import BugError, StorageError, TailerdError
 
 
 class Outcome(enum.StrEnum):
@@ -55,8 +56,9 @@ class Finding:
         return cls(check=check, outcome=Outcome.SKIPPED, message=message)
 
     @classmethod
-    def problem(cls, check: str, error: TailerdError) -> Self:
+    def problem(cls, check: str, error: Exception) -> Self:
         """Return the finding of an error that `run` would end with."""
+        error = as_tailerd_error(error)
         return cls(
             check=check,
             outcome=Outcome.PROBLEM,
@@ -65,3 +67,21 @@ class Finding:
             code=error.code,
             exit_status=error.exit_status,
         )
+
+
+def as_tailerd_error(error: Exception) -> TailerdError:
+    """Return an error of a check, also one that nobody expected."""
+    if isinstance(error, TailerdError):
+        return error
+    if isinstance(error, OSError):
+        return StorageError(f"The system refused: {error}.")
+    return BugError(f"The check itself failed: {type(error).__name__}: {error}.")
+
+
+def run_check(check: str, find: Callable[[], Finding | Iterable[Finding]]) -> Iterator[Finding]:
+    """Yield what a check found; an error ends this check, and not the others."""
+    try:
+        found = find()
+        yield from [found] if isinstance(found, Finding) else found
+    except Exception as error:  # noqa: BLE001 - the other checks still run
+        yield Finding.problem(check, error)

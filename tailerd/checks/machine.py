@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tailerd import __version__
-from tailerd.checks.finding import Finding
+from tailerd.checks.finding import Finding, run_check
 from tailerd.config import Config
 from tailerd.errors import ConfigError, StorageError
 from tailerd.registry import is_remote
@@ -44,9 +44,9 @@ def machine_findings(config: Config | None, environment: Mapping[str, str]) -> I
         "python", f"Python {platform.python_version()} with tailerd {__version__}, {sys.executable}"
     )
     if config is None or "spark" in _engines(config):
-        yield from _spark_findings(config, environment)
-    yield disk_finding("disk", Path.cwd() if config is None else _state_folder(config))
-    yield from inotify_findings(config, _INOTIFY)
+        yield from run_check("spark", lambda: _spark_findings(config, environment))
+    yield from run_check("disk", lambda: disk_finding("disk", _state_folder(config)))
+    yield from run_check("inotify", lambda: inotify_findings(config, _INOTIFY))
 
 
 def _engines(config: Config) -> set[str]:
@@ -126,8 +126,8 @@ def worker_python_finding(conf: Mapping[str, str], environment: Mapping[str, str
     return Finding.ok(check, f"Spark's workers run {python}")
 
 
-def _state_folder(config: Config) -> Path:
-    return Path.cwd() if is_remote(config.state) else Path(config.state)
+def _state_folder(config: Config | None) -> Path:
+    return Path.cwd() if config is None or is_remote(config.state) else Path(config.state)
 
 
 def disk_finding(check: str, folder: Path) -> Finding:

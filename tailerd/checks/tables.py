@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
 from tailerd.changefeed.limits import ReadLimit
+from tailerd.checks.finding import as_tailerd_error
 from tailerd.checks.maintained import configure_maintenance
 from tailerd.config import Config
 from tailerd.daemon.offsets import check_pipeline, saved_offset
@@ -52,9 +53,9 @@ async def _examine_state(location: str, stores: Stores) -> AsyncIterator[dict[st
     if not is_remote(location):
         return
     report: dict[str, object] = {"state": location, "missing_rights": [], **NO_ERROR}
-    try:
-        await _check_rights(stores, location, "lease", report, is_written=True)
-    except TailerdError as error:
+    errors: list[TailerdError] = []
+    await _collect_errors(_check_rights(stores, location, "lease", report, is_written=True), errors)
+    for error in errors:
         report.update(_describe_failure(error))
     yield report
 
@@ -63,10 +64,7 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     """Return the report of a table; its sink is checked even if the table has errors."""
     report = blank_report(config, name)
     errors: list[TailerdError] = []
-    if lacks_demo_table(config.tables[name]):
-        report["makes_demo_table"] = True
-    else:
-        await _collect_errors(_examine_one(config, name, stores, report), errors)
+    await _collect_errors(_examine_one(config, name, stores, report), errors)
     if config.tables[name].has_sink:
         await _collect_errors(_examine_sink(config, name), errors)
     report["errors"] = [_describe_failure(error) for error in errors]
@@ -78,8 +76,8 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
 async def _collect_errors(check: Awaitable[None], errors: list[TailerdError]) -> None:
     try:
         await check
-    except TailerdError as error:
-        errors.append(error)
+    except Exception as error:  # noqa: BLE001 - the other checks still run
+        errors.append(as_tailerd_error(error))
 
 
 def _describe_failure(error: TailerdError) -> dict[str, object]:
@@ -96,6 +94,9 @@ async def _examine_one(
     config: Config, name: str, stores: Stores, report: dict[str, object]
 ) -> None:
     table = config.tables[name]
+    if lacks_demo_table(table):
+        report["makes_demo_table"] = True
+        return
     if is_remote(table.path):
         is_written = table.maintenance is not None
         folder = presumed_format(locate_table(table.path, stores=stores), table.format).names.folder

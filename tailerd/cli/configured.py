@@ -28,12 +28,15 @@ class Configured:
         return self.discovery.config
 
 
-def read_config(path: Path, *, engine: str | None = None) -> Configured:
+def read_config(
+    path: Path, *, engine: str | None = None, is_discovering: bool = True
+) -> Configured:
     """Read a configuration file, and find its tables.
 
     Args:
         path: A YAML file.
         engine: Runs every table, instead of the engines in the file; None keeps those.
+        is_discovering: Whether to search for the tables of its patterns.
 
     Raises:
         ConfigError: Anything about it is wrong.
@@ -41,4 +44,7 @@ def read_config(path: Path, *, engine: str | None = None) -> Configured:
     """
     config = load_config(path, engine=engine)
     stores = Stores.from_config(config.storage)
-    return Configured(discovery=discover_tables(config, stores), stores=stores)
+    discovery = Discovery(config=config, found={})
+    if is_discovering:
+        discovery = discover_tables(config, stores)
+    return Configured(discovery=discovery, stores=stores)

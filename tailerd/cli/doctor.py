@@ -9,6 +9,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,14 +59,17 @@ def _findings(file: Path | None, engine: str | None) -> Iterator[Finding]:
     from tailerd.checks.finding import Finding
     from tailerd.checks.machine import machine_findings
     from tailerd.cli.configured import read_config
-    from tailerd.errors import TailerdError
+    from tailerd.errors import ConfigError, TailerdError
 
     configured = None
     if file is not None:
         try:
             configured = read_config(file, engine=engine)
-        except TailerdError as error:
+        except ConfigError as error:
             yield Finding.problem("configuration", error)
+        except TailerdError as error:
+            yield Finding.problem("discover", error)
+            configured = read_config(file, engine=engine, is_discovering=False)
         else:
             yield Finding.ok("configuration", _summary(configured, file))
     elif engine is not None:
@@ -85,7 +89,7 @@ def _summary(configured: Configured, file: Path) -> str:
 
 def _configured_findings(configured: Configured) -> Iterator[Finding]:
     from tailerd.checks.daemon_folders import daemon_findings
-    from tailerd.checks.finding import Finding
+    from tailerd.checks.finding import Finding, run_check
     from tailerd.checks.machine import disk_finding
     from tailerd.checks.tables import examine
 
@@ -102,7 +106,8 @@ def _configured_findings(configured: Configured) -> Iterator[Finding]:
         yield from _list_findings(f"table {name}", report, _prospect(report))
         sink = config.tables[name].sink
         if sink.kind == "file":
-            yield disk_finding(f"disk {name}", Path(sink.location()))
+            check, folder = f"disk {name}", Path(sink.location())
+            yield from run_check(check, partial(disk_finding, check, folder))
 
 
 def _list_findings(check: str, report: dict[str, object], message: str) -> Iterator[Finding]:

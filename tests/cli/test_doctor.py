@@ -16,6 +16,7 @@ from tailerd.checks.daemon_folders import daemon_findings
 from tailerd.checks.finding import Outcome
 from tailerd.checks.machine import inotify_findings, worker_python_finding
 from tailerd.config import load_config
+from tailerd.errors import StorageError
 from tailerd.state.locked_files import lock_state
 from tests.cli.commands import Commands, Ran
 
@@ -149,6 +150,53 @@ def test_a_wrong_configuration_is_a_finding_and_the_machine_is_checked_all_the_s
     assert ran.status == 2
     assert list(problems(ran)) == ["configuration"]
     assert "python" in {row["check"] for row in ran.rows}
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        ("tailerd.checks.machine.disk_finding", "disk"),
+        ("tailerd.checks.machine.inotify_findings", "inotify"),
+        ("tailerd.checks.machine._spark_findings", "spark"),
+        ("tailerd.checks.daemon_folders.state_finding", "state"),
+        ("tailerd.checks.daemon_folders.port_finding", "port"),
+        ("tailerd.checks.tables.open_source", "table orders"),
+        ("tailerd.checks.tables.lacks_demo_table", "table orders"),
+        ("tailerd.checks.tables.open_sink", "table orders"),
+    ],
+)
+@pytest.mark.parametrize("error", [ValueError("oh"), PermissionError(13, "no"), KeyError("x")])
+def test_a_check_that_breaks_is_a_finding_and_the_others_are_made(
+    lake: Path,
+    tmp_path: Path,
+    command: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+    check: str,
+    error: Exception,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(broken, fail)
+    config = configuration(tmp_path, lake, engine="spark" if check == "spark" else "arrow")
+    ran = command("doctor", config, "--json")
+    assert ran.status == 1
+    assert check in problems(ran)
+    checks = {str(row["check"]) for row in ran.rows}
+    assert {"python", "disk", "inotify", "state", "port", "table orders"} <= checks
+
+
+def test_a_search_that_fails_leaves_the_tables_of_the_file_to_be_checked(
+    lake: Path, tmp_path: Path, command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("The bucket is away.")
+
+    monkeypatch.setattr("tailerd.cli.configured.discover_tables", fail)
+    ran = command("doctor", configuration(tmp_path, lake), "--json")
+    assert (ran.status, list(problems(ran))) == (1, ["discover"])
+    assert "table orders" in {row["check"] for row in ran.rows}
 
 
 def test_each_problem_for_people_has_its_remedy_within_the_width(
