@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -14,6 +14,54 @@ from tailerd.errors import ConfigError
 from tailerd.registry import suggest_name
 
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
+_REASONS: Mapping[str, str] = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "enum": "{expected}",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list, such as [a, b]",
+    "literal_error": "{expected}",
+    "model_type": "a mapping of fields",
+    "dict_type": "a mapping of fields",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "at least {min_length} characters",
+    "string_type": "text",
+    "tuple_type": "a list, such as [a, b]",
+}
+"""Type of a validation error -> what the value should be."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "snapshot.mode": "from",
+    "message.key.columns": "sink.key",
+    "table.include.list": "tables",
+    "tombstones.on.delete": "sink.tombstones",
+    "topic.prefix": "sink.topic_prefix",
+    "topic.transaction": "sink.transaction_topic",
+    "provide.transaction.metadata": "sink.transaction_topic",
+    "heartbeat.interval.ms": "sink.heartbeat_interval",
+    "topic.heartbeat.prefix": "sink.heartbeat_topic",
+    "decimal.handling.mode": "sink.decimals",
+    "value.converter": "sink.format",
+    "value.converter.schema.registry.url": "sink.schema_registry",
+    "bootstrap.servers": "sink.bootstrap_servers",
+    "errors.max.retries": "max_attempts",
+    "poll.interval.ms": "poll_interval",
+    "max.batch.size": "max_bytes_per_batch",
+    "offset.storage": "state",
+    "offset.storage.file.filename": "state",
+    "offset.storage.topic": "sink.offsets_topic",
+}
+"""Debezium's name of a field -> ours, those of a table from the table on."""
+
 _CREDENTIALS = re.compile(r"(://)[^@\s]+@")
 
 
@@ -85,25 +133,37 @@ def _problem(
     section = _section_at(model, loc[:-1])
     match problem["type"]:
         case "extra_forbidden":
+            name = _elsewhere(str(loc[-1]), problem["input"])
+            if name in ELSEWHERE:
+                return f"{path} is Debezium's name. Here it is called `{ELSEWHERE[name]}`."
             names = [] if section is None else [_spelling(n, f) for n, f in _fields(section)]
             return f"{path} is not a known field. {suggest_name(str(loc[-1]), names)}".strip()
         case "missing":
             about = _description(section, loc[-1])
-            return f"{path} is missing. {about}".strip()
+            return f"{path} is required{about}."
         case "value_error":
             reason = str(problem["ctx"]["error"])
         case "too_short":
             reason = f"it needs at least {problem['ctx']['min_length']} entry"
-        case "model_type" | "dict_type":
-            reason = "it should be a mapping of fields"
+        case known if known in _REASONS:
+            reason = f"it should be {_REASONS[known].format(**problem.get('ctx', {}))}"
         case _:
-            reason = problem["msg"].replace("Input should", "it should")
+            field = _field(section, loc[-1]) if loc else None
+            examples = field.examples if field is not None else None
+            reason = f"it should look like {examples[0]}" if examples else "it does not fit"
     value = problem["input"]
     if _is_secret(section, loc):
         return _sentence(f"{path} has a value that does not fit (not shown): {reason}")
     if _may_hold_secrets(value, problem["type"], section):
         return _sentence(f"{path}: {reason}" if path else reason)
     return _sentence(f"{path} is {_short(value)}, but {reason}")
+
+
+def _elsewhere(name: str, value: object) -> str:
+    """Return a field's name as Debezium writes it, also of one that is nested."""
+    if isinstance(value, dict) and len(value) == 1:
+        name = f"{name}.{next(iter(value))}"
+    return name.lower().replace("_", ".").replace("-", ".")
 
 
 def _sentence(text: str) -> str:
@@ -129,7 +189,10 @@ def _may_hold_secrets(value: object, kind: str, section: type[BaseModel] | None)
 
 
 def _short(value: object) -> str:
-    text = _CREDENTIALS.sub(r"\1***@", repr(value))
+    if value is None:
+        return "empty"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = _CREDENTIALS.sub(r"\1***@", text)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -154,8 +217,10 @@ def _description(section: type[BaseModel] | None, name: int | str) -> str:
     field = _field(section, name)
     if field is None or not field.description:
         return ""
-    example = f" Example: {field.examples[0]}." if field.examples else ""
-    return f"It says: {field.description}{example}"
+    example = f", for example {field.examples[0]}" if field.examples else ""
+    about = field.description.partition(". ")[0].rstrip(".")
+    start = about[:2].capitalize()
+    return f": {about[0].lower() if about.startswith(start) else about[0]}{about[1:]}{example}"
 
 
 def _is_secret(section: type[BaseModel] | None, loc: Sequence[int | str]) -> bool:

@@ -20,7 +20,7 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 from tailerd.config.explain import Mistake
 from tailerd.config.mistakes import Origin, all_mistakes, mistakes_message
 from tailerd.config.models import ENV_PREFIX, Config
-from tailerd.config.positions import QUOTE_VALUES, positions, yaml_mistake
+from tailerd.config.positions import positions, yaml_mistake
 from tailerd.config.substitution import Substitution
 from tailerd.errors import ConfigError, MissingExtraError
 from tailerd.registry import suggest_name
@@ -135,25 +135,30 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, OverflowError):
             raise yaml.MarkedYAMLError(
-                problem="invalid number or date",
+                problem="a number or date is invalid",
                 problem_mark=node.start_mark,
+                note="Write it in quotes if it is text.",
             ) from None
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
     loader.flatten_mapping(node)
-    seen: set[object] = set()
+    seen: dict[object, int] = {}
     for key_node, _ in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str | int | float | bool):
             raise yaml.MarkedYAMLError(
-                problem="a key must be text", problem_mark=key_node.start_mark
+                problem="a key is no text",
+                problem_mark=key_node.start_mark,
+                note="Write a name before the colon.",
             )
         if key in seen:
             raise yaml.MarkedYAMLError(
-                problem=f"the key `{key}` is there twice", problem_mark=key_node.start_mark
+                problem=f"the key `{key}` is there twice, first in line {seen[key]}",
+                problem_mark=key_node.start_mark,
+                note="Remove one of the two, or rename it.",
             )
-        seen.add(key)
+        seen[key] = key_node.start_mark.line + 1
     return loader.construct_mapping(node, deep=True)
 
 
@@ -178,9 +183,10 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
+        position, mistake, remedy = yaml_mistake(error, text)
         # The error's text quotes the file, which may contain a secret.
         raise ConfigError(
-            f"{where} is not valid YAML: {yaml_mistake(error, text)}.", remedy=QUOTE_VALUES
+            f"{where}{position} is not valid YAML: {mistake}.", remedy=remedy
         ) from None
     if not isinstance(content, dict):
         raise ConfigError(

@@ -57,7 +57,10 @@ def _manifests(text: str, where: str) -> Iterator[dict[str, Any]]:
     try:
         ahead = list(yaml.load_all(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{where} is not valid YAML: {yaml_mistake(error, text)}.") from None
+        position, mistake, remedy = yaml_mistake(error, text)
+        raise ConfigError(
+            f"{where}{position} is not valid YAML: {mistake}.", remedy=remedy
+        ) from None
     for manifest in ahead:
         items = manifest.get("items") if isinstance(manifest, dict) else None
         if isinstance(items, list) and str(manifest.get("kind", "")).endswith("List"):

@@ -112,7 +112,11 @@ def _without_field(
 
     An invalid sink is replaced by a valid one, so that the table's other fields are validated.
     """
-    if path[:1] == ("tables",) and path[2:3] == ("sink",) and path[:3] not in removed:
+    is_in_sink = path[:1] == ("tables",) and path[2:3] == ("sink",)
+    if is_in_sink and path[3:] and path[:3] in removed:
+        # Another mistake of a sink that is replaced already.
+        return content
+    if is_in_sink and path[:3] not in removed:
         removed.add(path[:3])
         tables = dict(content["tables"])
         tables[path[1]] = {**tables[path[1]], "sink": dict(_ANY_SINK)}

@@ -239,7 +239,7 @@ def _with_sink(name: str, table: Any) -> object:
     sink = table.get("sink")
     if sink is None and "path" in table and table.get("maintenance") is None:
         raise ConfigError(
-            f"{where}.sink is missing. It says where the changes go.",
+            f"{where}.sink is required: where the changes go.",
             where=f"{where}.sink",
             remedy="A table without a sink needs `maintenance`: then its log is maintained only.",
         )

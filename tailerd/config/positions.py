@@ -95,38 +95,74 @@ def without(content: dict[str, Any], path: FieldPath) -> dict[str, Any] | None:
 QUOTE_VALUES = (
     "Write values in quotes that begin with one of * & ! @ % ` or have `: ` or ` #` in them."
 )
+_INDENT = "Indent all fields of a section by the same number of spaces."
 
-_TOKEN = re.compile(r"'<[a-z ]+>'")
-_QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
+_SLIPS: tuple[tuple[str, str, str], ...] = (
+    ("expected <block end>", "the line is indented differently from the fields above", _INDENT),
+    (
+        "mapping values are not allowed",
+        "the line has a second `: `, or it is indented too far",
+        f"Write a value with `: ` in quotes. {_INDENT}",
+    ),
+    (
+        "could not find expected ':'",
+        "a line is no `key: value`",
+        "Write a colon and a space after each key, and close every quote.",
+    ),
+    (
+        "sequence entries are not allowed",
+        "a list begins in the middle of a line",
+        "Write its entries below the key, or as [a, b].",
+    ),
+    (
+        "expected ',' or",
+        "a comma or a closing bracket is missing",
+        "Separate entries with commas, and close every [ and {.",
+    ),
+    (
+        "expected the node content",
+        "a value or a closing bracket is missing",
+        "Write a value, and close every [ and {.",
+    ),
+    ("end of stream", "a quote is not closed", "Close it."),
+    (
+        "escape",
+        "a backslash in double quotes begins no known escape",
+        "Write values with backslashes in single quotes.",
+    ),
+    ("another document", "it has more than one document", "Remove the line `---`."),
+)
+"""Part of the parser's message -> the mistake, and the remedy."""
 _KEY = re.compile(r"^(\s*(?:-\s+)*)([A-Za-z_][\w.-]*)\s*:(?:\s|$)")
 
 
-def yaml_mistake(error: Exception, text: str) -> str:
-    """Return the kind of mistake with its line, column and field.
+def yaml_mistake(error: Exception, text: str) -> tuple[str, str, str]:
+    """Return the position of a mistake, as `:line:column` with the field, its kind, and the remedy.
 
     Args:
-        error: The parser's error.
+        error: The parser's error. One of ours has the remedy as its `note`.
         text: The parsed text; only field names are taken from it.
     """
     if isinstance(error, RecursionError):
-        return "it is nested too deep"
+        return "", "it is nested too deep", ""
     if not isinstance(error, yaml.MarkedYAMLError):
-        return "it has a character that YAML does not allow"
+        return "", "it has a character that YAML does not allow", "Remove control characters."
     mark = error.problem_mark or error.context_mark
-    kind = _without_values(error.problem or error.context or "a mistake")
-    if mark is None:
-        return kind
-    field = _field_at(text, mark.line)
-    location = f"line {mark.line + 1}, column {mark.column + 1}"
-    return f"{kind}, {location}" + (f", in {field}" if field else "")
-
-
-def _without_values(problem: str) -> str:
-    """Return the parser's message; quoted parts are removed unless they are YAML tokens."""
-    start, found, end = problem.rpartition(", but found ")
-    if _TOKEN.fullmatch(end):
-        return f"{_QUOTED.sub('...', start)}{found}{end}"
-    return _QUOTED.sub("...", problem)
+    position, line = "", ""
+    if mark is not None:
+        field = _field_at(text, mark.line)
+        position = f":{mark.line + 1}:{mark.column + 1}" + (f" ({field})" if field else "")
+        line = "".join(text.splitlines()[mark.line : mark.line + 1])[: mark.column + 1]
+    problem = error.problem or ""
+    if error.note:
+        return position, problem, error.note
+    if line.isspace() and "\t" in line:
+        return position, "the line is indented with a tab", "Indent with spaces."
+    for part, mistake, remedy in _SLIPS:
+        if part in problem:
+            return position, mistake, remedy
+    # The parser's message quotes the file, which may contain a secret.
+    return position, "a value begins with a character that YAML reserves", QUOTE_VALUES
 
 
 def _field_at(text: str, line: int) -> str:

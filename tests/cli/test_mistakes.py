@@ -62,8 +62,8 @@ def test_mistakes_of_every_layer_are_told_at_once_in_the_order_of_the_file() -> 
     assert head == f"t.yaml has {len(lines)} mistakes:"
     locations = [line.partition(": ")[0] for line in lines]
     assert locations == [
-        *("t.yaml:1:1", "t.yaml:3:3", "t.yaml:7:5", "t.yaml:8:12", "t.yaml:12:5", "t.yaml:12:5"),
-        *("t.yaml:14:7", "t.yaml:16:5", "t.yaml:18:3", "t.yaml:19:5"),
+        *("t.yaml:1:1", "t.yaml:3:3", "t.yaml:7:5", "t.yaml:8:12", "t.yaml:11:5", "t.yaml:12:5"),
+        *("t.yaml:12:5", "t.yaml:14:7", "t.yaml:16:5", "t.yaml:18:3", "t.yaml:19:5"),
     ]
 
 
@@ -73,7 +73,7 @@ def test_mistakes_of_every_layer_are_told_at_once_in_the_order_of_the_file() -> 
         "Did you mean `engine`?",
         "tables.a.b.max_files_per_batch is 0",
         "Did you mean `file`?",
-        "tables.c.sink.bootstrap_servers is missing",
+        "tables.c.sink.bootstrap_servers is required: ",
         "The environment variable NOWHERE is not set.",
         "Did you mean `path`?",
     ],
@@ -123,6 +123,13 @@ tables:
 def test_a_value_of_the_environment_is_told_by_its_variable() -> None:
     [line] = refused(GOOD, TAILERD__TABLES__ORDERS__MAX_ATTEMPTS="none")
     assert line.startswith("TAILERD__TABLES__ORDERS__MAX_ATTEMPTS: tables.orders.max_attempts is")
+
+
+def test_two_mistakes_in_a_sink_do_not_hide_those_of_its_table() -> None:
+    sink = "{kind: kafka, topc: x, kye: y}"
+    head, *lines = refused(f"engine: arrow\ntables: {{a: {{path: x, pth: y, sink: {sink}}}}}")
+    assert head == "t.yaml has 5 mistakes:"
+    assert "tables.a.pth is not a known field" in "".join(lines)
 
 
 def test_very_many_mistakes_are_bounded() -> None:

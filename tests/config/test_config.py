@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from tailerd.config import Config, load_config
 from tailerd.config.documents import documents, schema
+from tailerd.config.explain import ELSEWHERE
+from tailerd.config.loading import parse_config
+from tailerd.config.mistakes import all_mistakes
+from tailerd.config.sections import TableConfig
 from tailerd.errors import ConfigError
 from tailerd.sinks.file.config import FileSinkConfig
+from tailerd.sinks.kafka.config import KafkaSinkConfig
 from tests.conftest import ROOT
 
 MINIMAL = """
@@ -82,7 +91,7 @@ def test_the_environment_can_bring_a_table_of_its_own(load: Any) -> None:
 def test_sizes_are_read_with_their_unit(load: Any, text: str, size: int) -> None:
     lines = f"{MINIMAL}    max_bytes_per_batch: {text}\n"
     if size < 1024:
-        with pytest.raises(ConfigError, match="greater than or equal to 1024"):
+        with pytest.raises(ConfigError, match="at least 1024"):
             load(lines)
     else:
         assert load(lines).tables["orders"].max_bytes_per_batch == size
@@ -125,7 +134,7 @@ REFUSED = {
     "duration without a unit": ("shutdown_timeout: 30" + MINIMAL, ["30", "such as 10s"]),
     "absurd number": (
         MINIMAL + "    max_files_per_batch: 0",
-        ["max_files_per_batch is 0", "greater than or equal to 1"],
+        ["max_files_per_batch is 0", "at least 1"],
     ),
     "no time zone": (
         MINIMAL + "    partition_timezone: Berlin",
@@ -136,7 +145,7 @@ REFUSED = {
         ["poll_interval is '999d'", "86400"],
     ),
     "from is a riddle": (MINIMAL + "    from: yesterday", ["from is 'yesterday'", "snapshot"]),
-    "from is a truth value": (MINIMAL + "    from: true", ["from is True"]),
+    "from is a truth value": (MINIMAL + "    from: true", ["from is true"]),
     "listen without a port": ("http: {listen: localhost}" + MINIMAL, ["http.listen", "host:port"]),
     "listen with an impossible port": ("http: {listen: 'x:70000'}" + MINIMAL, ["65535"]),
     "no tables": ("tables: {}", ["tables is missing or empty", "nothing to do"]),
@@ -144,9 +153,9 @@ REFUSED = {
     "table is a number": ("tables: {o: 3}", ["tables.o is 3", "mapping"]),
     "no path": (
         "tables: {o: {sink: {kind: console}}}",
-        ["tables.o.path is missing", "/data/orders"],
+        ["tables.o.path is required: ", ", for example /data/orders."],
     ),
-    "no sink": ("tables: {o: {path: x}}", ["tables.o.sink is missing"]),
+    "no sink": ("tables: {o: {path: x}}", ["tables.o.sink is required: "]),
     "sink without kind": ("tables: {o: {path: x, sink: {}}}", ["tables.o.sink.kind", "console"]),
     "unknown sink": ("tables: {o: {path: x, sink: {kind: fil}}}", ["'fil'", "`file`"]),
     "stream on Arrow": (
@@ -179,7 +188,7 @@ REFUSED = {
     ),
     "net above no versions": (
         "engine: arrow" + MINIMAL + "    net: {above_versions: 0}",
-        ["tables.orders.net.above_versions is 0", "greater than or equal to 1"],
+        ["tables.orders.net.above_versions is 0", "at least 1"],
     ),
     "net and single commits left out": (
         "engine: arrow" + MINIMAL + "    on_gap: net\n    on_corrupt_commit: skip-and-record",
@@ -216,12 +225,118 @@ REFUSED = {
         " b: {path: y, sink: {kind: file, path: ./out}}}",
         ["tables.a", "tables.b", "out"],
     ),
-    "key twice": ("tables:\n  o: 1\n  o: 2", ["`o`", "twice", "line 3"]),
-    "no YAML": ("a: [", ["not valid YAML", "line 1"]),
+    "key twice": (
+        "tables:\n  o: 1\n  o: 2",
+        ["tailerd.yaml:3:3 (tables.o) ", "`o` is there twice, first in line 2"],
+    ),
+    "no YAML": ("a: [", ["tailerd.yaml:1:5 (a) ", "not valid YAML", "closing bracket"]),
     "YAML of another kind": ("- 1", ["no mapping"]),
     "YAML that builds objects": ("!!python/object/apply:os.system ['true']", ["not valid YAML"]),
     "nothing": ("", ["no mapping"]),
 }
+
+SLIPS = {
+    "tables:\n  o: {}\n\tp: {}\n": (
+        "t.yaml:3:1 (tables.p)",
+        "indented with a tab. Indent with spaces.",
+    ),
+    "tables:\n  o: {}\n\t p: {}\n": ("t.yaml:3:1", "indented with a tab"),
+    "tables:\n\to: {}\n": ("t.yaml:2:1", "indented with a tab"),
+    "a: b: c\n": ("t.yaml:1:5 (a)", "a second `: `"),
+    "a: 1\n   b: 2\n": ("t.yaml:2:5", "indented too far"),
+    "a:\n  b: 1\n c: 2\n": ("t.yaml:3:2 (", "indented differently from the fields above"),
+    "a: [1, 2\nb: 3\n": ("t.yaml:2:2", "closing bracket is missing"),
+    "a: {x: 1\n": ("t.yaml:2:1", "closing bracket is missing"),
+    'a: "b\n': ("t.yaml:2:1", "a quote is not closed"),
+    "a: 1\nb\nc: 2\n": ("t.yaml:3:1", "a line is no `key: value`"),
+    "a: @b\n": ("t.yaml:1:4 (a)", "a character that YAML reserves. Write values in quotes"),
+    "a: *b\n": ("t.yaml:1:4 (a)", "a character that YAML reserves"),
+    "a: %b\n": ("t.yaml:1:4 (a)", "a character that YAML reserves"),
+    "a: !b c\n": ("t.yaml:1:4 (a)", "a character that YAML reserves"),
+    'a: "\\d"\n': ("t.yaml:1:6 (a)", "a backslash in double quotes"),
+    "a: 1\n---\nb: 2\n": ("t.yaml", "more than one document"),
+    "a: - b\n": ("t.yaml:1:4 (a)", "a list begins in the middle of a line"),
+    "a: 2024-99-99\n": ("t.yaml:1:4 (a)", "a number or date is invalid"),
+    "? [x]\n: 1\n": ("t.yaml:1:3", "a key is no text"),
+    "a: \x07\n": ("t.yaml is not", "a character that YAML does not allow"),
+}
+
+
+@pytest.mark.parametrize("text", SLIPS, ids=repr)
+def test_a_slip_of_yaml_is_told_in_our_words_with_its_position(text: str) -> None:
+    position, words = SLIPS[text]
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, {}, where="t.yaml")
+    message = str(caught.value)
+    assert message.startswith(position)
+    assert words in message
+    assert re.search("scanning|token|expected|mapping values|parsing", message) is None
+
+
+EXAMPLE = yaml.safe_load((ROOT / "config/tailerd.example.yaml").read_text())
+NONSENSE: tuple[object, ...] = (
+    "nonsense",
+    -1,
+    1.5,
+    True,
+    None,
+    [],
+    {},
+    ["a"],
+    {"a": "b"},
+    10**30,
+    "",
+)
+FOREIGN = re.compile(
+    r"Input|input|should be a valid|unable to|parse|instance|validat|discriminat|pydantic|Value"
+    r"|does not fit|None|True|False|union|Literal|literal|type="
+)
+
+
+def leaves(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in content.items():
+        yield (*path, str(name))
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, str(name)))
+
+
+@pytest.mark.parametrize("value", NONSENSE, ids=repr)
+def test_no_word_of_the_validator_is_in_a_message(value: object) -> None:
+    foreign = {}
+    for path in leaves(EXAMPLE):
+        content = copy.deepcopy(EXAMPLE)
+        section = content
+        for part in path[:-1]:
+            section = section[part]
+        section[path[-1]] = value
+        try:
+            Config(**content)
+        except (ValidationError, ConfigError) as error:
+            for mistake in all_mistakes(content, error, lambda rest: Config(**rest)):
+                if FOREIGN.search(mistake.text.replace(repr(value), "")):
+                    foreign[".".join(path)] = mistake.text
+    assert foreign == {}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("spelling", [str, lambda name: name.replace(".", "_")])
+def test_a_name_of_debezium_leads_to_ours(name: str, spelling: Callable[[str], str]) -> None:
+    content = yaml.safe_load(MINIMAL)
+    content["tables"]["orders"][spelling(name)] = "x"
+    with pytest.raises(ConfigError) as caught:
+        parse_config(yaml.safe_dump(content), {}, where="t.yaml")
+    ours = ELSEWHERE[name]
+    assert f"Here it is called `{ours}`." in str(caught.value)
+    model: type[BaseModel] = KafkaSinkConfig if ours.startswith("sink.") else TableConfig
+    fields = {field.alias or known for known, field in model.model_fields.items()}
+    assert ours.removeprefix("sink.") in fields | set(Config.model_fields)
+
+
+def test_a_section_of_debezium_leads_to_ours() -> None:
+    content = yaml.safe_load(MINIMAL)
+    content["tables"]["orders"]["snapshot"] = {"mode": "initial"}
+    with pytest.raises(ConfigError, match="Here it is called `from`"):
+        parse_config(yaml.safe_dump(content), {}, where="t.yaml")
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -209,7 +209,7 @@ def test_buckets_are_looked_through_less_often_than_folders() -> None:
         ("{path: 'gs://b/*', template: {sink: {kind: console}}}", ["gs://"]),
         ("{path: 's3://b', template: {sink: {kind: console}}}", ["s3://bucket/lake/*"]),
         ("{path: 's3://*/lake', template: {sink: {kind: console}}}", ["one section for each"]),
-        ("{path: /l/*}", ["template is missing"]),
+        ("{path: /l/*}", ["template is required"]),
         ("{path: /l/*, template: {engine: arrow, sink: {kind: stream, format: delta}}}", ["arrow"]),
     ],
 )

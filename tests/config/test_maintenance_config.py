@@ -151,9 +151,9 @@ def test_a_template_may_maintain_all_tables_of_a_folder(tmp_path: Path) -> None:
         ("{checkpoint: {every_commits: 0}}", "every_commits is 0"),
         ("{checkpoint: {every_comits: 5}}", "`every_commits`"),
         ("{checkpoint: {min_interval: 10}}", "such as 10s"),
-        ("{log_compaction: {}}", "log_compaction.every_commits is missing"),
-        ("{log_compaction: {every_commits: 1}}", "greater than or equal to 2"),
-        ("{cleanup: {enabled: true, every: 1s}}", "greater than or equal to 60"),
+        ("{log_compaction: {}}", "log_compaction.every_commits is required"),
+        ("{log_compaction: {every_commits: 1}}", "at least 2"),
+        ("{cleanup: {enabled: true, every: 1s}}", "at least 60"),
         ("true", "mapping"),
     ],
 )
@@ -168,7 +168,7 @@ def test_what_contradicts_itself_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("section", ["null", ""])
 def test_a_table_with_neither_sink_nor_maintenance_is_refused(tmp_path: Path, section: str) -> None:
-    with pytest.raises(ConfigError, match=r"tables\.orders\.sink is missing.*maintenance"):
+    with pytest.raises(ConfigError, match=r"tables\.orders\.sink is required.*maintenance"):
         load(tmp_path, section)
 
 
