@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +28,8 @@ Examples:
 def command(shell: str) -> None:
     """Print the program that completes `tailerd` in SHELL.
 
-    Names of tables come from the configuration that --config names, else from the running daemon.
+    Names of tables come from the configuration (--config, or ./tailerd.yaml), else from the running
+    daemon; locations of tables are completed as folders.
     """
     from click.shell_completion import get_completion_class
 
@@ -34,7 +38,14 @@ def command(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these three"
     program = kind(cli, {}, "tailerd", _VARIABLE)
-    click.echo(program.source_template % program.source_vars())
+    text = program.source_template % program.source_vars()
+    # Click's programs for zsh and fish need `tailerd` on the PATH, which a virtual environment
+    # that is not activated has not. Bash runs the command as it was typed.
+    here = Path(sys.argv[0])
+    this = shlex.quote(str(here.absolute())) if here.name == "tailerd" else "tailerd"
+    text = text.replace("(( ! $+commands[tailerd] )) && return 1", "")
+    text = text.replace("_complete tailerd)", f"_complete {this})")
+    click.echo(text.replace("(commandline -t) tailerd)", f"(commandline -t) {this})"))
 
 
 def table_names(
@@ -43,15 +54,26 @@ def table_names(
     """Return the names of tables that begin with a word; none if no names are available."""
     from click.shell_completion import CompletionItem
 
-    path = context.params.get("config_path")
-    names = _daemon_names(context.params.get("url")) if path is None else _configured_names(path)
+    path = context.params.get("config_path") or "tailerd.yaml"
+    names = _configured_names(path)
+    if not names and context.params.get("config_path") is None:
+        names = _daemon_names(context.params.get("url"))
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def table_locations(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the configured tables with --config; else let the shell complete folders."""
+    from click.shell_completion import CompletionItem
+
+    if context.params.get("config_path") is not None:
+        return table_names(context, parameter, incomplete)
+    return [CompletionItem(incomplete, type="dir")]
 
 
 def _configured_names(path: object) -> list[str]:
     """Return the names in a file, which need not be valid yet."""
-    from pathlib import Path
-
     import yaml
 
     try:

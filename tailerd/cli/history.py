@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from tailerd.changefeed.points import show_ms
+from tailerd.cli.completion import table_locations
 from tailerd.cli.inspect import open_inspection
 from tailerd.cli.output import print_records
 from tailerd.cli.quantities import size_text
@@ -30,7 +31,7 @@ _LAYOUT = Layout(
 
 
 @click.command("history", epilog=_EXAMPLES)
-@click.argument("table")
+@click.argument("table", shell_complete=table_locations)
 @click.option(
     "--limit",
     type=click.IntRange(1),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tailerd.cli.completion import table_locations
 from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Examples:
 
 
 @click.command("init", epilog=_EXAMPLES)
-@click.argument("location", metavar="LOCATION")
+@click.argument("location", metavar="LOCATION", shell_complete=table_locations)
 @click.option(
     "--sink", type=click.Choice(SINKS), help="Where changes go; a prompt asks if omitted."
 )

@@ -10,6 +10,7 @@ import click
 
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.points import show_ms
+from tailerd.cli.completion import table_locations
 from tailerd.cli.output import print_object, print_records, warn
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import (
@@ -41,7 +42,7 @@ _FILE_LAYOUT = Layout(
 
 
 @click.command("inspect", epilog=_EXAMPLES)
-@click.argument("table")
+@click.argument("table", shell_complete=table_locations)
 @click.option("--version", type=click.IntRange(0), help="An older version; the newest by default.")
 @click.option(
     "--timestamp",

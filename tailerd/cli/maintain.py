@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tailerd.changefeed.offset import Version
+from tailerd.cli.completion import table_locations
 from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
 from tailerd.cli.table_options import allow_path_option, table_format_option
@@ -152,7 +153,7 @@ class _Line:
 
 
 @click.command("maintain", epilog=_EXAMPLES)
-@click.argument("table")
+@click.argument("table", shell_complete=table_locations)
 @click.option(
     "--apply/--dry-run",
     "is_applying",

@@ -19,6 +19,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
 from tailerd.changefeed.points import parse_start
+from tailerd.cli.completion import table_locations
 from tailerd.cli.output import FORMATS, ChangeWriter, warn, write_while_read, writer_for
 from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
@@ -79,7 +80,7 @@ class TailRequest:
 
 
 @click.command("tail", epilog=_EXAMPLES)
-@click.argument("table")
+@click.argument("table", shell_complete=table_locations)
 @click.option(
     "-n",
     "--lines",

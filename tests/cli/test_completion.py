@@ -63,3 +63,33 @@ def test_each_shell_completes_names_of_tables(
     assert kind is not None
     answer = kind(cli, {}, "tailerd", "_TAILERD_COMPLETE").complete()
     assert [name in answer for name in ("orders", "offers", "payments")] == [True, True, False]
+
+
+def test_names_come_from_the_configuration_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completed("o", url="http://127.0.0.1:1") == []
+    (tmp_path / "tailerd.yaml").write_text("tables: {orders: {}, payments: {}}")
+    assert completed("o") == ["orders"]
+
+
+@pytest.mark.parametrize("name", ["tail", "inspect", "history", "maintain", "init"])
+def test_locations_of_tables_are_completed_as_folders(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", f"tailerd {name} ./la")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    kind = get_completion_class("bash")
+    assert kind is not None
+    assert kind(cli, {}, "tailerd", "_TAILERD_COMPLETE").complete() == "dir,./la"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_program_that_is_not_on_the_path_is_called_by_its_own(
+    command: Commands, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/my venv/bin/tailerd", "completion"])
+    output = command("completion", shell).output
+    assert "'/opt/my venv/bin/tailerd')" in output
+    assert "$+commands" not in output
