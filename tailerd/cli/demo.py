@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import tempfile
 import threading
 import webbrowser
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tailerd.errors import MissingExtraError
+from tailerd.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from tailerd.config import Config
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   tailerd demo
+  tailerd demo --keep ./lake
   tailerd demo --seconds 120 --engine arrow
   tailerd demo --format kartothek
   tailerd demo --format lance
@@ -33,6 +36,12 @@ Examples:
 _STARTUP_SECONDS = 120.0
 """How long the first rows may take: a cold Spark on a busy machine needs its time."""
 _PAUSE_SECONDS = 1.0
+_NAMES = ("orders", "payments", "refunds")
+_NEXT = """The tables stay in {folder}. Type next:
+  tailerd history {folder}/orders                   # what each commit did
+  tailerd tail {folder}/orders -n 5 --once          # the last changes
+  tailerd init {folder} --sink file > tailerd.yaml  # a configuration for both tables
+  tailerd run --config tailerd.yaml --once         # deliver their changes to files"""
 _MASTER = "local[2]"
 
 
@@ -57,25 +66,41 @@ _MASTER = "local[2]"
     help="Format of the table, such as kartothek; Delta by default.",
 )
 @click.option(
+    "--keep",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Make two tables in FOLDER that stay when the demo ends.",
+)
+@click.option(
     "--open",
     "is_opening",
     is_flag=True,
     help="Show the page of the daemon in a browser, with two more tables on it.",
 )
-def command(seconds: float, engine: str | None, is_opening: bool, table_format: str) -> None:
+def command(
+    seconds: float, engine: str | None, keep: Path | None, is_opening: bool, table_format: str
+) -> None:
     """Make a small table that keeps changing, and show its changes arriving.
 
-    Needs nothing. The table lives in a temporary folder that is removed at the end. Rows go to
-    standard output as JSON lines; Ctrl-C ends the demo early.
+    Needs nothing. The table is in a temporary folder that is deleted at the end; with --keep, it
+    stays. Rows go to standard output as JSON lines; Ctrl-C ends the demo early.
     """
+    names = _NAMES[: 3 if is_opening else 1 if keep is None else 2]
+    for table in [] if keep is None else [keep / name for name in names]:
+        if table.exists():
+            raise UsageError(
+                f"{table} exists already.",
+                remedy=f"Name another folder, or read it: tailerd tail {shlex.quote(str(table))}",
+            )
     chosen = _choose_engine(engine)
     folder = Path(tempfile.mkdtemp(prefix="tailerd-demo-"))
     try:
-        asyncio.run(
-            _Demo(folder, chosen, seconds, table_format=table_format, is_opening=is_opening).run()
-        )
+        demo = _Demo(folder, keep, names, chosen, seconds, table_format=table_format)
+        asyncio.run(demo.run(is_opening=is_opening))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if keep is not None and keep.exists():
+            _say(_NEXT.format(folder=shlex.quote(str(keep))))
 
 
 def _choose_engine(requested: str | None) -> str:
@@ -110,19 +135,21 @@ class _Demo:
     def __init__(
         self,
         folder: Path,
+        keep: Path | None,
+        names: Sequence[str],
         engine: str,
         seconds: float,
         *,
         table_format: str,
-        is_opening: bool = False,
     ) -> None:
         from tailerd.formats.detect import find_demo
 
         self._format = table_format
         self._demo = find_demo(table_format)
-        self._is_opening = is_opening
-        self._names = ("orders", "payments", "refunds") if is_opening else ("orders",)
+        self._is_opening = False
+        self._names = names
         self._folder = folder
+        self._lake = folder if keep is None else keep
         self._engine = engine
         self._seconds = seconds
         self._has_rows = asyncio.Event()
@@ -148,15 +175,16 @@ class _Demo:
     def _table(self, name: str) -> dict[str, object]:
         file = {"kind": "file", "path": str(self._folder / "changes" / name)}
         return {
-            "path": str(self._folder / name),
+            "path": str(self._lake / name),
             "from": "snapshot",
             "sink": {"kind": "console"} if name == self._names[0] else file,
             "format": self._format,
             **({} if self._demo.maintenance is None else {"maintenance": self._demo.maintenance}),
         }
 
-    async def run(self) -> None:
-        """Run until the time is over or Ctrl-C."""
+    async def run(self, *, is_opening: bool) -> None:
+        """Run until the time is over or Ctrl-C; show the page in a browser with `is_opening`."""
+        self._is_opening = is_opening
         from tailerd.cli.run_progress import RunProgress
         from tailerd.daemon.daemon import Daemon
         from tailerd.errors import EngineError
@@ -166,7 +194,7 @@ class _Demo:
             # Before a table is written: starting Java forks, of which libraries of formats warn.
             await asyncio.to_thread(start_session_java, _MASTER)
         tables = [
-            self._demo.table(self._folder / name, seed) for seed, name in enumerate(self._names, 7)
+            self._demo.table(self._lake / name, seed) for seed, name in enumerate(self._names, 7)
         ]
         for table in tables:
             await asyncio.to_thread(table.create)
@@ -180,7 +208,8 @@ class _Demo:
                 await daemon.run()
             for task in (*writers, timer):
                 task.cancel()
-        _say(f"{self._rows} change rows arrived in {self._deliveries} deliveries. All is removed.")
+        deleted = "" if self._lake is not self._folder else " Demo table deleted."
+        _say(f"{self._rows} change rows arrived in {self._deliveries} deliveries.{deleted}")
         if daemon.shutdown.interrupted_by is not None:
             raise KeyboardInterrupt
         if not self._rows:

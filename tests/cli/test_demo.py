@@ -87,6 +87,21 @@ def test_the_demo_shows_changes_and_stops_by_itself() -> None:
 
 
 @pytest.mark.slow
+def test_the_tables_of_a_demo_that_keeps_them_can_be_read(
+    tmp_path: Path, command: Commands
+) -> None:
+    lake = tmp_path / "la ke"
+    ran = command("demo", "--engine", "arrow", "--seconds", 0.5, "--keep", lake)
+    assert ran.status == 0
+    assert f"The tables stay in '{lake}'. Type next:" in ran.errors
+    for name in ("orders", "payments"):
+        assert command("tail", lake / name, "-n", 1, "--once").output.count("\n") == 2
+    again = command("demo", "--engine", "arrow", "--keep", lake)
+    assert (again.status, again.output) == (2, "")
+    assert again.errors.startswith(f"error[usage]: {lake}/orders exists already. ")
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_the_demo_early_and_removes_its_table() -> None:
     with started("demo", "--engine", "arrow", "--seconds", 600) as shown:
         shown.line()
