@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from tailerd import __version__
-from tailerd.cli.paragraphs import say
+from tailerd.cli.paragraphs import say_error
 from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 
 COMMANDS = {
@@ -40,7 +40,7 @@ COMMANDS = {
     " cleanup.",
     "verify": "Replay the delivered changes, and compare the result with the table.",
     "validate": "Check a configuration, reach every table and sink.",
-    "help": "Topics: kafka, spark, s3, formats, operating, errors and others.",
+    "help": "Topics (kafka, spark, s3, operating and others), and what an error code means.",
     "completion": "Completion of commands and table names for bash, zsh and fish.",
 }
 EXIT_INTERRUPTED = 130
@@ -198,7 +198,7 @@ def _report_usage(error: click.ClickException) -> int:
     message = error.format_message().rstrip().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "tailerd" if context is None else context.command_path
-    say(f"error[{UsageError.code}]: {message}. See `{path} --help`.", err=True)
+    say_error(UsageError.code, f"{message}.", f"See `{path} --help`.")
     return error.exit_code
 
 
@@ -218,26 +218,26 @@ def _report(error: BaseException, is_debug: bool) -> int:
         return EXIT_INTERRUPTED
     if isinstance(error, TailerdError):
         table = f"{error.table}: " if error.table else ""
-        say(f"error[{error.code}]: {table}{error}", err=True)
+        say_error(error.code, f"{table}{error.message}", error.remedy)
         return error.exit_status
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         reason = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-        say(f"error[{StorageError.code}]: The system refused: {reason}.", err=True)
+        say_error(StorageError.code, f"The system refused: {reason}.")
         return StorageError.exit_status
     if isinstance(error, MemoryError):
-        say(
-            f"error[{TooLargeError.code}]: The system refuses more memory for this process. Raise"
-            " its limit, or lower `memory` in the configuration.",
-            err=True,
+        say_error(
+            TooLargeError.code,
+            "The system refuses more memory for this process.",
+            "Raise its limit, or lower `memory` in the configuration.",
         )
         return EXIT_FAILED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else EXIT_FAILED
-    say(
-        f"error[bug]: {type(error).__name__}: {error}. This should not happen: run again with"
-        " --debug and report its output.",
-        err=True,
+    say_error(
+        "bug",
+        f"{type(error).__name__}: {error}. This should not happen.",
+        "Run again with --debug and report its output.",
     )
     return EXIT_FAILED

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch, join_columns
 from tailerd.cli.change_table import ChangeTable, pad_text, printable, text_width
-from tailerd.cli.paragraphs import say
+from tailerd.cli.paragraphs import say_error
 from tailerd.cli.record_table import Layout, line_width, table_text
 from tailerd.errors import TailerdError, UsageError
 from tailerd.records.arrow import ArrowStream
@@ -243,7 +243,7 @@ def json_line(values: Mapping[str, object]) -> bytes:
 
 def warn(error: TailerdError) -> None:
     """Print a warning of something that does not stop the command."""
-    say(f"warning[{error.code}]: {error}", err=True)
+    say_error(error.code, error.message, error.remedy, kind="warning")
 
 
 READER_SECONDS = 0.2

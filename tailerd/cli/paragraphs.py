@@ -1,8 +1,12 @@
-"""Sentences for people: wrapped between words on a terminal, elsewhere unchanged."""
+"""Sentences for people: wrapped between words on a terminal, elsewhere unchanged.
+
+A terminal shows errors in colour with the remedy on its own line, and long texts page by page.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
 from typing import TextIO
@@ -10,12 +14,39 @@ from typing import TextIO
 import click
 
 _MIN_WIDTH = 40
+_COLOURS = {"error": "red", "warning": "yellow", "remedy:": "cyan"}
 
 
 def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
     """Print a text to standard output, or to standard error; JSON is not changed."""
     stream = sys.stderr if err else sys.stdout
     click.echo(text if is_json else wrap_text(text, stream), err=err)
+
+
+def say_error(code: str, message: str, remedy: str = "", *, kind: str = "error") -> None:
+    """Print an error, or another `kind` of message, to standard error.
+
+    On a terminal the remedy is a line of its own; elsewhere all is one paragraph.
+    """
+    head = f"{kind}[{code}]:"
+    if not sys.stderr.isatty():
+        click.echo(f"{head} {message} {remedy}".rstrip(), err=True)
+        return
+    for label, text in ((head, message), ("remedy:", remedy)):
+        if text:
+            wrapped = wrap_text(f"{label} {text}", sys.stderr).removeprefix(label)
+            if "NO_COLOR" not in os.environ:
+                label = click.style(label, fg=_COLOURS[label.partition("[")[0]], bold=True)
+            click.echo(label + wrapped, err=True)
+
+
+def show_pages(text: str) -> None:
+    """Print a text; on a terminal that it does not fit, page by page."""
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if is_terminal and text.count("\n") >= shutil.get_terminal_size().lines:
+        click.echo_via_pager(text)
+    else:
+        click.echo(text, nl=False)
 
 
 def wrap_text(text: str, stream: TextIO) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from tailerd.cli.paragraphs import say_error
+
 if TYPE_CHECKING:
     from tailerd.cli.run_progress import RunProgress
     from tailerd.config import Config
@@ -199,9 +201,9 @@ def make_demo_tables(config: Config) -> None:
 
 def _leave() -> None:
     """End the process despite a hanging thread. Offsets stay valid, as after a kill."""
-    click.echo(
-        "error[stuck]: A read or write hangs and did not end in time, so the process exits without"
-        " it. The next run repeats pending deliveries.",
-        err=True,
+    say_error(
+        "stuck",
+        "A read or write hangs and did not end in time, so the process exits without it. The next"
+        " run repeats pending deliveries.",
     )
     os._exit(1)

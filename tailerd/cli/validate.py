@@ -9,7 +9,7 @@ from typing import TextIO
 
 import click
 
-from tailerd.cli.paragraphs import say
+from tailerd.cli.paragraphs import say, say_error
 
 _EXAMPLES = """\b
 Examples:
@@ -64,13 +64,13 @@ def command(
         say(json.dumps(report) if is_json else _line(report), is_json=is_json)
     problems = [f for f in daemon_findings(discovery.config) if f.outcome is Outcome.PROBLEM]
     for finding in problems:
-        say(f"error[{finding.code}]: {finding.message} {finding.remedy}".strip(), err=True)
+        say_error(finding.code, finding.message, finding.remedy)
     reports = [*state, *reports]
     for path, reason in discovery.rejected:
         say(f"{path} is left out: {reason}", err=True)
     for report in reports:
         for error in _list_errors(report):
-            say(f"error[{error['error_code']}]: {error['error']}", err=True)
+            say_error(str(error["error_code"]), str(error["message"]), str(error["remedy"]))
     statuses = [*(each.exit_status for each in problems), *(r["exit_status"] for r in reports)]
     context.exit(next((s for s in statuses if isinstance(s, int) and s), 0))
 

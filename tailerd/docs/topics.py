@@ -80,6 +80,29 @@ def _errors() -> str:
     return "\n".join(lines)
 
 
+def error_text(code: str) -> str | None:
+    """Return the explanation of an error's code as Markdown; None if there is no such code."""
+    from tailerd.error_catalogue import catalogue
+
+    entry = next((each for each in catalogue() if each.code == code), None)
+    if entry is None:
+        return None
+    if entry.is_retried:
+        daemon = "The daemon retries by itself, after 0.2 s to 30 s; `tailerd status` shows when."
+    else:
+        daemon = "The daemon stops this pipeline, and the others continue. `tailerd status NAME`"
+        daemon += " shows the error. When the cause is removed: `tailerd resume NAME`."
+    lines = [
+        f"# error[{code}]",
+        f"**Cause.** {entry.cause}",
+        f"**Remedy.** {entry.remedy} The message of the error says more.",
+        f"**Exit status** of a command: {entry.exit_status}.",
+        daemon,
+        "All codes: `tailerd help errors`.",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 

@@ -49,6 +49,21 @@ def test_what_is_no_topic_is_refused_with_a_way_on(
     assert words in ran.errors
 
 
+@pytest.mark.parametrize("code", error_catalogue.REMEDIES)
+def test_every_error_is_explained(command: Commands, code: str) -> None:
+    ran = command("help", code)
+    assert (ran.status, ran.errors) == (0, "")
+    assert ran.output.startswith(f"# error[{code}]\n")
+    assert error_catalogue.REMEDIES[code] in ran.output
+    assert command("help", f"error[{code}]").output == ran.output
+
+
+def test_a_code_that_is_spelt_wrong_leads_to_the_right_one(command: Commands) -> None:
+    ran = command("help", "missing_verison")
+    assert (ran.status, ran.output) == (2, "")
+    assert "Did you mean `missing_version`?" in ran.errors
+
+
 def test_every_file_is_a_topic_and_every_topic_a_file() -> None:
     assert sorted(path.stem for path in (ROOT / "tailerd/docs").glob("*.md")) == WRITTEN
 
