@@ -1,6 +1,6 @@
 """Change rows as an aligned table that is printed while rows arrive: for people, not programs.
 
-On a narrow terminal each field gets a line of its own.
+A narrow terminal gets one line for each field.
 
 Rich is imported only for a terminal or wide characters, so that pipes start faster.
 """
@@ -29,7 +29,7 @@ TIME = 2
 MIN_WIDTH = 6
 COMFORTABLE_WIDTH = 16
 MIN_COLUMNS = 3
-"""Fewer of the table's columns on a line say too little: each field gets a line of its own."""
+"""Fewer of the table's columns on a line say too little: each field gets its own line."""
 GAP = "  "
 
 # Terminals interpret C0 and C1 controls and reverse text at bidirectional overrides.
@@ -177,7 +177,7 @@ def _cut(text: str, width: int) -> str:
 def choose_columns(
     columns: Sequence[Column], widths: Sequence[int], total: int | None
 ) -> list[int]:
-    """Return which columns of a batch are shown; none if each field needs a line of its own.
+    """Return which columns of a batch are shown; none if each field needs its own line.
 
     The time is left out first, then texts are cut, then columns are left out from the right.
 

@@ -26,7 +26,7 @@ def say(text: str, *, err: bool = False, is_json: bool = False) -> None:
 def say_error(code: str, message: str, remedy: str = "", *, kind: str = "error") -> None:
     """Print an error, or another `kind` of message, to standard error.
 
-    On a terminal the remedy is a line of its own; elsewhere all is one paragraph.
+    A terminal gets the remedy on a separate line; a pipe gets one paragraph.
     """
     head = f"{kind}[{code}]:"
     if not sys.stderr.isatty():

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ MAX_COMMITS = 100
 MAX_SHOWN_COMMITS = 10
 """Read at most for the first screen of a terminal."""
 _OTHER_LINES = 4
-"""Of a screen: the command, the heading, the line that says that it waits, and the cursor."""
+"""Lines of a screen for the command, the heading, the last message and the cursor."""
 
 _EXAMPLES = """\b
 Examples:
@@ -103,7 +103,7 @@ class TailRequest:
     callback=lambda _, __, text: None if text is None else resolve_point(text),
     help="snapshot, latest, a version (inclusive) or a time (first commit at or after it), such as"
     " 2026-11-21T09:30, -2h, yesterday. By default a terminal begins with the last commits, and a"
-    " pipe gets only what comes next (latest).",
+    " pipe gets only later commits (latest).",
 )
 @click.option(
     "--since",
@@ -199,21 +199,15 @@ def _time(text: str) -> str:
     Raises:
         UsageError: It is no time.
     """
-    word = text.strip()
-    point = next((p for p in map(resolve_point, (f"-{word}", word)) if _is_time(p)), None)
-    if point is None:
-        raise UsageError(
-            f"--since {text!r} is not a time.",
-            remedy="Write 2h, yesterday or 2026-11-21T09:30; --from also takes a version.",
-        )
-    return point
-
-
-def _is_time(point: str) -> bool:
-    try:
-        return isinstance(parse_start(point), datetime.datetime)
-    except UsageError:
-        return False
+    for word in (f"-{text.strip()}", text.strip()):
+        with suppress(UsageError):
+            point = resolve_point(word)
+            if isinstance(parse_start(point), datetime.datetime):
+                return point
+    raise UsageError(
+        f"--since {text!r} is not a time.",
+        remedy="Write 2h, yesterday or 2026-11-21T09:30; --from also takes a version.",
+    )
 
 
 def _require_screen(format_name: str | None) -> None:

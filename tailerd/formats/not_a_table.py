@@ -1,4 +1,4 @@
-"""Looks around where a table was expected, and says what is there and what to type next."""
+"""Looks around where a table was expected: names the content and the next command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def explain_not_a_table(
 ) -> NotATableError:
     """Return the error for a location without a table of these formats.
 
-    It names what is there instead: a part of a table, tables below it, a table of another kind,
+    It names the content instead: a part of a table, tables below it, a table of another kind,
     Parquet files, one file or nothing.
     """
     try:
@@ -40,7 +40,7 @@ async def explain_not_a_table(
 
 
 async def _look_around(location: TableLocation, formats: Sequence[TableFormat]) -> tuple[str, str]:
-    """Return what is there, and the remedy."""
+    """Return the content of the location, and the remedy."""
     name = location.name.rstrip("/") or "/"
     parent = _at(location, location.root.rpartition("/")[0] or location.root).name
     search = f"`tailerd init {shlex.quote(parent)}` finds the tables near it."
@@ -56,12 +56,13 @@ async def _look_around(location: TableLocation, formats: Sequence[TableFormat]) 
     log = next((f.names.folder for f in formats if f.names.folder in folders), None)
     if log is not None:
         return f"its log, the folder {log}, is empty", search
-    if "metadata" in folders:
-        inside, _ = await _list_entries(_below(location, "metadata"))
-        if any(file.endswith(".metadata.json") for file in inside):
-            return _describe_foreign("an Iceberg table", formats)
-    if ".hoodie" in folders:
-        return _describe_foreign("a Hudi table", formats)
+    metadata = await _list_entries(_below(location, "metadata")) if "metadata" in folders else ()
+    is_iceberg = any(file.endswith(".metadata.json") for names in metadata for file in names)
+    if is_iceberg or ".hoodie" in folders:
+        known = ", ".join(each.name for each in formats)
+        kind = "an Iceberg table" if is_iceberg else "a Hudi table"
+        reason = f"it is {kind}, and this release reads {known}"
+        return reason, "`tailerd help formats` lists the tables that can be read."
     if tables := [each async for each in _tables_below(location, folders, formats)]:
         shown = ", ".join(tables[:_SHOWN]) + (", ..." if len(tables) > _SHOWN else "")
         count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
@@ -70,10 +71,8 @@ async def _look_around(location: TableLocation, formats: Sequence[TableFormat]) 
         return f"it is a folder with {count}: {shown}", remedy
     if await _has_parquet(location, files, folders):
         command = f"CONVERT TO DELTA parquet.`{name}`"
-        return (
-            "it has Parquet files, but no log",
-            f"Make it a Delta table, in Spark with Delta: {command}. Then: {_tail(name)}.",
-        )
+        remedy = f"Make it a Delta table, in Spark with Delta: {command}. Then: {_tail(name)}."
+        return "it has Parquet files, but no log", remedy
     if files or folders:
         return "the folder has neither a log nor Parquet files", search
     what = "the folder is empty" if location.is_local else "there are no files"
@@ -86,14 +85,6 @@ def _meant(name: str) -> str:
 
 def _tail(name: str) -> str:
     return f"`tailerd tail {shlex.quote(name)}`"
-
-
-def _describe_foreign(what: str, formats: Sequence[TableFormat]) -> tuple[str, str]:
-    known = ", ".join(each.name for each in formats)
-    return (
-        f"it is {what}, and this release reads {known}",
-        "`tailerd help formats` lists the tables that can be read.",
-    )
 
 
 async def _is_table(location: TableLocation, formats: Sequence[TableFormat]) -> bool:
