@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import BinaryIO
 
@@ -26,12 +26,14 @@ class Layout:
         optional: Columns left out where the line is too narrow, the first one first.
         cut: Columns whose texts are cut, the first one first.
         least_text_width: A text is not cut below this while another column can be left out for it.
+        styles: Columns with coloured cells: the first word of a cell -> its ANSI colour.
     """
 
     columns: Sequence[str]
     optional: Sequence[str] = ()
     cut: Sequence[str] = ()
     least_text_width: int = 16
+    styles: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def line_width(out: BinaryIO) -> int | None:
@@ -58,7 +60,7 @@ def table_text(
         remaining: Those after them; consumed as they are printed.
         layout: What to show.
         width: Cells of a line; None for any number: nothing is left out or cut.
-        is_styled: Whether to write the heading in bold.
+        is_styled: Whether to write the heading in bold, and cells in their colours.
     """
     cells = {name: [_cell(row.get(name)) for row in first] for name in layout.columns}
     natural = {
@@ -68,10 +70,10 @@ def table_text(
     numeric = {name: _is_numeric(first, name) for name in widths}
 
     def line(texts: Sequence[str]) -> str:
-        parts = [
-            pad_text(text, size, is_number=numeric[name], is_cut=width is not None)
-            for text, (name, size) in zip(texts, widths.items(), strict=True)
-        ]
+        parts = []
+        for text, (name, size) in zip(texts, widths.items(), strict=True):
+            part = pad_text(text, size, is_number=numeric[name], is_cut=width is not None)
+            parts.append(style_word(part, layout.styles.get(name, {})) if is_styled else part)
         return GAP.join(parts).rstrip()
 
     heading = line([printable(name) for name in widths])
@@ -79,6 +81,13 @@ def table_text(
     lines = (line([_cell(row.get(name)) for name in widths]) for row in chain(first, remaining))
     while chunk := list(islice(lines, chunk_rows)):
         yield "".join(f"{text}\n" for text in chunk)
+
+
+def style_word(text: str, colours: Mapping[str, int]) -> str:
+    """Return a text with its first word in the colour that `colours` has for it, if any."""
+    word = text.partition(" ")[0]
+    colour = colours.get(word)
+    return text if colour is None else f"\x1b[{colour}m{word}\x1b[0m{text[len(word) :]}"
 
 
 def fitted_widths(natural: Mapping[str, int], layout: Layout, width: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 import time
@@ -17,7 +18,7 @@ from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, 
 from tailerd.cli.output import json_line, print_records, write_bytes
 from tailerd.cli.paragraphs import say
 from tailerd.cli.quantities import duration_text, size_text
-from tailerd.cli.record_table import Layout, line_width
+from tailerd.cli.record_table import Layout, line_width, style_word
 from tailerd.errors import DaemonRefusedError, DaemonUnreachableError, UsageError
 from tailerd.registry import suggest_name
 
@@ -29,6 +30,7 @@ Examples:
   tailerd status orders --json
   tailerd status --http http://10.0.0.5:9464
 """
+_COLOURS = {"running": 32, "starting": 36, "paused": 36, "retrying": 33, "failed": 31}
 _LAYOUT = Layout(
     columns=(
         *("table", "state", "engine", "sink", "delivered", "head", "lag", "lag time"),
@@ -37,6 +39,7 @@ _LAYOUT = Layout(
     optional=("engine", "sink", "rows/s", "lag time", "next retry", "head"),
     cut=("error", "table"),
     least_text_width=30,
+    styles={"state": _COLOURS},
 )
 _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
 
@@ -73,8 +76,10 @@ def command(
     retrying; NAME also shows an error that has passed. Columns are left out where the terminal is
     narrow; --json has all. Problems that concern no single table (the queue of notifications, a
     pattern of tables, the state) go to standard error. --watch continues while the daemon restarts.
+    Ends with 1 if one of the pipelines shown has failed.
     """
     client = DaemonClient.from_options(url, config_path, token_file)
+    tables: list[dict[str, object]] = []
     while True:
         try:
             status = client.status()
@@ -91,7 +96,7 @@ def command(
             for line in problem_lines(status):
                 say(line, err=True)
         if not watch:
-            return
+            raise click.exceptions.Exit(any(table.get("state") == "failed" for table in tables))
         time.sleep(interval)
 
 
@@ -106,6 +111,14 @@ def _show(tables: list[dict[str, object]], *, is_one: bool, as_json: bool) -> No
         write_bytes(out, b"".join(map(json_line, tables)))
     elif is_one:
         lines = view_lines(tables[0], time.time(), line_width(out))
+        if out.isatty() and "NO_COLOR" not in os.environ:
+            label = f"{'state':<{_LABEL_WIDTH}}"
+            lines = (
+                label + style_word(line.removeprefix(label), _COLOURS)
+                if line.startswith(label)
+                else line
+                for line in lines
+            )
         text = "".join(f"{line}\n" for line in lines)
         write_bytes(out, text.encode("utf-8", "backslashreplace"))
     else:

@@ -13,7 +13,7 @@ from tailerd.cli.change_table import ChangeTable, text_width
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, fitted_widths
 from tailerd.cli.status import build_row, view_lines
-from tests.cli.commands import Commands
+from tests.cli.commands import Commands, on_terminal
 from tests.cli.test_daemon_client import STATUS, TABLE, listening
 from tests.records.batches import change_batch
 from tests.tables.builder import TableBuilder
@@ -81,6 +81,26 @@ def test_status_of_one_pipeline_shows_the_whole_error_its_age_and_the_next_attem
     assert "1970-01-01T00:00:04.000Z" in text
     assert "after 2 failed attempts" in text
     assert max(map(len, ran.output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("state", "ended"), [("running", 0), ("retrying", 0), ("failed", 1)])
+@pytest.mark.parametrize("arguments", [[], ["orders"], ["--json"], ["orders", "--json"]])
+def test_status_ends_with_1_if_a_pipeline_has_failed(
+    command: Commands, state: str, ended: int, arguments: list[str]
+) -> None:
+    tables = [{**TABLE, "state": state}, {**TABLE, "table": "refunds", "state": "running"}]
+    with listening(body={"tables": tables}) as (url, _):
+        assert command("status", *arguments, "--http", url).status == ended
+        assert command("status", "refunds", "--http", url).status == 0
+
+
+@pytest.mark.parametrize("name", [[], ["orders"]])
+def test_a_terminal_gets_states_in_colours(name: list[str]) -> None:
+    with listening(body={"tables": [{**TABLE, "state": "failed"}]}) as (url, _):
+        with on_terminal("status", *name, "--http", url) as terminal:
+            assert "\x1b[31mfailed\x1b[0m" in terminal.end()
+        with on_terminal("status", *name, "--http", url, NO_COLOR="1") as terminal:
+            assert "\x1b" not in terminal.end()
 
 
 def error(**fields: object) -> Mapping[str, object]:
