@@ -220,8 +220,8 @@ def test_a_mistake_in_yaml_is_told_with_file_line_column_and_field(
     assert run(["validate", str(path)]) == 2
     reported = capsys.readouterr().err
     assert (
-        f"{path} is not valid YAML: found undefined alias ..., line 12, column 30, in"
-        " tables.orders.sink.producer.sasl_plain_password. Write values in quotes"
+        f"{path}:12:30 (tables.orders.sink.producer.sasl_plain_password) is not valid YAML: a value"
+        " begins with a character that YAML reserves. Write values in quotes"
     ) in reported
 
 
