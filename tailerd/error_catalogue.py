@@ -10,7 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tailerd import errors
+from tailerd.remedies import PYTHON, RESTART, SPARK, TAIL, fill_in, pipeline_reader
 
+_RESTART = (
+    f"For a pipeline, {fill_in(RESTART, pipeline_reader('NAME', 'FILE'))}; `on_gap` continues by"
+    f" itself. In `tail`, {TAIL[RESTART]}; in Python, {PYTHON[RESTART]}; in Spark,"
+    f" {SPARK[RESTART]}."
+)
 REMEDIES: Mapping[str, str] = {
     "config": "Correct the field that the message names; `tailerd help configuration` has all.",
     "usage": "See the command's --help.",
@@ -28,8 +34,7 @@ REMEDIES: Mapping[str, str] = {
     " offset.",
     "checksum_mismatch": "Compare the table with a backup; delete a checksum file that is wrong.",
     "invalid_property": "Set the table property that the message names to a valid value.",
-    "missing_version": "Reset the offset with `tailerd offsets reset`, or set `on_gap`; keep logs"
-    " longer (delta.logRetentionDuration).",
+    "missing_version": _RESTART,
     "log_cleaned_up": "Nothing: it is retried.",
     "files_collected": "Keep files until they are delivered (`format_options: {spool: link}`), or"
     " set `on_gap`.",
@@ -45,7 +50,7 @@ REMEDIES: Mapping[str, str] = {
     "schema_changed": "Start again with the `schemaVersion` that the message names; `tailerd run`"
     " does so by itself.",
     "change_feed_disabled": "Use `changes: auto`, or start at a version with the feed enabled.",
-    "table_recreated": "Reset the offset with `tailerd offsets reset`, or set `on_gap`.",
+    "table_recreated": _RESTART,
     "path_outside_table": "Allow the path: `allowed_paths`, or `--allow-path`.",
     "link_in_path": "Remove the symbolic link: maintenance writes and deletes through none.",
     "storage": "Check the disk or the network; it is retried.",
@@ -65,11 +70,11 @@ REMEDIES: Mapping[str, str] = {
     "incompatible_schema": "Set `on_incompatible_schema`, or change the registry's rule for the"
     " subject.",
     "schema_not_registered": "Register the schema that the message shows, or set `auto_register`.",
-    "topic_recreated": "Reset the offset with `tailerd offsets reset NAME --to snapshot`.",
+    "topic_recreated": _RESTART,
     "commit_ahead": "Wait, or correct the clock of the writer; or set `timestamp: delivery`.",
     "engine": "Check Spark's own error in the message; it is retried.",
     "batch_retry": "Nothing: it is retried.",
-    "offset": "Reset the offset with `tailerd offsets reset`.",
+    "offset": _RESTART,
     "pipeline_rebound": "Keep the offset with `tailerd offsets rebind`, or reset it.",
     "daemon_unreachable": "Start the daemon, or give its address with --http or --config.",
     "daemon_refused": "See the message: the daemon says why.",

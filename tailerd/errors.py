@@ -13,18 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Self, TypeVar
 
-LEAVE_OUT = (
-    "leave the column out (`tail --columns`, Spark's option `columns`; the daemon delivers all)"
-)
-RESET_PIPELINE = "Reset the pipeline with `tailerd offsets reset NAME --to snapshot`."
-RESET_OR_ON_GAP = f"{RESET_PIPELINE[:-1]}, or set on_gap."
-START_AFTER = "start after the commit (`--from`; in the daemon `tailerd offsets reset`)"
-KEEP_CHECKPOINT = (
-    "Do not remove it while commits before its version are missing: nothing else says which files"
-    " the table has. Restore it from a copy of the log; or, where a writer can still read the"
-    " table, let it write a new checkpoint."
-)
-"""Remedies that hold for a command, for Spark and for the daemon."""
+from tailerd.remedies import KEEP_CHECKPOINT as KEEP_CHECKPOINT
+from tailerd.remedies import LEAVE_OUT as LEAVE_OUT
+from tailerd.remedies import PYTHON, Reader, fill_in
+from tailerd.remedies import START_AFTER as START_AFTER
 
 MAX_CHARACTERS = 4000
 """Of a message or remedy between processes: a longer one is truncated."""
@@ -46,7 +38,8 @@ class TailerdError(Exception):
         retryable: Whether the same call may succeed later without intervention.
         exit_status: Exit status of a command that ends with this error.
         fields: Names of the fields and their types: `str`, `int`, or `tuple` of `str`.
-        remedy: What to do about it; empty if the message already says so.
+        raw_remedy: What to do about it, with parts that depend on the reader; empty if the message
+            already says so.
         table: The configured name, if it concerns one table alone: other tables of the same batch
             need not wait for it. Otherwise empty.
         version: Of the table, if it concerns one.
@@ -78,7 +71,8 @@ class TailerdError(Exception):
         path: str = "",
     ) -> None:
         self.message = _as_text(message)
-        self.remedy = _as_text(remedy)
+        self.raw_remedy = _as_text(remedy)
+        self._reader: Reader | None = None
         self.table = table
         self.version = version
         self.where = where
@@ -86,16 +80,27 @@ class TailerdError(Exception):
         self.leftovers: tuple[str, ...] = ()
         super().__init__(self.message)
 
+    @property
+    def remedy(self) -> str:
+        """What to do about it, in the words of the reader; by default a Python program."""
+        text = fill_in(self.raw_remedy, self._reader or PYTHON)
+        return text[:1].upper() + text[1:]
+
+    def address(self, reader: Reader) -> Self:
+        """Set who reads the remedy, unless that is known; return the error."""
+        self._reader = self._reader or reader
+        return self
+
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}".strip()
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors are pickled between processes (Spark workers); keyword arguments need this.
-        return (_rebuild, (type(self), self.message, self.remedy, self._fields_given()))
+        return (_rebuild, (type(self), self.message, self.raw_remedy, self._fields_given()))
 
     def restate(self, message: str, *, remedy: str | None = None) -> Self:
         """Return an error of the same class and fields with another message, perhaps remedy."""
-        reported = self.remedy if remedy is None else remedy
+        reported = self.raw_remedy if remedy is None else remedy
         return _rebuild(type(self), message, reported, self._fields_given())
 
     def to_data(self) -> dict[str, object]:
@@ -112,7 +117,7 @@ class TailerdError(Exception):
             "class": type(self).__name__,
             "ancestors": [kind.code for kind in bases],
             "message": _bound_text(self.message, MAX_CHARACTERS),
-            "remedy": _bound_text(self.remedy, MAX_CHARACTERS),
+            "remedy": _bound_text(self.raw_remedy, MAX_CHARACTERS),
             **{name: _as_json(value) for name, value in self._fields_given().items()},
         }
 

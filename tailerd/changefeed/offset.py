@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NewType, Protocol, Self
 
 from tailerd.errors import OffsetError
+from tailerd.remedies import RESET_PIPELINE, RESTART
 
 Version = NewType("Version", int)
 """A version of a table, not below 0. The source defines which version follows: `Versions`."""
@@ -139,7 +140,7 @@ class Offset:
                 raise OffsetError(
                     f"The offset has format {fields['format']!r}, this release reads format"
                     f" {FORMAT}, because a newer tailerd wrote it.",
-                    remedy="Run the newer release, or reset with `tailerd offsets reset`.",
+                    remedy=f"Run the newer release, or {RESTART}.",
                 )
             offset = cls(
                 table_id=str(fields["table_id"]),
@@ -151,7 +152,7 @@ class Offset:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise OffsetError(
                 f"The offset {text[:120]!r} cannot be read: {error!r}.",
-                remedy="Reset the pipeline with `tailerd offsets reset`.",
+                remedy=RESET_PIPELINE,
             ) from error
         if offset.version < 0 or offset.position < 0:
             raise OffsetError(f"The offset {text[:120]!r} counts below zero.")

@@ -67,7 +67,8 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     await _collect_errors(_examine_one(config, name, stores, report), errors)
     if config.tables[name].has_sink:
         await _collect_errors(_examine_sink(config, name), errors)
-    report["errors"] = [_describe_failure(error) for error in errors]
+    reader = config.reader(name)
+    report["errors"] = [_describe_failure(error.address(reader)) for error in errors]
     if errors:
         report.update(_describe_failure(errors[0]))
     return report

@@ -22,6 +22,7 @@ import click
 from tailerd import __version__
 from tailerd.cli.paragraphs import say_error
 from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
+from tailerd.remedies import TAIL, Reader
 
 COMMANDS = {
     "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
@@ -165,8 +166,8 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
         is_own_process: Whether the process ends with the command, which then handles its signals.
     """
     is_debug = "--debug" in arguments
+    about: dict[str, Any] = {"is_own_process": is_own_process, "reader": TAIL}
     try:
-        about = {"is_own_process": is_own_process}
         status = cli.main(arguments, prog_name="tailerd", standalone_mode=False, obj=about)
         # A failure can still be reported here; at the end of the process it cannot.
         sys.stdout.flush()
@@ -185,7 +186,7 @@ def run(arguments: list[str], *, is_own_process: bool = False) -> int:
             # The reader closed the pipe, as `| head` does: that is not a failure.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        return _report(_first_error(error), is_debug)
+        return _report(_first_error(error), is_debug, about["reader"])
 
 
 def _is_reader_gone(error: BaseException) -> bool:
@@ -211,12 +212,13 @@ def _first_error(error: BaseException) -> BaseException:
     return (ours or found)[0]
 
 
-def _report(error: BaseException, is_debug: bool) -> int:
+def _report(error: BaseException, is_debug: bool, reader: Reader) -> int:
     if is_debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, TailerdError):
+        error.address(reader)
         table = f"{error.table}: " if error.table else ""
         say_error(error.code, f"{table}{error.message}", error.remedy)
         return error.exit_status

@@ -271,12 +271,13 @@ def _reset_running(
 
 
 def check_name(config: Config, name: str) -> None:
-    """Reject a name that is not a configured table, and suggest a similar one."""
+    """Reject a name that is not a configured table; errors then show commands for its pipeline."""
     from tailerd.errors import UsageError
     from tailerd.registry import suggest_name
 
     if name not in config.tables:
         raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, config.tables))
+    click.get_current_context().ensure_object(dict)["reader"] = config.reader(name)
 
 
 def _check_delivered(config: Config, name: str) -> None:

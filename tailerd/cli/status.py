@@ -203,6 +203,8 @@ def _round_value(value: object) -> object:
     return round(value, 1) if isinstance(value, float) else value
 
 
+_RESET_ONLY = ("missing_version", "table_recreated", "topic_recreated")
+"""Codes of errors that come again at each resume; a reset resumes the pipeline by itself."""
 _LABEL_WIDTH = 12
 _MIN_WIDTH = 40
 
@@ -297,7 +299,7 @@ def _error(table: Status, now: float) -> Iterator[tuple[str, str]]:
         seconds = retry_ms / 1000 - now
         wait = f"in {duration_text(seconds)}" if seconds >= 0.1 else "now"
         yield "next retry", f"{wait}, after {attempt} failed attempts"
-    elif table.get("state") == "failed":
+    elif table.get("state") == "failed" and error.get("code") not in _RESET_ONLY:
         name = table.get("table")
         yield "resume", f"fix the cause, then: tailerd resume {name}"
 

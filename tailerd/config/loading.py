@@ -42,6 +42,7 @@ def load_config(path: Path, *, engine: str | None = None) -> Config:
             the field.
     """
     config = parse_config(_read_file(path), os.environ, where=str(path), engine=engine)
+    config.set_file(path)
     require_engines(config)
     _require_names(config, where=str(path))
     return config

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailerd.config.http import HttpConfig, WebConfig
@@ -23,6 +24,7 @@ from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
 from tailerd.errors import ConfigError
 from tailerd.registry import AUTO, format_names, is_remote
+from tailerd.remedies import Reader, pipeline_reader
 
 ENV_PREFIX = "TAILERD__"
 
@@ -110,6 +112,16 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Use only what `load_config` merged."""
         return (init_settings,)
+
+    _file: str = PrivateAttr(default="FILE")
+
+    def set_file(self, path: Path) -> None:
+        """Note the file that this configuration was read from, for commands in remedies."""
+        self._file = str(path.absolute())
+
+    def reader(self, table: str) -> Reader:
+        """Return the words of remedies for a table's pipeline."""
+        return pipeline_reader(table, self._file)
 
     def select_engine(self, table: str) -> Engine:
         """Return the engine of a configured table."""

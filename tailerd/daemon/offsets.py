@@ -21,6 +21,7 @@ from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.pipeline.reset import Reset, plan_reset
 from tailerd.registry import is_remote
+from tailerd.remedies import reset_command
 from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.sinks.resources import pipeline_identity
@@ -295,8 +296,7 @@ async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffse
     if known is None:
         raise OffsetError(
             f"The state {config.state} has no pipeline {name}, so there is no offset to keep.",
-            remedy=f"Run it; or choose where it begins with `tailerd offsets reset {name} --to"
-            " ...`.",
+            remedy=f"Run it; or {reset_command(name)}.",
         )
     async with open_offsets(config, name, state) as offsets:
         identity = await offsets.identity()

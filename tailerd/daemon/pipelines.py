@@ -316,6 +316,7 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
         on_gap=OnGap(table.on_gap),
         on_corrupt_commit=OnCorruptCommit(table.on_corrupt_commit),
         identity=derive_identity(config, name),
+        reader=config.reader(name),
     )
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS
-from tailerd.errors import LEAVE_OUT, TableError, UsageError
+from tailerd.errors import TableError, UsageError
 from tailerd.reading.file_scan import FieldScan
+from tailerd.remedies import LEAVE_OUT
 
 
 def refuse_change_columns(names: Iterable[str]) -> None:

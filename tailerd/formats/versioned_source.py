@@ -19,7 +19,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.clock import SystemClock
-from tailerd.errors import RESET_OR_ON_GAP, BugError, MissingVersionError, TableError, UsageError
+from tailerd.errors import BugError, MissingVersionError, TableError, UsageError
 from tailerd.formats.base import (
     Backlog,
     OpenRequest,
@@ -30,6 +30,7 @@ from tailerd.formats.base import (
     TaskReader,
 )
 from tailerd.formats.table_log import StepPlan, SupportsDifference, TableLog
+from tailerd.remedies import RESET_PIPELINE
 
 GROUP_TASKS = 10_000
 """Maximum number of tasks in a group, so that memory stays bounded."""
@@ -418,7 +419,7 @@ class ComparingSource(VersionedSource):
             raise MissingVersionError(
                 f"Version {start.version} was delivered in part, and a net change cannot deliver"
                 " the rest.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
         await self._versions.check_difference(start, self._offset_after(start, head))
         return _pin(start, head)

@@ -17,6 +17,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import Beginning
 from tailerd.errors import PipelineReboundError
+from tailerd.remedies import CONFIG_FILE, reset_command
 from tailerd.state.pipeline_records import PipelineRecord, PipelineRecords
 
 
@@ -111,6 +112,6 @@ def check_same(saved: PipelineIdentity, now: PipelineIdentity) -> None:
         f"The saved offset belongs to the pipeline {saved}, and the configuration now describes"
         f" {now}: rows before the offset were never delivered there.",
         remedy="Set the configuration back; or accept the new location and keep the offset with"
-        f" `tailerd offsets rebind {now.table} --config FILE`; or begin again with `tailerd offsets"
-        f" reset {now.table} --to snapshot --config FILE`.",
+        f" `tailerd offsets rebind {now.table} --config {CONFIG_FILE}`; or"
+        f" {reset_command(now.table)}.",
     )

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
@@ -28,6 +28,7 @@ from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import CommitCheck, OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import RemoteRows, TaskRunner
+from tailerd.remedies import Reader
 from tailerd.sinks.base import (
     Delivery,
     Fencer,
@@ -61,6 +62,7 @@ class DeliverySpec:
         identity: Identity of the pipeline; the sink supplies the cluster.
         deferred_version: A version whose commit the sink cannot accept yet: deliveries that begin
             before it end before it.
+        reader: The words of remedies.
     """
 
     table: str
@@ -76,6 +78,7 @@ class DeliverySpec:
     on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
     identity: PipelineIdentity = UNKNOWN_PIPELINE
     deferred_version: Version | None = None
+    reader: Reader = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.records.record_keys import check_key_types, key_types
+from tailerd.remedies import reset_command
 from tailerd.sinks.base import GapTaker, HasSchemas, HasTopics, Keyed, RecordsDeliveries, Sink
 
 _MAX_SAVED_TOPICS = 500
@@ -262,8 +263,8 @@ class PipelineOffsets:
             raise OffsetError(
                 f"The offset of {former} is neither where the sink keeps offsets now nor in the"
                 " state.",
-                remedy="Copy the topic of offsets to the new cluster; or choose where to begin with"
-                f" `tailerd offsets reset {self._table} --to VERSION --config FILE`.",
+                remedy="Copy the topic of offsets to the new cluster; or"
+                f" {reset_command(self._table, 'VERSION')}.",
             )
         rebound = replace(saved, identity=identity, topics={}, epoch=saved.epoch + 1)
         await self._store.save(self._table, rebound)
@@ -294,8 +295,8 @@ class PipelineOffsets:
         return TopicRecreatedError(
             f"The sink has no offset of {self._table} any more, although this state"
             " recorded one: the offsets topic was truncated, or deleted and created again.",
-            remedy=f"Begin again with `tailerd offsets reset {self._table} --to snapshot --config"
-            " FILE`, or with a version as --to where you know up to which rows were delivered.",
+            remedy=f"{reset_command(self._table)}; or give a version as --to if you know how far"
+            " rows were delivered.",
         )
 
 
@@ -312,7 +313,7 @@ async def check_identity(
         raise OffsetError(
             f"The saved offset of {table} counts changes {saved.changes.value!r}, but the"
             f" configuration now says {changes.value!r}: positions differ.",
-            remedy=f"Set changes back, or run `tailerd offsets reset {table} --to ...`.",
+            remedy=f"Set changes back, or {reset_command(table)}.",
         )
     identity = await _check_table(table, saved.offset, source)
     if saved.schema_id and identity.schema_id and saved.schema_id != identity.schema_id:
@@ -320,7 +321,7 @@ async def check_identity(
             f"Version {saved.offset.last_version(source)} of {source.name} has another schema than"
             f" when {table} delivered it, under the same table id: the log was rewritten or"
             " restored from a copy.",
-            remedy=_reset(table),
+            remedy=_begin_again(table),
         )
 
 
@@ -336,13 +337,13 @@ async def _check_table(table: str, offset: Offset, source: ChangeSource) -> Tabl
             f"The saved offset of {table} belongs to table {offset.table_id}, and the log of"
             f" {source.name} now has table {identity.table_id} there: it was dropped and created"
             " again.",
-            remedy=_reset(table),
+            remedy=_begin_again(table),
         )
     return identity
 
 
-def _reset(table: str) -> str:
+def _begin_again(table: str) -> str:
     return (
-        f"Run `tailerd offsets reset {table} --to snapshot`, or set `on_gap: snapshot`. Where"
-        " another daemon delivers that table to the same location, give this one its own `name`."
+        f"{reset_command(table)}. If another daemon delivers that table to the same location, give"
+        " this one its own `name`."
     )

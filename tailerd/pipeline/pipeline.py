@@ -132,6 +132,7 @@ class Pipeline:
                     return
                 if self._delivers_before(error):
                     continue
+                error.address(self._plan.reader)
                 if self._failing_since is None:
                     self._failing_since = self._parts.clock.monotonic()
                 if not error.retryable:
@@ -326,7 +327,7 @@ class Pipeline:
             stopping.cancel()
 
     def _fail(self, error: TailerdError) -> None:
-        self.error = error
+        self.error = error.address(self._plan.reader)
         self._parts.telemetry.emit(
             events.PipelineFailed(
                 table=self._plan.table,

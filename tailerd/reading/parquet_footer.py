@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
+from tailerd.errors import CorruptLogError
+from tailerd.remedies import KEEP_CHECKPOINT
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import VARIANT_FIELD
-from tailerd.errors import LEAVE_OUT, UnsupportedFeatureError
+from tailerd.errors import UnsupportedFeatureError
 from tailerd.records.json_leaves import (
     base64_texts,
     date_texts,
@@ -27,6 +27,7 @@ from tailerd.records.json_leaves import (
 )
 from tailerd.records.json_text import quote_text, spaced_text
 from tailerd.records.variant import variant_json
+from tailerd.remedies import LEAVE_OUT
 
 NULL = "null"
 

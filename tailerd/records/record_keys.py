@@ -18,6 +18,7 @@ from tailerd.records.json_columns import is_any_list, is_variant, join_pieces, o
 from tailerd.records.json_rows import object_texts
 from tailerd.records.record_parts import RowPart, encode_in_parts
 from tailerd.records.update_pairs import key_columns
+from tailerd.remedies import reset_command
 
 
 def record_keys(
@@ -86,8 +87,7 @@ def check_key_types(table: str, known: Mapping[str, str], now: Mapping[str, str]
     raise SchemaChangedError(
         f"The key column {name!r} of {table} was {known[name]} and is {now[name]} now. Equal keys"
         " would get other bytes, go to another partition, and not replace earlier records.",
-        remedy="Deliver the table to a new topic. Or empty the topic and run `tailerd offsets reset"
-        f" {table} --to snapshot`.",
+        remedy=f"Deliver the table to a new topic. Or empty the topic and {reset_command(table)}.",
     )
 
 

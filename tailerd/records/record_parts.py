@@ -9,8 +9,9 @@ from typing import Protocol, Self, TypeVar
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.errors import LEAVE_OUT, START_AFTER, TableError
+from tailerd.errors import TableError
 from tailerd.records.json_leaves import value_bytes
+from tailerd.remedies import LEAVE_OUT, START_AFTER
 
 MAX_PART_BYTES = 128 * 1024 * 1024
 """Maximum Arrow bytes of a part; its JSON is rarely more than a few times as large."""

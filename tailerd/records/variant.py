@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from tailerd.errors import LEAVE_OUT, START_AFTER, UnreadableDataFileError
+from tailerd.errors import UnreadableDataFileError
 from tailerd.records.json_text import (
     date_text,
     quote_text,
@@ -22,6 +22,7 @@ from tailerd.records.json_text import (
     time_text,
     timestamp_text,
 )
+from tailerd.remedies import LEAVE_OUT, START_AFTER
 from tailerd.rows.variant_encoding import (
     BAD_BYTES,
     VariantReader,

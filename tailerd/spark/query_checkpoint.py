@@ -84,7 +84,7 @@ def with_checkpoint(error: TailerdError, folder: Path) -> TailerdError:
     is_named = bool(error.path) and Path(error.path).is_relative_to(folder)
     if not isinstance(error, _ABOUT_OFFSETS) or is_named:
         return error
-    kept = f"{error.remedy} Spark keeps the offset in {folder}: `rm -r {folder}` {_AGAIN}"
+    kept = f"{error.raw_remedy} Spark keeps the offset in {folder}: `rm -r {folder}` {_AGAIN}"
     placed = error.restate(error.message, remedy=kept.strip())
     placed.path = str(folder)
     return placed
@@ -121,7 +121,7 @@ def _check_offset(folder: Path, name: str, begin_again: str, mend: str) -> None:
         except OffsetError as error:
             raise OffsetError(
                 f"Spark's checkpoint {folder} cannot be resumed from: {name}: {error.message}",
-                remedy=f"{error.remedy} For a query that means: {begin_again}".strip(),
+                remedy=f"{error.raw_remedy} For a query that means: {begin_again}".strip(),
                 path=str(folder),
             ) from error
 

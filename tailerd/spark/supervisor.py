@@ -166,6 +166,7 @@ class SparkPipeline:
         )
 
     def _may_retry(self, failure: TailerdError) -> bool:
+        failure.address(self._engine.config.reader(self._name))
         if self._failing_since is None:
             self._failing_since = self._loop.time()
         most = self._retries.max_attempts

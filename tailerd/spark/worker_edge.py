@@ -15,6 +15,7 @@ from inspect import isfunction
 from typing import ParamSpec, TypeVar, cast
 
 from tailerd.errors import TailerdError
+from tailerd.remedies import SPARK
 from tailerd.spark.query_errors import format_trailer, is_trailer
 from tailerd.storage.stores import Stores, StoreSettings
 
@@ -35,7 +36,8 @@ def worker_edge() -> Iterator[None]:
     except TailerdError as error:
         # An error that is wrapped twice, or raised again for a repeated batch, has one trailer.
         notes = [note for note in getattr(error, "__notes__", ()) if not is_trailer(note)]
-        error.__notes__ = [*notes, format_trailer(error)]
+        # The trailer keeps the open parts, which a daemon fills in for its pipeline.
+        error.__notes__ = [*notes, format_trailer(error.address(SPARK))]
         raise
 
 

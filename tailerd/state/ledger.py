@@ -18,6 +18,7 @@ import pyarrow as pa
 import xxhash
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, OffsetError
+from tailerd.remedies import RESTART
 from tailerd.storage.base import ObjectStore, delete_all
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
@@ -174,8 +175,7 @@ def _unpack_state(content: bytes, path: str) -> bytes:
     except (ValueError, OSError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise OffsetError(
             f"The ledger entry {path} is damaged: {error}.",
-            remedy="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
-            " snapshot`.",
+            remedy=f"Restore it from a backup, or {RESTART}.",
         ) from error
     return entry
 

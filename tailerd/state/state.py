@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from tailerd.changefeed.saved_offset import SavedOffset
+from tailerd.remedies import reset_command
 from tailerd.state.base import ScratchLocation, StateFiles, StateObserver
 from tailerd.state.corrupt_commits import CorruptCommits
 from tailerd.state.history import History
@@ -33,7 +34,7 @@ class Offsets:
 
     def _parse(self, pipeline: str, text: bytes, location: str) -> SavedOffset:
         restore = self._files.restore_remedy(pipeline)
-        fix = f"Reset it with `tailerd offsets reset {pipeline} --to ...`, or {restore}."
+        fix = f"{reset_command(pipeline)}, or {restore}."
         return SavedOffset.from_json(text, location=f"The offset file {location}", fix=fix)
 
     async def save(self, pipeline: str, saved: SavedOffset) -> None:

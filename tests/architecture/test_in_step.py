@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailerd import errors, registry
+from tailerd import registry, remedies
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,10 +66,13 @@ def test_the_ci_program_can_be_run() -> None:
 
 
 def test_advice_to_leave_columns_out_is_given_once_for_all_readers() -> None:
-    assert "`tail --columns`, Spark's option `columns`; the daemon" in errors.LEAVE_OUT
+    assert all(
+        "column" in reader[remedies.LEAVE_OUT]
+        for reader in (remedies.PYTHON, remedies.TAIL, remedies.SPARK)
+    )
     naming = {
         str(path.relative_to(ROOT / "tailerd"))
         for path in (ROOT / "tailerd").rglob("*.py")
         if "--columns" in path.read_text()
     }
-    assert naming == {"errors.py", "cli/tail.py"}
+    assert naming == {"remedies.py", "cli/tail.py"}

@@ -48,6 +48,7 @@ from tailerd.plugins import (
     open_log,
     to_ms,
 )
+from tailerd.remedies import RESET_PIPELINE
 
 NAME = "memory"
 FOLDER = "_memory"
@@ -235,7 +236,7 @@ class MemoryLog(TableLog):
     async def locate_version(self, version: Version) -> Version:
         found = self.next_version(self.version_before(version))
         if not self._table.first <= found <= self.next_version(Version(self._table.head)):
-            raise MissingVersionError(f"Version {found} is not there.")
+            raise MissingVersionError(f"Version {found} is not there.", remedy=RESET_PIPELINE)
         return found
 
     async def find_first_since(self, time: datetime.datetime) -> Version | None:
@@ -271,7 +272,7 @@ class MemoryLog(TableLog):
         if at.version > self._table.head and end is None:
             return None
         if not self._table.first <= at.version <= self._table.head:
-            raise MissingVersionError(f"Version {at.version} is not there.")
+            raise MissingVersionError(f"Version {at.version} is not there.", remedy=RESET_PIPELINE)
         return self._step(at, ChangeSourceKind.CDC, self._table.commits[at.version])
 
     async def snapshot(self, at: Offset, state: str, end: Offset | None = None) -> MemoryStep:
@@ -296,7 +297,7 @@ class MemoryLog(TableLog):
         if unknown := [name for name in columns or () if name not in SCHEMA.names]:
             raise UsageError(f"There is no column {unknown[0]!r}.")
         if version is not None and version not in self._table.commits:
-            raise MissingVersionError(f"Version {version} is not there.")
+            raise MissingVersionError(f"Version {version} is not there.", remedy=RESET_PIPELINE)
         return pa.schema([f for f in SCHEMA if columns is None or f.name in columns])
 
     async def backlog(self, start: Offset) -> Backlog:

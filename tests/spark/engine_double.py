@@ -46,6 +46,7 @@ class EngineDouble:
     def __init__(self, folder: Path, shutdown_timeout: str = "1s") -> None:
         self.events: list[Event] = []
         tables = {"orders": {"path": str(folder), "sink": {"kind": "console"}}}
+        self.retry_seconds: float | None = None
         self.config = Config.model_validate(
             {"state": str(folder), "shutdown_timeout": shutdown_timeout, "tables": tables}
         )

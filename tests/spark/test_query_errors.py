@@ -195,7 +195,9 @@ def test_any_message_travels_in_one_line_of_bounded_length(message: str, hint: s
 @pytest.mark.parametrize("sign", ["\x00", "\u20ac", "\U0001f642"])
 def test_the_longest_trailer_is_bounded(sign: str) -> None:
     longest = with_all_fields(SinkError)
-    longest.message = longest.remedy = longest.table = longest.where = longest.path = sign * 10**6
+    longest.message = longest.raw_remedy = longest.table = longest.where = longest.path = (
+        sign * 10**6
+    )
     longest.leftovers = (sign * 10**6,) * 1000
     assert len(format_trailer(longest)) <= 256 * 1024
 

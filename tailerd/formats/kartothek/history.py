@@ -26,6 +26,7 @@ from tailerd.formats.kartothek.state import (
     observe_state,
     operation,
 )
+from tailerd.remedies import RESTART
 from tailerd.state.ledger import Ledger
 from tailerd.storage.base import ObjectStore
 from tailerd.threads import in_thread
@@ -166,8 +167,7 @@ class DatasetHistory:
             await self._ledger.mark_dropped()
             raise TableRecreatedError(
                 f"The dataset {self._name} was dropped: its metadata file no longer exists.",
-                remedy="Where it was created again, reset the pipeline with `tailerd offsets reset"
-                " NAME --to snapshot`, or set on_gap.",
+                remedy=f"If it was created again, {RESTART}.",
             ) from error
         await self._take(reading)
 

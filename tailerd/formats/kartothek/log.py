@@ -13,8 +13,6 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeT
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import to_ms
 from tailerd.errors import (
-    RESET_OR_ON_GAP,
-    RESET_PIPELINE,
     ConfigError,
     MissingDataFileError,
     MissingVersionError,
@@ -50,6 +48,7 @@ from tailerd.formats.table_log import (
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.table_location import TableLocation
 
@@ -160,8 +159,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             raise MissingVersionError(
                 f"The changes of version {version} of {self.name} are not known: a Kartothek"
                 " dataset has no history, and there is no ledger.",
-                remedy="Use --from snapshot or --from latest; a daemon keeps a ledger in its state,"
-                " a Spark program in the folder that the option `ledger` names.",
+                remedy=RESET_PIPELINE,
             )
         if version < self._oldest_followed:
             raise self._gap(version)
@@ -178,7 +176,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
             f"The changes of version {version} of {self.name} are no longer in the ledger, whose"
             f" oldest state is {self._history.first_number}: a dataset has no history except the"
             " states in a ledger.",
-            remedy=RESET_OR_ON_GAP,
+            remedy=RESET_PIPELINE,
         )
 
     async def find_first_since(self, time: datetime.datetime) -> Version | None:
@@ -248,7 +246,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
                 f"The offset of {self.name} is at version {offset.version}, after a state that the"
                 f" ledger does not have, whose newest is {newest.number}: it was restored from an"
                 " older copy.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
 
     # ------------------------------------------------------------------ steps

@@ -13,7 +13,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_positions import number_positions
-from tailerd.errors import RESET_OR_ON_GAP, BugError, FileMissingError, FilesCollectedError
+from tailerd.errors import BugError, FileMissingError, FilesCollectedError
 from tailerd.formats.kartothek.partition_files import (
     DatasetFile,
     PartitionFile,
@@ -27,6 +27,7 @@ from tailerd.reading.compared_rows import read_compared
 from tailerd.reading.file_scan import FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.parquet import read_file
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.rows.difference import Side
 from tailerd.rows.groups import FilesToCompare
 from tailerd.storage.stores import Stores
@@ -40,7 +41,7 @@ def describe_collected(url: str) -> FilesCollectedError:
     return FilesCollectedError(
         f"The data file {url} no longer exists: its dataset was garbage-collected, or deleted,"
         " before its rows were read.",
-        remedy=f"{RESET_OR_ON_GAP} Collect garbage later than the slowest pipeline delivers, or"
+        remedy=f"{RESET_PIPELINE} Collect garbage later than the slowest pipeline delivers, or"
         " set `format_options: {spool: link}`.",
     )
 

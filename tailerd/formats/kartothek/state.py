@@ -9,6 +9,7 @@ import xxhash
 
 from tailerd.errors import OffsetError
 from tailerd.formats.kartothek.metadata import DatasetMetadata
+from tailerd.remedies import RESTART
 
 ENTRY_FORMAT = 1
 MAX_COMMITS = 200
@@ -96,14 +97,13 @@ class ObservedState(msgspec.Struct, frozen=True):
         except msgspec.MsgspecError as error:
             raise OffsetError(
                 f"An entry of the ledger cannot be read: {error}.",
-                remedy="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
-                " snapshot`.",
+                remedy=f"Restore it from a backup, or {RESTART}.",
             ) from error
         if found.format != ENTRY_FORMAT:
             raise OffsetError(
                 f"An entry of the ledger has format {found.format}, this release reads"
                 f" {ENTRY_FORMAT}, because a newer tailerd wrote it.",
-                remedy="Run the newer release, or reset with `tailerd offsets reset`.",
+                remedy=f"Run the newer release, or {RESTART}.",
             )
         return found
 

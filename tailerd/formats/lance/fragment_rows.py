@@ -12,7 +12,6 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import (
-    RESET_OR_ON_GAP,
     FileMissingError,
     FilesCollectedError,
     MissingDataFileError,
@@ -26,6 +25,7 @@ from tailerd.formats.lance.protocol.columns import ROW_ID, ColumnSource
 from tailerd.formats.plain_schema import decode_schema, file_column, select_columns
 from tailerd.reading.conform import conform
 from tailerd.reading.file_scan import FieldScan
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.rows.hash_kernels import Rows
 from tailerd.storage.stores import Stores
 
@@ -100,7 +100,7 @@ def _read(
         raise FilesCollectedError(
             f"The fragment {requested.fragment} of version {table.version} of {table.url} is not"
             " the one that was planned: the table was dropped and created again.",
-            remedy=RESET_OR_ON_GAP,
+            remedy=RESET_PIPELINE,
             version=table.version,
         )
     target = select_columns(decode_schema(requested.schema), columns)
@@ -238,7 +238,7 @@ def _mapped_error(requested: FragmentRows, stores: Stores, error: Exception) -> 
     if not _is_there(table.manifest, stores):
         return FilesCollectedError(
             f"Version {table.version} of {table.url} was cleaned up before its rows were read.",
-            remedy=f"{RESET_OR_ON_GAP} Clean up later than the slowest pipeline delivers.",
+            remedy=f"{RESET_PIPELINE} Clean up later than the slowest pipeline delivers.",
             version=table.version,
         )
     for url in requested.files:

@@ -12,7 +12,6 @@ import xxhash
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask
 from tailerd.changefeed.offset import Offset, Version, first_commit
 from tailerd.errors import (
-    RESET_OR_ON_GAP,
     MissingVersionError,
     NotATableError,
     TableRecreatedError,
@@ -39,6 +38,7 @@ from tailerd.formats.table_log import (
     version_ahead,
 )
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.table_location import TableLocation
 
@@ -131,7 +131,7 @@ class LanceLog(LanceVersions, TableLog):
         if version < FIRST:
             raise MissingVersionError(
                 f"There is no version {version} of {self.name}: they count from {FIRST}.",
-                remedy="Use --from snapshot, or a later version.",
+                remedy=RESET_PIPELINE,
             )
         if version <= self.newest:
             await self._sides(version)
@@ -214,7 +214,7 @@ class LanceLog(LanceVersions, TableLog):
                 f"The offset at version {offset.version} is not one of {self.name}: its version"
                 f" {last} had another transaction, or was never there. The table was dropped and"
                 " created again, or restored from an older copy.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
 
     # ------------------------------------------------------------------ steps
@@ -237,7 +237,7 @@ class LanceLog(LanceVersions, TableLog):
         except NotATableError as error:
             raise TableRecreatedError(
                 f"The table at {self.name} was dropped: it has no versions any more.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             ) from error
         await self.check(start)
 

@@ -12,6 +12,7 @@ import msgspec
 from tailerd.errors import OffsetError
 from tailerd.formats.lance.protocol.manifest import Manifest
 from tailerd.formats.lance.version_log import VersionLog
+from tailerd.remedies import RESTART
 from tailerd.state.ledger import Ledger
 
 _SAVED_EVERY = 50
@@ -90,6 +91,5 @@ def _decode_entry(entry: bytes) -> _Known:
     except msgspec.MsgspecError as error:
         raise OffsetError(
             f"An entry of the ledger cannot be read: {error}.",
-            remedy="Restore it from a backup, or reset with `tailerd offsets reset NAME --to"
-            " snapshot`.",
+            remedy=f"Restore it from a backup, or {RESTART}.",
         ) from error

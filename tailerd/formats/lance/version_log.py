@@ -13,13 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock, SystemClock
-from tailerd.errors import (
-    RESET_OR_ON_GAP,
-    FileMissingError,
-    MissingVersionError,
-    NotATableError,
-    TableError,
-)
+from tailerd.errors import FileMissingError, MissingVersionError, NotATableError, TableError
 from tailerd.formats.lance.protocol.columns import Column, parse_columns
 from tailerd.formats.lance.protocol.manifest import Manifest, parse_manifest
 from tailerd.formats.lance.protocol.transactions import (
@@ -34,6 +28,7 @@ from tailerd.formats.lance.protocol.version_names import (
     parse_version,
     staged_version,
 )
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.storage.base import FileMeta, FolderMark, MarksFolders, ObjectStore
 
 RELIST_SECONDS = 60.0
@@ -249,7 +244,7 @@ def missing_version(name: str, version: int, why: str) -> MissingVersionError:
     """Return the error for a missing manifest."""
     return MissingVersionError(
         f"The manifest of version {version} of {name} was cleaned up, {why}.",
-        remedy=f"{RESET_OR_ON_GAP} Clean up later than the slowest pipeline delivers.",
+        remedy=f"{RESET_PIPELINE} Clean up later than the slowest pipeline delivers.",
     )
 
 

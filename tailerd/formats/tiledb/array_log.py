@@ -38,6 +38,7 @@ from tailerd.formats.tiledb.protocol.names import (
 )
 from tailerd.formats.tiledb.protocol.timeline import Timeline
 from tailerd.formats.tiledb.scan import StoredDelete
+from tailerd.remedies import RESTART
 from tailerd.storage.base import FileMeta, ListsFolders, ObjectStore
 
 _CELL_TIMES = "t.tdb"
@@ -382,7 +383,6 @@ def commits_changed(location: str) -> LogChangedError:
     return LogChangedError(
         f"An earlier commit of the array {location} appeared while the rows of later ones were"
         " planned or read.",
-        remedy="A daemon retries automatically, with that commit. If the error stays, run"
-        " `tailerd offsets reset NAME --to snapshot`.",
+        remedy=f"A daemon retries automatically, with that commit. If the error stays, {RESTART}.",
         path=location,
     )

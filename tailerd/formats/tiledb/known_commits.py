@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from tailerd.errors import RESET_OR_ON_GAP, RESET_PIPELINE, MissingVersionError, OffsetError
+from tailerd.errors import MissingVersionError, OffsetError
 from tailerd.formats.tiledb.protocol.commits import Commits
 from tailerd.formats.tiledb.protocol.names import TimedName, timed_name
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.state.ledger import Ledger
 
 _IN_MEMORY = 4
@@ -129,7 +130,7 @@ class KnownCommits:
                 raise MissingVersionError(
                     f"The ledger lacks entry {mark.number}, which says what was committed when the"
                     " offset was saved: it was restored from another copy, or deleted.",
-                    remedy=RESET_OR_ON_GAP,
+                    remedy=RESET_PIPELINE,
                 )
             found = frozenset(
                 name for text in entry.names if (name := timed_name(text)) is not None

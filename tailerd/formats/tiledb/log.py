@@ -18,8 +18,6 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.points import to_ms
 from tailerd.clock import Clock, SystemClock
 from tailerd.errors import (
-    RESET_OR_ON_GAP,
-    RESET_PIPELINE,
     ConfigError,
     MissingVersionError,
     NotATableError,
@@ -44,6 +42,7 @@ from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.scan import decode_payload
 from tailerd.formats.tiledb.task_plan import Range, TaskPlan, open_plan, operation
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.remedies import RESET_PIPELINE, RESTART
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.table_location import TableLocation
 
@@ -197,8 +196,7 @@ class TileDBLog(TableLog):
         except NotATableError as error:
             raise TableRecreatedError(
                 f"The array {self.name} was dropped: its schema no longer exists.",
-                remedy="Where it was created again, reset the pipeline with `tailerd offsets reset"
-                " NAME --to snapshot`, or set on_gap.",
+                remedy=f"If it was created again, {RESTART}.",
             ) from error
         if self._log.schemas[0].identity != self._table_id:
             raise self._recreated_error(self._table_id)
@@ -301,13 +299,13 @@ class TileDBLog(TableLog):
                 f"The array {self.name} can no longer be read in its state of {delivered}: the"
                 f" cells of that time were merged into {merged.text} and vacuumed, without the"
                 " times of its cells.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
         gap = self._timeline.before(int(offset.version) + 1)
         if offset.phase is Phase.SNAPSHOT and gap == NONE_MS:
             raise MissingVersionError(
                 f"The array {self.name} no longer has version {offset.version}.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
         known = await self._find_known(offset)
         if known is None:
@@ -317,7 +315,7 @@ class TileDBLog(TableLog):
             raise MissingVersionError(
                 f"The history of {self.name} was rewritten: {len(gone)} commits no longer exist"
                 f" and are in no merged fragment, such as {gone[0]}.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
 
     async def _find_known(self, offset: Offset) -> frozenset[TimedName] | None:
@@ -436,7 +434,7 @@ class TileDBLog(TableLog):
             raise MissingVersionError(
                 f"The commit {late.names[0]} of {self.name} came late: {delivered} was delivered"
                 f" already, and {why}.",
-                remedy=f"{RESET_OR_ON_GAP} `format_options: {{on_late: apply}}` delivers late"
+                remedy=f"{RESET_PIPELINE} `format_options: {{on_late: apply}}` delivers late"
                 " commits.",
             )
         return late
@@ -474,7 +472,7 @@ class TileDBLog(TableLog):
             return require_columns(await self._plan.schema(max(self._timeline.head, 0)), columns)
         if self._timeline.before(version + 1) == NONE_MS or self._timeline.hiding(int(version)):
             raise MissingVersionError(
-                f"The array {self.name} has no version {version}.", remedy=RESET_OR_ON_GAP
+                f"The array {self.name} has no version {version}.", remedy=RESET_PIPELINE
             )
         return require_columns(await self._plan.schema(int(version)), columns)
 

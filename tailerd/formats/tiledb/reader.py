@@ -16,7 +16,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_positions import RowPositions, number_positions
-from tailerd.errors import RESET_OR_ON_GAP, LogCleanedUpError, MissingVersionError, StorageError
+from tailerd.errors import LogCleanedUpError, MissingVersionError, StorageError
 from tailerd.formats.base import TaskReader
 from tailerd.formats.plain_schema import decode_schema, select_columns
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
@@ -42,6 +42,7 @@ from tailerd.formats.tiledb.step_rows import (
     step_difference,
 )
 from tailerd.loop_thread import LoopThread
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.storage.stores import Stores
 
 
@@ -277,7 +278,7 @@ def _exclude_deleted(states: States, array: Any) -> str | None:
             raise MissingVersionError(
                 f"What the late commit of {states.scan.until_ms} changed is not known, because"
                 f" the later delete {each.name} has a condition that cannot be evaluated.",
-                remedy=RESET_OR_ON_GAP,
+                remedy=RESET_PIPELINE,
             )
         texts.append(f"({text})")
     return " and ".join(texts) or None

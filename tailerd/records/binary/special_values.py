@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.errors import LEAVE_OUT, TableError
+from tailerd.errors import TableError
 from tailerd.records.binary.byte_pieces import fixed_values, read_numbers, valid_rows
 from tailerd.records.byte_rows import ByteColumn, byte_column
 from tailerd.records.short_bytes import ShortBytes
+from tailerd.remedies import LEAVE_OUT
 
 Numbers = npt.NDArray[np.int64]
 

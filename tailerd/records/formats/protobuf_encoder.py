@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tailerd.errors import LEAVE_OUT, TableError
+from tailerd.errors import TableError
 from tailerd.records.binary.byte_pieces import (
     all_masked,
     fixed_bytes,
@@ -47,6 +47,7 @@ from tailerd.records.byte_rows import ConstantBytes, Piece
 from tailerd.records.json_columns import column_texts, list_parts, map_parts
 from tailerd.records.schemas.column_kind import Kind
 from tailerd.records.schemas.protobuf_schema import Message, MessageField, ValueType
+from tailerd.remedies import LEAVE_OUT
 
 Numbers = npt.NDArray[np.int64]
 

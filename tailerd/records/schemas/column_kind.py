@@ -6,8 +6,9 @@ from enum import Enum
 
 import pyarrow as pa
 
-from tailerd.errors import LEAVE_OUT, UnsupportedFeatureError
+from tailerd.errors import UnsupportedFeatureError
 from tailerd.records.json_columns import is_any_list, is_variant
+from tailerd.remedies import LEAVE_OUT
 
 
 class Kind(Enum):

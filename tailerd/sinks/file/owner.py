@@ -32,6 +32,7 @@ from pathlib import Path
 
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import OffsetError, SinkFencedError
+from tailerd.remedies import CONFIG_FILE
 from tailerd.storage.posix_files import sync_folder
 
 TEMPORARY = ".tmp"
@@ -255,11 +256,11 @@ class FolderOwner:
 
     def _way_out(self, published: Published) -> str:
         end = published.end
-        reset = f"`tailerd offsets reset {self._table} --to"
+        reset, config = f"`tailerd offsets reset {self._table} --to", f"--config {CONFIG_FILE}`"
         if end.phase is Phase.SNAPSHOT:
-            way = f"or empty the folder and run {reset} snapshot`"
+            way = f"or empty the folder and run {reset} snapshot {config}"
         else:
-            way = f"or run {reset} {end.version}` to resume where the folder ends"
+            way = f"or run {reset} {end.version} {config} to resume where the folder ends"
         return f"Start with the state that was used last, {way}, or give the sink another folder."
 
     def _epochs(self) -> list[int]:

@@ -15,6 +15,7 @@ from kafka import KafkaConsumer, TopicPartition
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError
+from tailerd.remedies import reset_command
 from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, POLL_MS, Connection
 from tailerd.sinks.kafka.topics import NewTopic, TopicFacts
 
@@ -77,7 +78,7 @@ class OffsetTopic:
         return SavedOffset.from_json(
             value,
             location=f"The offset of {pipeline.table} in the topic {self._location.topic}",
-            fix=f"Reset it with `tailerd offsets reset {pipeline.table} --to ...`.",
+            fix=f"{reset_command(pipeline.table)}.",
         )
 
     def read_value(self, key: str, *, is_settled: bool, abandoned: threading.Event) -> bytes | None:

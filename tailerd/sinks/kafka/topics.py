@@ -19,6 +19,7 @@ from tailerd.errors import (
     TailerdError,
     TopicRecreatedError,
 )
+from tailerd.remedies import RESTART
 from tailerd.sinks.kafka.connection import DEFAULT_MAX_REQUEST_SIZE, Connection
 
 _NOT_THERE = 3
@@ -235,8 +236,8 @@ class Topics:
         return TopicRecreatedError(
             f"The topic {name} at {self._connection.address} {what}, so the records delivered"
             " into it are lost.",
-            remedy="Deliver all of the table again: `tailerd offsets reset NAME --to snapshot"
-            " --config FILE`, which uses the topics that exist then.",
+            remedy=f"{RESTART}: all of the table is delivered again, into the topics that exist"
+            " then.",
         )
 
     def max_batch_bytes(self, facts: TopicFacts) -> int:

@@ -157,7 +157,7 @@ export class TablePage {
     this.alert.hidden = !error || kind === "past";
     if (this.alert.hidden) return;
     setAttr(this.alert, "data-kind", kind);
-    const heads = { failed: "Stopped by an error. Resume it once the cause is fixed.", retrying: "A transient error: it is retried." };
+    const heads = { failed: "Stopped by an error. The text says how to continue.", retrying: "A transient error: it is retried." };
     const text = JSON.stringify([error, kind]);
     if (this.alert.dataset.text !== text) {
       this.alert.dataset.text = text;

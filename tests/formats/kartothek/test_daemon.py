@@ -80,7 +80,7 @@ def test_offsets_are_reset_to_the_present_state(tmp_path: Path) -> None:
     config = write_config(tmp_path, orders=file_table(writer.location, tmp_path / "out"))
     run_once(config)
     writer.commit(rows(2))
-    reset = run_to_end("offsets", "reset", "orders", "--to", "latest", "--config", config)
+    reset = run_to_end("offsets", "reset", "orders", "--to", "latest", "--yes", "--config", config)
     assert reset.returncode == 0, reset.stderr
     writer.commit(rows(3))
     run_once(config)

@@ -90,7 +90,7 @@ def test_a_healthy_pipeline_is_equal_also_after_a_reset(
     verified = command("verify", "orders", "--config", config)
     assert verified.output.startswith("equal: ")
     table.append([{"id": 103, "name": "last", "tags": []}])
-    reset = command("offsets", "reset", "orders", "--to", to, "--config", config)
+    reset = command("offsets", "reset", "orders", "--to", to, "--yes", "--config", config)
     # The rows of a difference over several commits cannot be told apart.
     assert reset.status == 0 or changes == "net"
     assert command("run", "--config", config, "--once").status == 0

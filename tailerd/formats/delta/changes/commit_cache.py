@@ -31,6 +31,7 @@ from tailerd.formats.delta.protocol.file_effects import ALL_EFFECTIVE
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.snapshot import TableState, first_state
+from tailerd.remedies import CONFIG_FILE, PIPELINE
 
 WINDOW_BYTES = 64 * 1024 * 1024
 GROUP_BYTES = 16 * 1024 * 1024
@@ -179,8 +180,9 @@ class CommitCache:
                 f" had {read.size_bytes} bytes then and has {now.size_bytes} now, with other"
                 " content, because its writer had not finished or it was edited. Rows of it may"
                 " be missing from earlier deliveries.",
-                remedy=f"Deliver it again with `tailerd offsets reset NAME --to {now.version}`, and"
-                " let writers create commits atomically: by rename, or by put-if-absent.",
+                remedy=f"Deliver it again with `tailerd offsets reset {PIPELINE} --to {now.version}"
+                f" --config {CONFIG_FILE}`, and let writers create commits atomically: by rename,"
+                " or by put-if-absent.",
             )
         self._read[now.version] = replace(read, file=now)
         if self.newest is not None and self.newest.version == now.version:

@@ -25,6 +25,7 @@ from tailerd.formats.delta.protocol.deletion_vector import (
     decode_inline,
 )
 from tailerd.reading.row_selection import RowSelection
+from tailerd.remedies import RESTART
 
 OpenFile = Callable[[str], BinaryIO]
 """Opens a file by its URL."""
@@ -114,9 +115,6 @@ def missing_data_file(url: str) -> MissingDataFileError:
         f"The file {url} is named by the log and does not exist, most likely because VACUUM"
         " removed it: files of past versions are kept for delta.deletedFileRetentionDuration"
         " (a week by default).",
-        remedy=(
-            "Start later or from a snapshot (--from snapshot), and raise the retention above the"
-            " longest time a reader may be away. A pipeline can cross the gap with `on_gap`."
-        ),
+        remedy=f"{RESTART}, and raise the retention above the longest time a reader may be away.",
         path=url,
     )

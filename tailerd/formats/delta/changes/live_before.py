@@ -21,6 +21,7 @@ from tailerd.formats.delta.protocol.file_effects import (
 )
 from tailerd.formats.delta.protocol.file_index import FileIndex
 from tailerd.formats.delta.protocol.file_key import file_key
+from tailerd.remedies import RESTART
 
 MANY_FILES = 100_000
 """With more files, a worker thread applies the commits: the event loop must not wait for it."""
@@ -126,7 +127,7 @@ class LiveBefore:
             f"Version {found.commit.version} {problem}, which the protocol forbids: the rows of"
             " the table are not certain.",
             remedy="Its writer is broken. Have a writer remove that file and add it in a new"
-            " commit, then start again with `tailerd offsets reset NAME --to snapshot`.",
+            f" commit, then {RESTART}.",
         )
 
 

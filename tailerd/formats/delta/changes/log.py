@@ -17,7 +17,7 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
 from tailerd.changefeed.offset import ConsecutiveVersions, Offset, Phase, Version
 from tailerd.changefeed.points import to_ms
 from tailerd.clock import SystemClock
-from tailerd.errors import RESET_PIPELINE, MissingVersionError, TableRecreatedError
+from tailerd.errors import MissingVersionError, TableRecreatedError
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, DeltaCommit
@@ -48,6 +48,7 @@ from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.formats.table_log import TableLog, ahead_bytes, version_ahead
 from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.storage.table_location import TableLocation
 
 _READER = DeltaTaskReader()
@@ -195,7 +196,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
             raise MissingVersionError(
                 f"The commit of version {version} is no longer in the log (the oldest is"
                 f" {earliest}), because metadata cleanup removed it.",
-                remedy="Use --from snapshot, or a later version.",
+                remedy=RESET_PIPELINE,
             )
         return version
 

@@ -13,18 +13,13 @@ from contextlib import suppress
 
 from tailerd.changefeed.offset import Offset
 from tailerd.clock import Clock
-from tailerd.errors import (
-    RESET_PIPELINE,
-    MissingVersionError,
-    NotATableError,
-    TableError,
-    TableRecreatedError,
-)
+from tailerd.errors import MissingVersionError, NotATableError, TableError, TableRecreatedError
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.log.log_reader import GAP_PATIENCE_SECONDS, LogReader
 from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_segment import LogListing
 from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.remedies import RESET_PIPELINE, RESTART
 from tailerd.storage.base import FolderMark
 
 FRESH_SECONDS = 1.0
@@ -213,10 +208,7 @@ class LogContinuityCheck:
             raise MissingVersionError(
                 f"Version {version} of {self._name} is missing from the log, though version"
                 f" {listing.head_version} is there: metadata cleanup removed it, or it was lost.",
-                remedy=(
-                    "Reset with `tailerd offsets reset NAME --to snapshot`, and raise"
-                    " delta.logRetentionDuration."
-                ),
+                remedy=f"{RESTART}, and raise delta.logRetentionDuration.",
             )
 
     async def _check_for_another_table(self, seen: LogFile) -> None:

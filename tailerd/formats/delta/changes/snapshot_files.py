@@ -16,6 +16,7 @@ from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile
 from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.state.base import ScratchLocation
 from tailerd.state.snapshot_manifest import Codec, SnapshotManifests, StoredList
 
@@ -107,7 +108,7 @@ class SpooledFiles:
         except msgspec.ValidationError as error:
             raise OffsetError(
                 f"The file list of version {version} is damaged: {error}.",
-                remedy="Reset the pipeline with `tailerd offsets reset NAME --to snapshot`.",
+                remedy=RESET_PIPELINE,
             ) from error
         self.version = version
         self.timestamp_ms = details.timestamp_ms

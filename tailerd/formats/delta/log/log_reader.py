@@ -193,7 +193,7 @@ class LogReader(LogFolder):
                 if clock() + pause > deadline:
                     raise TornCommitError(
                         error.message,
-                        remedy=error.remedy
+                        remedy=error.raw_remedy
                         or "If no writer is at work, remove the file: it was never committed.",
                     ) from error
             await asyncio.sleep(pause)

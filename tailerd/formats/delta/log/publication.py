@@ -94,4 +94,4 @@ def _add(reason: BaseException, log: LogFolder, paths: Sequence[str], why: str) 
     elif not set(urls).issubset(reason.leftovers):
         reason.leftovers = (*reason.leftovers, *urls)
         reason.message += f" {text} {why}"
-        reason.remedy = f"{reason.remedy} Delete the remaining files.".strip()
+        reason.raw_remedy = f"{reason.raw_remedy} Delete the remaining files.".strip()

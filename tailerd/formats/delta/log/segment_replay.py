@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tailerd.errors import (
-    KEEP_CHECKPOINT,
     CorruptLogError,
     FileMissingError,
     TableError,
@@ -23,6 +22,7 @@ from tailerd.formats.delta.protocol.log_path import LogFile
 from tailerd.formats.delta.protocol.log_replay import LogReplay
 from tailerd.formats.delta.protocol.log_segment import LogSegment
 from tailerd.formats.delta.protocol.snapshot import Snapshot
+from tailerd.remedies import KEEP_CHECKPOINT
 
 LARGE_COMMIT_BYTES = ONE_GET_BYTES
 """Commits above this are read in slices."""

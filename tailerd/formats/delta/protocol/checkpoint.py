@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError
+from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.protocol.actions import (
     CheckpointMetadata,
     DeletionVectorDescriptor,
@@ -29,6 +29,7 @@ from tailerd.formats.delta.protocol.file_index import CheckpointFiles
 from tailerd.formats.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
 from tailerd.formats.delta.protocol.file_tally import cardinality
 from tailerd.formats.delta.protocol.live_file import LiveFile
+from tailerd.remedies import KEEP_CHECKPOINT
 
 IDENTITY_COLUMNS = (
     "add.path",

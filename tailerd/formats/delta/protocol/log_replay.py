@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
-from tailerd.errors import KEEP_CHECKPOINT, BugError, CorruptLogError
+from tailerd.errors import BugError, CorruptLogError
 from tailerd.formats.delta.protocol.actions import DomainMetadata, Line, Transaction
 from tailerd.formats.delta.protocol.checkpoint import checkpoint_files, other_actions
 from tailerd.formats.delta.protocol.commit_file import Commit, CommitScan, decode_lines
@@ -40,6 +40,7 @@ from tailerd.formats.delta.protocol.snapshot import (
     merge_domains,
     merge_transactions,
 )
+from tailerd.remedies import KEEP_CHECKPOINT
 
 
 @dataclass(slots=True)

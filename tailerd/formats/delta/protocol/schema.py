@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import COMMENT, FIELD_ID, VARIANT_FIELD
-from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
+from tailerd.remedies import LEAVE_OUT
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from tailerd.errors import KEEP_CHECKPOINT, PathOutsideTableError
+from tailerd.errors import PathOutsideTableError
 from tailerd.formats.delta.protocol.actions import Sidecar
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile, LogFileKind
+from tailerd.remedies import KEEP_CHECKPOINT
 
 
 def sidecar_file(sidecar: Sidecar, version: int) -> LogFile:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tailerd.errors import LEAVE_OUT, CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.lance.protocol.wire import content, decode_signed, entry, fields, number, text
 from tailerd.formats.plain_schema import plain_type
+from tailerd.remedies import LEAVE_OUT
 
 ROW_ID = "_rowid"
 """The name of the column of row ids; no other column may have it."""
