@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
+from tailerd.java import java_home_or_version
 from tailerd.spark.engine import SparkEngine
-from tailerd.spark.session import java_home_or_version, local_session
+from tailerd.spark.session import local_session
 
 
 def require_java() -> None:

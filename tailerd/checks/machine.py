@@ -51,11 +51,11 @@ def machine_findings(config: Config | None, environment: Mapping[str, str]) -> I
 
 def _engines(config: Config) -> set[str]:
     engines: set[str] = {config.select_engine(name) for name in config.tables}
-    return engines | {g.template.engine or config.engine for g in config.discover.values()}
+    return engines | {config.resolve_engine(g.template.engine) for g in config.discover.values()}
 
 
 def _spark_findings(config: Config | None, environment: Mapping[str, str]) -> Iterator[Finding]:
-    from tailerd.spark.session import java_home_or_version
+    from tailerd.java import java_home_or_version
 
     is_needed = config is not None
     if find_spec("pyspark") is None:

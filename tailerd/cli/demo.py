@@ -115,7 +115,7 @@ def _choose_engine(requested: str | None) -> str:
             )
         _say("Engine: Arrow, in this process; Spark is not used because PySpark is not installed.")
         return "arrow"
-    from tailerd.spark.session import java_home_or_version
+    from tailerd.java import java_home_or_version
 
     java = java_home_or_version()
     if requested == "spark" or java.is_usable:

@@ -47,7 +47,9 @@ Examples:
     " begins with the first failed attempt, and again after each delivery.  [default: 5m]",
 )
 @click.option(
-    "--engine", type=click.Choice(["spark", "arrow"]), help="Run every table with this engine."
+    "--engine",
+    type=click.Choice(["auto", "spark", "arrow"]),
+    help="Run every table with this engine.",
 )
 @click.option(
     "--watch-config",

@@ -245,7 +245,7 @@ def require_engines(config: Config) -> None:
     """
     engines = {f"tables.{name}": config.select_engine(name) for name in config.tables}
     for name, group in config.discover.items():
-        engines[f"discover.{name}"] = group.template.engine or config.engine
+        engines[f"discover.{name}"] = config.resolve_engine(group.template.engine)
     wanting = [name for name, engine in engines.items() if engine == "spark"]
     if wanting and find_spec("pyspark") is None:
         raise MissingExtraError(

@@ -14,6 +14,7 @@ from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
+    SinkConfig,
     SparkConfig,
     TableConfig,
     is_table_name,
@@ -23,6 +24,7 @@ from tailerd.config.sections import (
 from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
 from tailerd.errors import ConfigError
+from tailerd.java import choose_engine
 from tailerd.registry import AUTO, format_names, is_remote
 from tailerd.remedies import Reader, pipeline_reader
 
@@ -41,9 +43,10 @@ class Config(BaseSettings):
     )
 
     engine: Engine = Field(
-        default="spark",
-        description="What runs the pipelines: a local Spark session, or this process itself.",
-        examples=["spark"],
+        default="auto",
+        description="What runs the pipelines: a local Spark session, this process itself (`arrow`),"
+        " or `auto`: Spark if PySpark and Java are installed, else this process.",
+        examples=["auto"],
     )
     name: str = Field(
         default="tailerd",
@@ -113,19 +116,36 @@ class Config(BaseSettings):
         """Use only what `load_config` merged."""
         return (init_settings,)
 
-    _file: str = PrivateAttr(default="FILE")
+    _file: Path | None = PrivateAttr(default=None)
+    _auto: tuple[Engine, str] | None = PrivateAttr(default=None)
 
     def set_file(self, path: Path) -> None:
-        """Note the file that this configuration was read from, for commands in remedies."""
-        self._file = str(path.absolute())
+        """Note the file that this configuration was read from, to be run on this machine."""
+        self._file = path.absolute()
 
     def reader(self, table: str) -> Reader:
         """Return the words of remedies for a table's pipeline."""
-        return pipeline_reader(table, self._file)
+        return pipeline_reader(table, str(self._file or "FILE"))
 
     def select_engine(self, table: str) -> Engine:
-        """Return the engine of a configured table."""
-        return self.tables[table].engine or self.engine
+        """Return the engine of a configured table; `auto` if it is for another machine."""
+        section = self.tables[table]
+        return self.resolve_engine(section.engine, section.sink.engines)
+
+    def resolve_engine(
+        self, engine: Engine | None, engines: frozenset[str] = SinkConfig.engines
+    ) -> Engine:
+        """Return the engine of a section whose sink can be written by `engines`."""
+        engine = engine or self.engine
+        if engine != "auto" or self._file is None:
+            return engine
+        self._auto = self._auto or choose_engine()
+        return self._auto[0] if self._auto[0] in engines else "spark"
+
+    def explain_engines(self) -> tuple[str, str]:
+        """Return the engines of the tables, and why they run them."""
+        engines = {self.select_engine(name) for name in self.tables} or {self.resolve_engine(None)}
+        return ", ".join(sorted(engines)), self._auto[1] if self._auto else "it is configured"
 
     @field_validator("state")
     @classmethod
@@ -277,7 +297,7 @@ def _check_engine(where: str, engine: str, table: TableConfig) -> None:
             remedy=f"Choose another sink, or leave {field} out.",
             where=f"{where}.{field}",
         )
-    if engine not in sink.engines:
+    if engine != "auto" and engine not in sink.engines:
         raise ConfigError(
             f"{where}.sink.kind is {sink.kind!r}, which the {engine} engine cannot write to.",
             remedy=f"Set {where}.engine to {' or '.join(sorted(sink.engines))}.",

@@ -30,7 +30,7 @@ from tailerd.registry import (
     suggest_name,
 )
 
-Engine = Literal["spark", "arrow"]
+Engine = Literal["auto", "spark", "arrow"]
 
 NO_SINK = "none"
 """The kind for a missing section `sink`: the table is maintained but not delivered."""

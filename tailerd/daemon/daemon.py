@@ -249,6 +249,8 @@ class Daemon:
             on_wait = partial(listener.open, stack)
             observer = _StateReports(self._telemetry, location, wait=on_wait, lose=self._lose)
             await stack.enter_async_context(self._state.hold(observer))
+            engine, reason = self._file.config.explain_engines()
+            self._telemetry.emit(events.EngineChosen(engine=engine, reason=reason))
             on_hangup = self._file.ask if self._file.can_reload else None
             stack.enter_context(self.shutdown.signals(on_hangup))
             # Before the listener opens: a daemon without known tables would report itself ready.

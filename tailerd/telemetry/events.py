@@ -115,6 +115,14 @@ class TableOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChosen:
+    """The daemon runs its tables with this engine; `reason` says why."""
+
+    engine: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunched:
     """An engine that takes seconds to start was launched: Spark with its Java process."""
 
@@ -530,6 +538,7 @@ Event = (
     | TableRejected
     | PipelineStarted
     | TableOpened
+    | EngineChosen
     | EngineLaunched
     | EngineStarted
     | OffsetChosen

@@ -52,6 +52,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.TableRejected: ("warning", "Discovered folder skipped"),
     events.PipelineStarted: ("info", "Pipeline starting"),
     events.TableOpened: ("debug", "Table opened"),
+    events.EngineChosen: ("info", "Engine chosen"),
     events.EngineLaunched: ("info", "Engine starting, this takes some seconds"),
     events.EngineStarted: ("info", "Engine started"),
     events.OffsetChosen: ("info", "Starting position resolved"),

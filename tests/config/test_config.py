@@ -49,7 +49,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_small_file_gets_the_defaults_of_the_contract(load: Any) -> None:
     config = load(MINIMAL)
     table = config.tables["orders"]
-    assert (config.engine, config.state) == ("spark", "./state")
+    assert (config.engine, config.state) == ("auto", "./state")
     assert (config.http.listen, config.spark.master) == ("127.0.0.1:9464", "local[*]")
     assert (table.start, table.changes, table.max_files_per_batch) == ("latest", "auto", 1000)
     assert table.max_bytes_per_batch == 256 * 1024**2

@@ -36,25 +36,25 @@ def read(*manifests: object) -> dict[str, str]:
 def test_every_configuration_is_found_among_other_things() -> None:
     second = config_map({**CONFIG, "engine": "arrow"}, "second")
     other = {"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"a": "b"}}
-    assert read(None, other, config_map(), second) == {"tailerd": "spark", "second": "arrow"}
+    assert read(None, other, config_map(), second) == {"tailerd": "auto", "second": "arrow"}
 
 
 def test_lists_of_manifests_are_looked_into() -> None:
-    assert read({"kind": "List", "items": [config_map(), 1]}) == {"tailerd": "spark"}
+    assert read({"kind": "List", "items": [config_map(), 1]}) == {"tailerd": "auto"}
 
 
 def test_the_environment_is_that_of_the_pod_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILERD__NONSENSE", "1")
     env: list[dict[str, object]] = [{"name": "TAILERD__ENGINE", "value": "arrow"}]
     assert read(config_map(), workload(env)) == {"tailerd": "arrow"}
-    assert read(config_map(), workload(env, "another")) == {"tailerd": "spark"}
+    assert read(config_map(), workload(env, "another")) == {"tailerd": "auto"}
 
 
 def test_what_a_secret_holds_counts_as_given() -> None:
     guarded = config_map({**CONFIG, "http": {"read": "token"}})
     secret: dict[str, object] = {"secretKeyRef": {"name": "x", "key": "y"}}
     token: dict[str, object] = {"name": "TAILERD__HTTP__TOKEN", "valueFrom": secret}
-    assert read(guarded, workload([token])) == {"tailerd": "spark"}
+    assert read(guarded, workload([token])) == {"tailerd": "auto"}
     with pytest.raises(ConfigError, match=r"tailerd\.yaml of ConfigMap tailerd.*neither token"):
         read(guarded, workload([]))
 
@@ -87,7 +87,7 @@ def test_what_holds_no_configuration_is_told(text: str, reported: str) -> None:
     ],
 )
 def test_pods_of_other_shapes_are_passed_over(pod: dict[str, object]) -> None:
-    assert read(config_map(), {"kind": "Pod", "spec": pod}) == {"tailerd": "spark"}
+    assert read(config_map(), {"kind": "Pod", "spec": pod}) == {"tailerd": "auto"}
 
 
 def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -98,7 +98,7 @@ def run(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
 def test_the_command_reads_a_file_and_standard_input(tmp_path: Path) -> None:
     text = yaml.safe_dump(config_map())
     (tmp_path / "m.yaml").write_text(text)
-    line = "orders: /lake/orders; engine spark, sink console; not checked\n"
+    line = "orders: /lake/orders; engine auto, sink console; not checked\n"
     for arguments in (["-"], [str(tmp_path / "m.yaml")]):
         done = run("--from-manifests", *arguments, text=text)
         assert (done.returncode, done.stdout, done.stderr) == (0, line, "")

@@ -12,7 +12,7 @@ import pytest
 
 from tailerd.formats.detect import find_demo
 from tailerd.formats.parts import make_demo_table
-from tailerd.spark.session import java_home_or_version
+from tailerd.java import java_home_or_version
 from tests.conftest import ROOT
 
 TEXT = (ROOT / "README.md").read_text()

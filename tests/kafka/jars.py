@@ -68,7 +68,7 @@ def java() -> str:
         KafkaUnavailableError: There is none, or it is older than 17.
     """
     # Imported here: most tests need no PySpark.
-    from tailerd.spark.session import java_home_or_version
+    from tailerd.java import java_home_or_version
 
     found = java_home_or_version()
     if not found.is_usable:

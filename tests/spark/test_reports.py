@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
+from tailerd.java import java_home_or_version
 from tailerd.spark.progress import OLDEST_MS, BatchReport, list_events
-from tailerd.spark.session import java_home_or_version
 from tailerd.telemetry.events import BacklogMeasured, DeliveryAcknowledged, OffsetSaved
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tailerd.errors import ConfigError, EngineError, TailerdError
-from tailerd.spark.session import explain_end, java_home_or_version, pass_on
+from tailerd.java import java_home_or_version
+from tailerd.spark.session import explain_end, pass_on
 
 NOISE = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n"

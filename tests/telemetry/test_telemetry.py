@@ -22,6 +22,7 @@ ALL = get_args(events.Event)
 NOT_COUNTED = {
     events.TableOpened,
     events.DaemonStarted,
+    events.EngineChosen,
     events.ConfigReloaded,
     events.ConfigRejected,
     events.TableAdded,
