@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +19,14 @@ from tests.conftest import ROOT
 
 TEXT = (ROOT / "README.md").read_text()
 MAX_LINES = 130
+MARK = "\x01"
 
 ELSEWHERE = {
     "python3 -m venv .venv": "tests/docs/test_newcomer.py runs the first block as it is",
     "python -m tests.kafka --port 9092 &": "tests/integration/kafka/test_readme.py runs the block",
     "tailerd run --config config/kafka.yaml --once": "tests/integration/kafka/test_readme.py",
     "tailerd verify orders --config config/kafka.yaml": "tests/integration/kafka/test_readme.py",
-    "python -m pip install '.[test]'": ".ci/run begins with it",
+    "python -m pip install '.[test]'": "tests/docs/test_newcomer.py",
     "python -m pytest": "this run",
     "bash .ci/run": "cannot run itself",
 }
@@ -44,8 +47,8 @@ def is_elsewhere(line: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which README's commands run: it has `lake/orders`."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which README's programs run: it has `lake/orders`."""
     folder = tmp_path_factory.mktemp("readme")
     make_demo_table(find_demo(), folder / "lake/orders")
     return folder
@@ -63,39 +66,51 @@ def test_every_command_that_is_not_run_here_is_run_elsewhere() -> None:
             assert (ROOT / where.split()[0]).exists()
 
 
-def test_the_commands_run_in_their_order(lake: Path) -> None:
-    ran = 0
-    environment = {**os.environ, "TAILERD__HTTP__LISTEN": "127.0.0.1:0"}
-    for line in shell_lines():
-        if is_elsewhere(line):
-            continue
-        command = line.replace("/lake", f"{lake}/lake")
-        command = command.replace("tailerd ", f"{sys.executable} -m tailerd ", 1)
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=lake,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-        assert done.stdout or done.stderr or ">" in line
-        ran += 1
-    assert ran >= 10
+def test_the_commands_run_in_their_order_as_printed(tmp_path: Path) -> None:
+    """One shell runs them, from the demo on, in a folder that is empty at first."""
+    lines = [line for line in shell_lines() if not is_elsewhere(line)]
+    assert len(lines) >= 15
+    assert lines[0].startswith("tailerd demo --keep ./lake")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/tailerd"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tailerd "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"127.0.0.1:{server.getsockname()[1]}"
+    # No line waits for standard input; what each prints follows its mark.
+    script = "".join(f"echo {shlex.quote(MARK + line)}\n{line}\n" for line in lines)
+    done = subprocess.run(
+        ["bash", "-e", "-c", script + "wait\n"],
+        cwd=tmp_path / "work",
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "TAILERD__HTTP__LISTEN": listen,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    _, *shown = done.stdout.split(MARK)
+    silent = [each for each in shown if "\n" not in each.strip() and "> tail" not in each]
+    assert [each.split()[0] for each in silent] in ([], ["kill"]), silent
 
 
 def python_blocks() -> list[str]:
     return [block for block in blocks("python") if "pyspark" not in block]
 
 
-def test_the_python_of_readme_runs(lake: Path) -> None:
+def test_the_python_of_readme_runs(folder: Path) -> None:
     for block in python_blocks():
-        program = block.replace("/lake", f"{lake}/lake")
         done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
+            [sys.executable, "-c", block],
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=300,
@@ -108,14 +123,12 @@ def test_the_python_of_readme_runs(lake: Path) -> None:
 @pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.skipif(not java_home_or_version().is_usable, reason="Spark needs Java 17 or newer")
-def test_the_spark_of_readme_runs(lake: Path) -> None:
+def test_the_spark_of_readme_runs(folder: Path) -> None:
     [block] = [block for block in blocks("python") if "pyspark" in block]
-    program = (
-        block.replace("/lake", f"{lake}/lake") + "\nprint(changes.count(), stream.isStreaming)"
-    )
+    program = block + "\nprint(changes.count(), stream.isStreaming)"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
