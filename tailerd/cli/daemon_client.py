@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import click
 
+from tailerd.cli.table_options import config_option
 from tailerd.errors import (
     DaemonRefusedError,
     DaemonUnreachableError,
@@ -38,11 +39,8 @@ http_option = click.option(
     metavar="URL",
     help=f"Address of the running daemon; {DEFAULT_URL} by default, or what --config says.",
 )
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    help="The daemon's configuration, for its address and token.",
+client_config_option = config_option(
+    "The daemon's configuration, for its address and token", is_required=False
 )
 token_option = click.option(
     "--token-file",

@@ -17,6 +17,7 @@ import click
 
 from tailerd.cli.change_table import printable
 from tailerd.cli.progress import Progress
+from tailerd.cli.table_options import config_option, file_argument
 
 if TYPE_CHECKING:
     from tailerd.checks.finding import Finding
@@ -33,7 +34,8 @@ _OUTCOME_WIDTH = 9
 
 
 @click.command("doctor", epilog=_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@file_argument
+@config_option("The configuration", is_required=False)
 @click.option(
     "--engine",
     type=click.Choice(["spark", "arrow"]),
@@ -41,15 +43,18 @@ _OUTCOME_WIDTH = 9
 )
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a check.")
 @click.pass_context
-def command(context: click.Context, file: Path | None, engine: str | None, is_json: bool) -> None:
+def command(
+    context: click.Context, config_path: Path | None, engine: str | None, is_json: bool
+) -> None:
     """Check this machine, and the tables, sinks, state and listener of the configuration FILE.
 
-    Without FILE only the machine is checked. Nothing is written or created, except for an empty
-    file that is deleted again, in buckets where a log is maintained or that hold the state. Ends
-    with the exit status of the first problem; warnings and skipped checks end with 0.
+    Without FILE it checks ./tailerd.yaml, or only the machine if that file does not exist. Nothing
+    is written or created, except for an empty file that is deleted again, in buckets where a log is
+    maintained or that hold the state. Ends with the exit status of the first problem; warnings and
+    skipped checks end with 0.
     """
     status = 0
-    for finding in _findings(file, engine):
+    for finding in _findings(config_path, engine):
         click.echo(json.dumps(asdict(finding)) if is_json else _text(finding))
         status = status or finding.exit_status
     context.exit(status)

@@ -17,7 +17,7 @@ from tailerd.cli.daemon_client import DaemonClient, http_option, token_option
 from tailerd.cli.output import print_records
 from tailerd.cli.paragraphs import say
 from tailerd.cli.record_table import Layout
-from tailerd.cli.table_options import resolve_point
+from tailerd.cli.table_options import config_option, resolve_point
 from tailerd.errors import DaemonUnreachableError
 
 if TYPE_CHECKING:
@@ -59,13 +59,7 @@ class _ShowByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-_config_option = click.option(
-    "--config",
-    "config_path",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The configuration of the daemon.",
-)
+_config_option = config_option("The configuration of the daemon")
 _engine_option = click.option(
     "--engine",
     type=click.Choice(["spark", "arrow"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tailerd.cli.completion import table_names
-from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
+from tailerd.cli.daemon_client import DaemonClient, client_config_option, http_option, token_option
 
 _EXAMPLES = """\b
 Examples:
@@ -19,7 +19,7 @@ Examples:
 @click.command("pause", epilog=_EXAMPLES)
 @click.argument("name", shell_complete=table_names)
 @http_option
-@config_option
+@client_config_option
 @token_option
 def command(name: str, url: str | None, config_path: Path | None, token_file: Path | None) -> None:
     """Let the pipeline NAME finish pending deliveries, and pause it.

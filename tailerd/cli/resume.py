@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tailerd.cli.completion import table_names
-from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
+from tailerd.cli.daemon_client import DaemonClient, client_config_option, http_option, token_option
 from tailerd.errors import TailerdError, find_class
 
 _EXAMPLES = """\b
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.2
 @click.command("resume", epilog=_EXAMPLES)
 @click.argument("name", shell_complete=table_names)
 @http_option
-@config_option
+@client_config_option
 @token_option
 @click.option(
     "--wait",

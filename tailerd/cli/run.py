@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from tailerd.cli.paragraphs import say_error
+from tailerd.cli.table_options import config_option, file_argument
 
 if TYPE_CHECKING:
     from tailerd.cli.run_progress import RunProgress
@@ -24,7 +25,8 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 _EXAMPLES = """\b
 Examples:
-  tailerd run --config config/quickstart.yaml --once
+  tailerd run                                    # the tables of ./tailerd.yaml
+  tailerd run config/quickstart.yaml --once
   tailerd run --config tailerd.yaml --once --retry-for 30s
   tailerd run --config tailerd.yaml --engine arrow --log-format json
   TAILERD__HTTP__LISTEN=127.0.0.1:9000 tailerd run --config tailerd.yaml
@@ -32,13 +34,8 @@ Examples:
 
 
 @click.command("run", epilog=_EXAMPLES)
-@click.option(
-    "--config",
-    "config_path",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The configuration, a YAML file.",
-)
+@file_argument
+@config_option("The configuration, a YAML file")
 @click.option("--once", is_flag=True, help="Deliver the commits that exist now, then stop.")
 @click.option(
     "--retry-for",
@@ -81,7 +78,7 @@ def command(
     log_format: Literal["auto", "human", "json"],
     log_level: Literal["debug", "info", "warning", "error"],
 ) -> None:
-    """Deliver the changes of every configured table until stopped.
+    """Deliver the changes of every table of the configuration FILE until stopped.
 
     SIGTERM and Ctrl-C finish pending deliveries, save the offsets and end; a second one ends at
     once. SIGHUP reads the configuration again: tables are added, removed and altered without

@@ -14,7 +14,7 @@ import click
 from tailerd.changefeed.points import show_ms
 from tailerd.cli.change_table import printable
 from tailerd.cli.completion import table_names
-from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
+from tailerd.cli.daemon_client import DaemonClient, client_config_option, http_option, token_option
 from tailerd.cli.output import json_line, print_records, write_bytes
 from tailerd.cli.paragraphs import say
 from tailerd.cli.quantities import duration_text, size_text
@@ -47,7 +47,7 @@ _TOP_OF_SCREEN = b"\x1b[H\x1b[J"
 @click.command("status", epilog=_EXAMPLES)
 @click.argument("name", required=False, shell_complete=table_names)
 @http_option
-@config_option
+@client_config_option
 @token_option
 @click.option("--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(

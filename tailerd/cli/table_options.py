@@ -1,14 +1,58 @@
-"""Options that several commands share: a table's location, its format, and points in time."""
+"""Options that several commands share: the configuration, a table's location, points in time."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 
 from tailerd.changefeed.points import resolved_point
+from tailerd.errors import UsageError
 from tailerd.registry import AUTO
 from tailerd.state.ledger import LedgerLocation
+
+DEFAULT_FILE = Path("tailerd.yaml")
+_FILE = "tailerd.file"
+
+
+def config_option(about: str, *, is_required: bool = True) -> Callable[[Any], Any]:
+    """Return the option `--config FILE`, by default `./tailerd.yaml`.
+
+    Args:
+        about: Help text, without a full stop.
+        is_required: Whether the command needs a configuration. Otherwise its `config_path` is None
+            if that file does not exist, or if `--http` names a daemon.
+    """
+
+    def choose(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+        file = context.meta.get(_FILE)
+        if path and file:
+            raise UsageError("FILE and --config name two files.", remedy="Give one of them.")
+        is_found = is_required or (DEFAULT_FILE.is_file() and not context.params.get("url"))
+        return path or file or (DEFAULT_FILE if is_found else None)
+
+    return click.option(
+        "--config",
+        "config_path",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        callback=choose,
+        help=f"{about}; ./tailerd.yaml by default.",
+    )
+
+
+file_argument = click.argument(
+    "file",
+    required=False,
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, path: context.meta.update({_FILE: path}),
+)
+"""FILE as another form of `--config FILE`, for commands that take no other argument."""
 
 allow_path_option = click.option(
     "--allow-path",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tailerd.cli.daemon_client import DaemonClient, config_option, http_option, token_option
+from tailerd.cli.daemon_client import DaemonClient, client_config_option, http_option, token_option
 from tailerd.cli.full_screen import require_screen
 
 _EXAMPLES = """\b
@@ -19,7 +19,7 @@ Examples:
 
 @click.command("top", epilog=_EXAMPLES)
 @http_option
-@config_option
+@client_config_option
 @token_option
 @click.option(
     "--interval",

@@ -10,9 +10,11 @@ from typing import TextIO
 import click
 
 from tailerd.cli.paragraphs import say, say_error
+from tailerd.cli.table_options import DEFAULT_FILE, config_option, file_argument
 
 _EXAMPLES = """\b
 Examples:
+  tailerd validate
   tailerd validate tailerd.yaml
   tailerd validate tailerd.yaml --json
   helm template helm | tailerd validate --from-manifests -
@@ -20,7 +22,8 @@ Examples:
 
 
 @click.command("validate", epilog=_EXAMPLES)
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@file_argument
+@config_option("The configuration")
 @click.option(
     "--from-manifests",
     "manifests",
@@ -32,9 +35,9 @@ Examples:
 @click.option("--json", "is_json", is_flag=True, help="One JSON object a table.")
 @click.pass_context
 def command(
-    context: click.Context, file: Path | None, manifests: TextIO | None, is_json: bool
+    context: click.Context, config_path: Path, manifests: TextIO | None, is_json: bool
 ) -> None:
-    """Check a configuration, reach every table and sink, and say what would happen.
+    """Check the configuration FILE, reach every table and sink, and say what would happen.
 
     Nothing is written or created, except for an empty file that is deleted again, in buckets where
     a log is maintained or that hold the state, to check rights. Ends with the status of the first
@@ -47,12 +50,12 @@ def command(
     from tailerd.cli.progress import Progress
     from tailerd.errors import UsageError
 
-    if manifests is not None and file is None:
+    if manifests is not None:
+        if config_path != DEFAULT_FILE:
+            raise UsageError("Give either a file or --from-manifests, and not both.")
         _check_manifests(manifests, is_json)
         return
-    if file is None or manifests is not None:
-        raise UsageError("Give either a file or --from-manifests, and not both.")
-    configured = read_config(file)
+    configured = read_config(config_path)
     discovery = configured.discovery
     with Progress("Checking tables and sinks"):
         state, reports = asyncio.run(examine(discovery.config, configured.stores))

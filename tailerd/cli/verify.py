@@ -13,6 +13,7 @@ import click
 from tailerd.cli.completion import table_names
 from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
+from tailerd.cli.table_options import config_option
 
 if TYPE_CHECKING:
     from tailerd.config import Config
@@ -29,13 +30,7 @@ _MAX_CHARS = 200
 
 @click.command("verify", epilog=_EXAMPLES)
 @click.argument("name", shell_complete=table_names)
-@click.option(
-    "--config",
-    "config_path",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The configuration of the daemon.",
-)
+@config_option("The configuration of the daemon")
 @click.option("--json", "is_json", is_flag=True, help="The verdict as one JSON object.")
 @click.pass_context
 def command(context: click.Context, name: str, config_path: Path, is_json: bool) -> None:

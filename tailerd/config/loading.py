@@ -174,7 +174,8 @@ def _read_file(path: Path) -> str:
     except OSError as error:
         raise ConfigError(
             f"The configuration file {path} cannot be read: {error.strerror}.",
-            remedy="Give the path of a YAML file with --config.",
+            remedy="Name another with --config, or write one: `tailerd init FOLDER >"
+            " tailerd.yaml`.",
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text, so it is not a YAML file.") from error

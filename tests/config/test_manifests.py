@@ -104,7 +104,10 @@ def test_the_command_reads_a_file_and_standard_input(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
 
 
-@pytest.mark.parametrize("arguments", [[], ["x.yaml", "--from-manifests", "-"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["x.yaml", "--from-manifests", "-"], ["--config", "x.yaml", "--from-manifests", "-"]],
+)
 def test_the_command_wants_one_of_both(arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, "either a file or --from-manifests" in done.stderr) == (2, True)
