@@ -266,10 +266,11 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     opening = _choose_opening(request)
     if opening is not None and last is not None and last < at.version:
         at = await source.offset_at(source.next_version(last))
-    is_shown = sys.stdout.isatty() and not request.is_interactive
+    notes = None
+    if sys.stdout.isatty() and not request.is_interactive:
+        notes = _Notes(is_hinting=not request.key)
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
-    reading = Reading(source=source, last=last, on_head=_say_waiting if is_shown else None)
-    hint = _KeyHint() if is_shown and not request.key else None
+    reading = Reading(source=source, last=last, on_head=None if notes is None else notes.wait)
     async with (
         watch_table(table, table_format=request.table_format) as wakeup,
         aclosing(_read(reading, at, opening, wakeup)) as batches,
@@ -277,7 +278,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         if request.is_interactive:
             await _show(request, batches)
         else:
-            await write_while_read(_print(batches, writer, meter, hint), sys.stdout.buffer)
+            await write_while_read(_print(batches, writer, meter, notes), sys.stdout.buffer)
 
 
 def _choose_opening(request: TailRequest) -> LastRows | None:
@@ -305,46 +306,60 @@ async def _read(
 
 
 async def _print(
-    batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter, hint: _KeyHint | None
+    batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter, notes: _Notes | None
 ) -> None:
     with meter.progress or nullcontext():
         async for batch in batches:
             writer.write(batch.rows)
             meter.count(batch.rows, batch.planned)
-            if hint is not None:
-                hint.check(batch.rows)
+            if notes is not None:
+                notes.check(batch.rows)
     writer.close()
+    if notes is not None:
+        notes.flush()
 
 
-def _say_waiting(version: Version) -> None:
-    is_empty = version == BEFORE_ALL
-    say(
-        "waiting for the first commit" if is_empty else f"waiting after version {version}", err=True
-    )
+class _Notes:
+    """Lines for people on standard error, below the rows: a hint, and that `tail` waits.
 
+    The hint says once that `--key` shows deleted and inserted rows of one commit as updates.
+    """
 
-class _KeyHint:
-    """Says once that `--key` shows the deleted and inserted rows of a commit as updates."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, is_hinting: bool) -> None:
+        self._is_hinting = is_hinting
+        self._is_at_head = False
         self._version: Version | None = None
-        self._is_said = False
+        self._hint = ""
 
     def check(self, batch: ChangeBatch) -> None:
-        """Say it after a batch, if its commit has deleted and inserted rows."""
-        if self._is_said or batch.change_source is not ChangeSourceKind.ROWS:
+        """Note whether the commit of a printed batch has deleted and inserted rows."""
+        if not self._is_hinting or batch.change_source is not ChangeSourceKind.ROWS:
             return
         changes = batch.count_changes()
         is_paired = self._version == batch.version or ChangeType.DELETE in changes
         self._version = batch.version if is_paired else None
         if is_paired and ChangeType.INSERT in changes and batch.rows.schema.names:
-            self._is_said = True
+            self._is_hinting = False
             column = batch.rows.schema.names[0]
-            say(
+            self._hint = (
                 f"hint: version {batch.version} deletes and inserts rows. If {column} identifies"
-                f" a row, --key {shlex.quote(column)} shows them as updates.",
-                err=True,
+                f" a row, --key {shlex.quote(column)} shows them as updates."
             )
+            if self._is_at_head:
+                self.flush()
+
+    def flush(self) -> None:
+        """Print the hint, if it is pending."""
+        if self._hint:
+            say(self._hint, err=True)
+        self._hint = ""
+
+    def wait(self, version: Version) -> None:
+        """Say after which version `tail` waits."""
+        self.flush()
+        self._is_at_head = True
+        commit = "for the first commit" if version == BEFORE_ALL else f"after version {version}"
+        say(f"waiting {commit}", err=True)
 
 
 async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None:

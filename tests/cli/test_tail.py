@@ -348,6 +348,7 @@ def test_an_update_without_a_key_prints_one_hint(tmp_path: Path) -> None:
     with on_terminal("tail", tmp_path, "--from", 0, "--once", columns=200) as terminal:
         shown = terminal.end()
     assert shown.count("hint: ") == 1
+    assert shown.splitlines()[-1].startswith("hint: version 1 "), "below the rows"
     assert "If id identifies a row, --key id shows them as updates." in shown
     with on_terminal("tail", tmp_path, "--from", 0, "--once", "--key", "id") as terminal:
         assert "hint" not in terminal.end()
