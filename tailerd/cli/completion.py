@@ -54,10 +54,12 @@ def table_names(
     """Return the names of tables that begin with a word; none if no names are available."""
     from click.shell_completion import CompletionItem
 
-    path = context.params.get("config_path") or "tailerd.yaml"
-    names = _configured_names(path)
-    if not names and context.params.get("config_path") is None:
-        names = _daemon_names(context.params.get("url"))
+    from tailerd.cli.table_options import DEFAULT_FILE
+
+    path, url = context.params.get("config_path"), context.params.get("url")
+    names = _configured_names(path or DEFAULT_FILE) if path or not url else []
+    if not names and path is None:
+        names = _daemon_names(url)
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

@@ -38,10 +38,10 @@ _STARTUP_SECONDS = 120.0
 _PAUSE_SECONDS = 1.0
 _NAMES = ("orders", "payments", "refunds")
 _NEXT = """The tables stay in {folder}. Type next:
-  tailerd history {folder}/orders                   # what each commit did
-  tailerd tail {folder}/orders -n 5 --once          # the last changes
-  tailerd init {folder} --sink file > tailerd.yaml  # a configuration for both tables
-  tailerd run --config tailerd.yaml --once         # deliver their changes to files"""
+  tailerd history {folder}/orders         # what each commit did
+  tailerd tail {folder}/orders -n 5       # the last changes, and those that follow
+  tailerd init {folder} --sink file > tailerd.yaml
+  tailerd run --once                     # deliver the changes of both tables to files"""
 _MASTER = "local[2]"
 
 
