@@ -1,4 +1,4 @@
-"""Remedies of errors in the words of whoever reads them: a terminal, Python, Spark, a pipeline.
+"""Remedies of errors in the words of their reader: a terminal, Python, Spark, a pipeline.
 
 An error is raised without knowing its reader, so parts of its remedy stay open. `TailerdError`
 fills them in with the words of one `Reader`.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 RESTART, START_AFTER, LEAVE_OUT = "{restart}", "{start_after}", "{leave_out}"
 PIPELINE, CONFIG_FILE = "{pipeline}", "{config_file}"
 RESET_PIPELINE = f"{RESTART}."
-"""Parts of remedies that each reader does in another way; `TailerdError.address` fills them in."""
+"""Parts of remedies that differ between readers; `TailerdError.address` fills them in."""
 
 Reader = Mapping[str, str]
 _UNKNOWN: Reader = {PIPELINE: "NAME", CONFIG_FILE: "FILE"}
@@ -42,7 +42,7 @@ def reset_command(pipeline: str, to: str = "snapshot") -> str:
 
 
 def pipeline_reader(name: str, config_file: str) -> Reader:
-    """Return the words for whoever operates a pipeline: commands that can be pasted."""
+    """Return the words for the operator of a pipeline: commands that can be pasted."""
     return {
         RESTART: reset_command(name),
         START_AFTER: f"{reset_command(name, 'VERSION')} with a version after the commit",

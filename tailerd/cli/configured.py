@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from tailerd.config import Config, Discovery, load_config
+from tailerd.errors import UsageError
 from tailerd.formats.table_search import discover_tables
+from tailerd.registry import suggest_name
 from tailerd.storage.stores import Stores
 
 
@@ -48,3 +52,10 @@ def read_config(
     if is_discovering:
         discovery = discover_tables(config, stores)
     return Configured(discovery=discovery, stores=stores)
+
+
+def check_name(config: Config, name: str) -> None:
+    """Reject a name that is not a configured table; errors then show commands for its pipeline."""
+    if name not in config.tables:
+        raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, config.tables))
+    click.get_current_context().ensure_object(dict)["reader"] = config.reader(name)

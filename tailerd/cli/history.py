@@ -14,9 +14,15 @@ from tailerd.cli.inspect import open_inspection
 from tailerd.cli.output import print_records
 from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout
-from tailerd.cli.table_options import allow_path_option, ledger_option, table_format_option
+from tailerd.cli.table_options import (
+    allow_path_option,
+    ledger_option,
+    of_configured_table,
+    table_format_option,
+)
 from tailerd.formats.inspection import CommitDescription
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -31,6 +37,7 @@ _LAYOUT = Layout(
 
 
 @click.command("history", epilog=_EXAMPLES)
+@of_configured_table
 @click.argument("table", shell_complete=table_locations)
 @click.option(
     "--limit",
@@ -49,6 +56,7 @@ def command(
     table_format: str,
     ledger: LedgerLocation | None,
     allowed_paths: tuple[str, ...],
+    stores: Stores | None,
     as_json: bool,
 ) -> None:
     """Show what each commit did, newest last, and how its row changes are read.
@@ -62,7 +70,7 @@ def command(
 
     async def show() -> None:
         inspected = await open_inspection(
-            table, table_format, allowed_paths, is_strict=True, ledger=ledger
+            table, table_format, allowed_paths, is_strict=True, ledger=ledger, stores=stores
         )
         shown = _for_scripts if as_json else _for_people
         rows = [shown(commit) async for commit in inspected.inspection.history(limit)]

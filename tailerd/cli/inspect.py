@@ -16,6 +16,7 @@ from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import (
     allow_path_option,
     ledger_option,
+    of_configured_table,
     resolve_point,
     table_format_option,
 )
@@ -26,6 +27,7 @@ from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 
 _EXAMPLES = """\b
@@ -42,6 +44,7 @@ _FILE_LAYOUT = Layout(
 
 
 @click.command("inspect", epilog=_EXAMPLES)
+@of_configured_table
 @click.argument("table", shell_complete=table_locations)
 @click.option("--version", type=click.IntRange(0), help="An older version; the newest by default.")
 @click.option(
@@ -63,6 +66,7 @@ def command(
     table_format: str,
     ledger: LedgerLocation | None,
     allowed_paths: tuple[str, ...],
+    stores: Stores | None,
     as_json: bool,
 ) -> None:
     """Show a table's version, schema, properties, files and what its format adds, from its log."""
@@ -73,11 +77,7 @@ def command(
 
     async def inspect() -> None:
         inspected = await open_inspection(
-            table,
-            table_format,
-            allowed_paths,
-            is_strict=strict,
-            ledger=ledger,
+            table, table_format, allowed_paths, is_strict=strict, ledger=ledger, stores=stores
         )
         inspection = inspected.inspection
         requested = None if version is None else Version(version)
@@ -169,6 +169,7 @@ async def open_inspection(
     *,
     is_strict: bool,
     ledger: LedgerLocation | None,
+    stores: Stores | None,
 ) -> InspectedTable:
     """Return a table's format and inspection; warnings go to standard error.
 
@@ -178,6 +179,7 @@ async def open_inspection(
         allowed_paths: Locations outside the table that its log may name.
         is_strict: Whether contradictions within the log are errors.
         ledger: Location of the ledger of a table without history.
+        stores: Access to its files; by default configured by the environment.
 
     Raises:
         UnsupportedFeatureError: The format has no inspection.
@@ -185,7 +187,7 @@ async def open_inspection(
         ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
-    location = locate_table(table, allowed_paths)
+    location = locate_table(table, allowed_paths, stores=stores)
     found, location = await find_table(location, table_format)
     inspector = require_part(found.inspector, found.name, "inspection")
     request = PartRequest(

@@ -16,7 +16,12 @@ from tailerd.changefeed.offset import Version
 from tailerd.cli.completion import table_locations
 from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
-from tailerd.cli.table_options import allow_path_option, table_format_option
+from tailerd.cli.table_options import (
+    allow_path_option,
+    find_file,
+    table_config_option,
+    table_format_option,
+)
 from tailerd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -160,12 +165,7 @@ class _Line:
     default=False,
     help="Run due jobs, or only report them (the default).",
 )
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    help="TABLE is a name in this configuration, and its `maintenance` counts.",
-)
+@table_config_option
 @click.option(
     "--engine",
     type=click.Choice(["arrow", "spark"]),
@@ -268,14 +268,13 @@ def _request_maintenance(
     allowed_paths: Sequence[str],
 ) -> ConfiguredMaintenance:
     from tailerd.checks.maintained import ConfiguredMaintenance, configure_maintenance
-    from tailerd.cli.configured import read_config
-    from tailerd.cli.offsets import check_name
+    from tailerd.cli.configured import check_name, read_config
     from tailerd.formats.maintenance import MaintenancePolicies, no_readers
     from tailerd.maintenance.settings import spark_engine
     from tailerd.storage.stores import Stores
 
-    if config_path is not None:
-        configured = read_config(config_path)
+    if (file := find_file(table, config_path)) is not None:
+        configured = read_config(file)
         config = configured.config
         check_name(config, table)
         if allowed_paths:

@@ -82,7 +82,7 @@ def command() -> None:
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
-    from tailerd.cli.configured import read_config
+    from tailerd.cli.configured import check_name, read_config
     from tailerd.daemon.offsets import held_offset
 
     config = read_config(config_path).config
@@ -129,7 +129,7 @@ def reset(
     snapshot skips no rows, but deletes before it do not arrive. A file sink removes the rows at or
     after the new offset, also from the middle of a file.
     """
-    from tailerd.cli.configured import read_config
+    from tailerd.cli.configured import check_name, read_config
     from tailerd.daemon.offsets import preview_reset
     from tailerd.errors import StateInUseError, UsageError
     from tailerd.spark.checkpoints import logged_batches, stream_checkpoint
@@ -194,7 +194,7 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
     were: then this keeps the offset, and the pipeline resumes there. Offsets in Kafka are read from
     the new cluster's topic of offsets. No daemon may run on the state meanwhile.
     """
-    from tailerd.cli.configured import read_config
+    from tailerd.cli.configured import check_name, read_config
     from tailerd.errors import StateInUseError
 
     config = read_config(config_path, engine=engine).config
@@ -262,16 +262,6 @@ def _reset_running(
     skipped = answer.get("skipped")
     text = str(skipped.get("text")) if isinstance(skipped, dict) else ""
     return Offset.from_json(json.dumps(answer.get("offset"))), text
-
-
-def check_name(config: Config, name: str) -> None:
-    """Reject a name that is not a configured table; errors then show commands for its pipeline."""
-    from tailerd.errors import UsageError
-    from tailerd.registry import suggest_name
-
-    if name not in config.tables:
-        raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, config.tables))
-    click.get_current_context().ensure_object(dict)["reader"] = config.reader(name)
 
 
 def _check_delivered(config: Config, name: str) -> None:

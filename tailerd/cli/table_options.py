@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,49 @@ ledger_option = click.option(
     callback=lambda _, __, folder: None if folder is None else LedgerLocation(folder),
     help="Folder or URL of the ledger of a table without history (Kartothek).",
 )
+
+
+table_config_option = click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="TABLE is a name in this configuration. By default it may be one in ./tailerd.yaml.",
+)
+
+
+def find_file(table: str, config_path: Path | None) -> Path | None:
+    """Return the configuration in which TABLE is a name; None if it is a location."""
+    is_name = "/" not in table and not Path(table).exists()
+    return config_path or (DEFAULT_FILE if is_name and DEFAULT_FILE.is_file() else None)
+
+
+def of_configured_table(function: Callable[..., None]) -> Callable[..., None]:
+    """Add `--config` to a command whose options are in this module; TABLE may then be a name.
+
+    The command gets the location and the options of that table, and `stores` to reach it.
+    """
+
+    @table_config_option
+    @wraps(function)
+    def command(table: str, config_path: Path | None, **options: Any) -> None:
+        file = find_file(table, config_path)
+        if file is None:
+            return function(table=table, stores=None, **options)
+        from tailerd.cli.configured import check_name, read_config
+        from tailerd.daemon.tables import locate_ledger
+
+        configured = read_config(file)
+        check_name(configured.config, table)
+        section = configured.config.tables[table]
+        options["allowed_paths"] = (*options["allowed_paths"], *section.allowed_paths)
+        if options["table_format"] == AUTO:
+            options["table_format"] = section.format
+        ledger = locate_ledger(configured.config, table, is_read_only=True)
+        options["ledger"] = options["ledger"] or ledger
+        return function(table=section.path, stores=configured.stores, **options)
+
+    return command
 
 
 def resolve_point(text: str) -> str:

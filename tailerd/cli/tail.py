@@ -26,6 +26,7 @@ from tailerd.cli.progress import Progress
 from tailerd.cli.table_options import (
     allow_path_option,
     ledger_option,
+    of_configured_table,
     resolve_point,
     table_format_option,
 )
@@ -36,6 +37,7 @@ from tailerd.formats.detect import open_table
 from tailerd.pipeline.last_rows import LastRows
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 from tailerd.watchers.wakeups import Wakeup
 
@@ -49,6 +51,7 @@ _OTHER_LINES = 4
 _EXAMPLES = """\b
 Examples:
   tailerd tail /lake/orders
+  tailerd tail orders --config tailerd.yaml
   tailerd tail /lake/orders -n 20 --once
   tailerd tail /lake/orders --since 2h --format jsonl | jq .order_id
   tailerd tail /lake/orders --from snapshot --format jsonl | head
@@ -76,10 +79,12 @@ class TailRequest:
     partition_timezone: str | None
     table_format: str
     ledger: LedgerLocation | None
+    stores: Stores | None
     is_interactive: bool
 
 
 @click.command("tail", epilog=_EXAMPLES)
+@of_configured_table
 @click.argument("table", shell_complete=table_locations)
 @click.option(
     "-n",
@@ -241,7 +246,7 @@ def _timezone(text: str | None) -> str | None:
 
 
 async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
-    table = locate_table(request.table, request.allowed_paths)
+    table = locate_table(request.table, request.allowed_paths, stores=request.stores)
     source = await open_table(
         table,
         OpenRequest(

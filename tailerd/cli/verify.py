@@ -44,8 +44,7 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     renamed since.
     """
     from tailerd.arrow_start import start_without_pandas
-    from tailerd.cli.configured import read_config
-    from tailerd.cli.offsets import check_name
+    from tailerd.cli.configured import check_name, read_config
 
     start_without_pandas()
     configured = read_config(config_path)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.commands import Commands
 from tests.integration.daemon.running import file_table, make_table, write_config
+from tests.tables.dataset_writer import DatasetWriter
 
 WITH_FILE = (("run", "--once"), ("validate",), ("doctor",))
 OTHERS = (("offsets",), ("verify", "orders"), ("offsets", "reset", "orders", "--to", "snapshot"))
@@ -62,3 +63,40 @@ def test_a_missing_file_is_named_with_the_way_to_write_one(
         assert "tailerd init" in refused.errors
     assert "configuration" not in command("doctor").output
     assert "No daemon answers at http://127.0.0.1:9464" in command("status").errors
+
+
+TABLE_COMMANDS = (("tail", "--once", "--from", "0"), ("inspect",), ("history",), ("maintain",))
+
+
+@pytest.mark.parametrize("arguments", TABLE_COMMANDS, ids=lambda each: each[0])
+def test_a_table_may_be_named_as_in_the_configuration(
+    arguments: tuple[str, ...], config: Path, command: Commands
+) -> None:
+    by_path = command(*arguments, config.parent / "t")
+    assert by_path.status == 0
+    for by_name in (("orders",), ("orders", "--config", config), ("--config", config, "orders")):
+        ran = command(*arguments, *by_name)
+        assert (ran.status, ran.errors) == (0, "")
+        assert ran.output.count("\n") == by_path.output.count("\n")
+    wrong = command(*arguments, "ordrs", "--config", config)
+    assert (wrong.status, "Did you mean `orders`?" in wrong.errors) == (2, True)
+    # A folder of that name is what the user sees.
+    (config.parent / "orders").mkdir()
+    assert command(*arguments, "orders").status == 3
+    assert command(*arguments, "orders", "--config", config).status == 0
+
+
+def test_the_options_of_a_configured_table_count_for_commands_too(
+    tmp_path: Path, command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    writer = DatasetWriter(tmp_path / "store")
+    writer.commit([{"id": 1, "name": "a"}])
+    options = {"format": "kartothek"}
+    config = write_config(tmp_path, orders=file_table(writer.location, tmp_path / "out", **options))
+    assert command("run", config, "--once").status == 0
+    writer.commit([{"id": 2, "name": "b"}])
+    assert command("run", config, "--once").status == 0
+    # Its history is in the ledger of the daemon.
+    assert len(command("history", "orders", "--json").rows) == 2
+    assert len(command("history", writer.location, "--json").rows) == 1
