@@ -90,8 +90,10 @@ def error_text(code: str) -> str | None:
     if entry.is_retried:
         daemon = "The daemon retries by itself, after 0.2 s to 30 s; `tailerd status` shows when."
     else:
-        daemon = "The daemon stops this pipeline, and the others continue. `tailerd status NAME`"
-        daemon += " shows the error. When the cause is removed: `tailerd resume NAME`."
+        daemon = "The daemon stops this pipeline, and the others continue. After the remedy, or"
+        daemon += (
+            " when the cause is gone, `tailerd resume NAME` continues it; a reset does so too."
+        )
     lines = [
         f"# error[{code}]",
         f"**Cause.** {entry.cause}",
