@@ -30,6 +30,7 @@ from tailerd.errors import TailerdError, UsageError
 from tailerd.records.arrow import ArrowStream
 from tailerd.records.debezium import DebeziumEncoder
 from tailerd.records.json import JsonEncoder
+from tailerd.remedies import TAIL
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -243,7 +244,7 @@ def json_line(values: Mapping[str, object]) -> bytes:
 
 def warn(error: TailerdError) -> None:
     """Print a warning of something that does not stop the command."""
-    say_error(error.code, error.message, error.remedy, kind="warning")
+    say_error(error.code, error.message, error.address(TAIL).remedy, kind="warning")
 
 
 READER_SECONDS = 0.2

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import cast
 
 from tailerd.changefeed.change_batch import ChangeBatch
@@ -74,11 +75,14 @@ async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
 
     Raises:
         ConfigError: The format is unknown, or several formats match.
-        NotATableError: No format recognises a table there.
+        NotATableError: No format recognises a table there, or nothing is there.
         StorageError: The location cannot be read.
     """
     if name != AUTO:
-        return table_format(name)
+        named = table_format(name)
+        if location.is_local and not await asyncio.to_thread(_is_there, location, named):
+            raise await explain_not_a_table(location, [named])
+        return named
     formats = table_formats()
     if len(formats) == 1:
         # Opening the table reports a more precise error.
@@ -100,6 +104,11 @@ async def find_format(location: TableLocation, name: str = AUTO) -> TableFormat:
         if isinstance(answer, BaseException):
             raise answer
     raise await explain_not_a_table(location, formats)
+
+
+def _is_there(location: TableLocation, found: TableFormat) -> bool:
+    """Return whether a local location exists; a table may have no folder of its own yet."""
+    return Path(location.root or "/").exists() or found.is_at(location)
 
 
 async def find_table(

@@ -21,6 +21,15 @@ def test_a_folder_that_does_not_exist_is_not_called_a_log_without_commits(
     assert "holds no commit" not in ran.errors
 
 
+@pytest.mark.parametrize("table_format", ["delta", "kartothek", "lance", "tiledb"])
+def test_a_folder_that_does_not_exist_is_said_of_a_named_format_too(
+    lake: Path, command: Commands, table_format: str
+) -> None:
+    ran = command("tail", lake / "ordres", "--once", "--table-format", table_format)
+    assert ran.status == 3
+    assert f"the folder does not exist. Did you mean {lake}/orders?" in ran.errors
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_a_folder_that_is_spelled_wrong_is_named_rightly(
     lake: Path, command: Commands, name: str

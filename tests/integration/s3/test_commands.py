@@ -53,6 +53,33 @@ def test_commands_take_a_table_in_a_bucket_on_either_server(
     assert missing.stderr.startswith(f"error[not_a_table]: There is no table at s3://{bucket}")
 
 
+def test_what_is_in_a_bucket_instead_of_a_table_is_named(
+    s3_moto: S3Server, table: TableBuilder, tmp_path: Path
+) -> None:
+    bucket = s3_moto.new_bucket()
+    upload(s3_moto, table.log.parent, bucket, "lake/orders")
+    made = tmp_path / "made"
+    (made / "metadata").mkdir(parents=True)
+    (made / "metadata/v1.metadata.json").write_text("{}")
+    (made / "part-0.parquet").write_bytes(b"PAR1")
+    upload(s3_moto, made, bucket, "iceberg")
+    upload(s3_moto, made / "metadata", bucket, "texts")
+    (made / "metadata/v1.metadata.json").unlink()
+    upload(s3_moto, made, bucket, "parquet")
+    for place, words in {
+        "lake": f"a folder with 1 table: orders. Type: `tailerd tail s3://{bucket}/lake/orders`",
+        "lake/orders/_delta_log": f"inside the table s3://{bucket}/lake/orders",
+        "iceberg": "it is an Iceberg table",
+        "parquet": "it has Parquet files, but no log",
+        "texts": "the folder has neither a log nor Parquet files",
+        "nothing": "there are no files",
+    }.items():
+        ran = tailerd(s3_moto, "tail", f"s3://{bucket}/{place}", "--once")
+        assert ran.returncode == 3, ran.stderr
+        assert words in ran.stderr, ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
 def configuration(server: S3Server, endpoint: str, folder: Path, location: str) -> Path:
     account = server.account(endpoint)
     file = folder / "tailerd.yaml"
