@@ -24,7 +24,7 @@ from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_chunks import RowGroup
-from tailerd.reading.parquet_open import OpenedParquet, open_parquet
+from tailerd.reading.parquet_open import OpenedParquet, open_parquet, to_arrow
 from tailerd.reading.parquet_pieces import SPARSE, RowPieces
 from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
@@ -73,7 +73,7 @@ def read_file(
         TailerdError: Raised by `open_file` or the scan's `select_rows`.
     """
     parts = _parts(scan, limit, open_file or Stores().open_data_file)
-    yield from _with_whole_pairs(
+    yield from with_whole_pairs(
         part
         for rows, changes, stretch in parts
         if rows.num_rows
@@ -118,18 +118,23 @@ def _parts(
     scan: FileScan, limit: BatchLimit, open_file: OpenFile
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None, _Stretch]]:
     """Yield selected rows, their change types, and their stretch of the file."""
-    with open_file(scan.url) as source, _name_file(scan.url):
-        opened = _open(source, scan, limit)
+    with open_file(scan.url) as source, name_file(scan.url):
+        opened = open_scanned(source, scan, limit)
         selection = None
         if scan.select_rows is not None:
             selection = scan.select_rows(opened.file.metadata.num_rows, limit.memory_bytes)
-        shape = _Shape(scan, opened)
+        shape = Shape(scan, opened)
         for batch, at in _RowGroups(scan, opened, source, shape, limit).read(selection):
             rows, changes = _select_part(shape.make_part(batch, at), selection, at)
             yield rows, changes, _Stretch(at, batch.num_rows, selection)
 
 
-def _open(source: BinaryIO, scan: FileScan, limit: BatchLimit) -> OpenedParquet:
+def open_scanned(source: BinaryIO, scan: FileScan, limit: BatchLimit) -> OpenedParquet:
+    """Open a data file for a scan.
+
+    Raises:
+        TailerdError, pyarrow.ArrowException, OSError: As `open_parquet`, or it has no change types.
+    """
     options = _options(source, scan.change_column)
     try:
         return open_parquet(source, limit.memory_bytes, f"the data file {scan.url}", **options)
@@ -140,7 +145,7 @@ def _open(source: BinaryIO, scan: FileScan, limit: BatchLimit) -> OpenedParquet:
 
 
 def _reopen(source: BinaryIO, change_column: str, **options: Any) -> pq.ParquetFile:
-    return pq.ParquetFile(source, **_options(source, change_column) | options)
+    return pq.ParquetFile(to_arrow(source), **_options(source, change_column) | options)
 
 
 def _options(source: BinaryIO, change_column: str) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def _options(source: BinaryIO, change_column: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _name_file(url: str) -> Iterator[None]:
+def name_file(url: str) -> Iterator[None]:
     """Add the file's name to errors."""
     try:
         yield
@@ -176,12 +181,14 @@ def _name_file(url: str) -> Iterator[None]:
         ) from error
 
 
-class _Shape:
+class Shape:
     """Maps batches of the file to batches of the scan; created once per file.
 
     Attributes:
         columns: The file's leaf columns to read, ascending, grouped by column of a batch.
         leaves: The same, flat.
+        names: Names of the columns of a batch.
+        coded: The leaf column of change types, which is read as a dictionary; empty without one.
     """
 
     def __init__(self, scan: FileScan, opened: OpenedParquet) -> None:
@@ -199,8 +206,11 @@ class _Shape:
         at = {position: number for number, position in enumerate(sorted(requested))}
         self._at = [None if position is None else at[position] for position in positions]
         self._change_at = None if change is None else at[change]
+        names = file_schema.names
+        self.names = [names[position] for position in sorted(requested)]
         self.columns = _list_leaves(file_schema, requested)
         self.leaves = [leaf for column in self.columns for leaf in column]
+        self.coded = () if self._change_at is None else self.columns[self._change_at]
         self._calendar: LegacyCalendar | None = None
         if opened.footer.notes:
             self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
@@ -306,7 +316,7 @@ class _RowGroups:
         scan: FileScan,
         opened: OpenedParquet,
         source: BinaryIO,
-        shape: _Shape,
+        shape: Shape,
         limit: BatchLimit,
     ) -> None:
         self._scan = scan
@@ -327,7 +337,7 @@ class _RowGroups:
             opened,
             source,
             shape.columns,
-            lambda piece: read_batches(_open(piece, scan, limit), piece),
+            lambda piece: read_batches(open_scanned(piece, scan, limit), piece),
         )
 
     @cached_property
@@ -420,7 +430,7 @@ def split_part(part: FileRows, limit: BatchLimit) -> Iterator[FileRows]:
         yield part.slice(start, min(step, count - start))
 
 
-def _with_whole_pairs(parts: Iterable[FileRows]) -> Iterator[FileRows]:
+def with_whole_pairs(parts: Iterable[FileRows]) -> Iterator[FileRows]:
     """Keep an update's images in one batch; `update_postimage` directly follows `_preimage`."""
     held: FileRows | None = None
     for part in parts:

@@ -6,7 +6,8 @@ sizes in the page headers of the file, and on the sizes of previous batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -22,6 +23,7 @@ from tailerd.reading.parquet_open import OpenedParquet
 from tailerd.reading.parquet_pages import (
     ColumnPages,
     check_pages,
+    limit_word_bytes,
     most_decoded_bytes,
     read_pages,
 )
@@ -45,6 +47,9 @@ PARTS = 8
 
 HELD_BYTES = 8 * 1024 * 1024
 """Maximum size of files that may be read into memory as a whole."""
+
+CODE_BYTES = 4
+"""Of the number of a value in a dictionary."""
 
 _FIXED_BYTES = {"BOOLEAN": 1, "INT32": 8, "INT64": 8, "INT96": 12, "FLOAT": 8, "DOUBLE": 8}
 _GROWTH = 4
@@ -86,25 +91,7 @@ class BoundedBatches:
 
     def is_small(self, group: int, leaves: Sequence[int]) -> bool:
         """Return whether columns of a row group are small for any content of their pages."""
-        return None not in self._proven_bytes(group, leaves)
-
-    def _proven_bytes(self, group: int, leaves: Sequence[int]) -> list[int | None]:
-        """Return the maximum bytes of columns; None where only their page headers show it.
-
-        Columns come in sequence, if all of them fit the memory.
-        """
-        about, found = self._groups[group], list[int | None]()
-        left = self._most_bytes - self._row_bytes * about.num_rows
-        for leaf in leaves:
-            chunk = about.chunks[leaf]
-            decoded = most_decoded_bytes(chunk)
-            width = self._width(leaf, chunk)
-            size = decoded + chunk.num_values * (decoded if width is None else width)
-            # The pages of a list may have more values than the footer says.
-            is_flat = size <= left and not self._file.schema.column(leaf).max_repetition_level
-            found.append(size if is_flat else None)
-            left -= size if is_flat else 0
-        return found
+        return None not in proven_bytes(self._opened, group, leaves, self._source, self._most_bytes)
 
     def rows(
         self, group: int, columns: Sequence[Sequence[int]], most_rows: int
@@ -122,7 +109,8 @@ class BoundedBatches:
         leaves = [leaf for column in columns for leaf in column]
         self._opened.check_readable(group, leaves)
         chunks = [self._groups[group].chunks[leaf] for leaf in leaves]
-        proven = self._proven_bytes(group, leaves)
+        left = self._most_bytes - self._row_bytes * self._groups[group].num_rows
+        proven = proven_bytes(self._opened, group, leaves, self._source, left)
         pages = [
             read_pages(self._source, chunk) if size is None else None
             for chunk, size in zip(chunks, proven, strict=True)
@@ -214,18 +202,13 @@ class BoundedBatches:
 
     def _hold(self, chunks: Iterable[ColumnChunk]) -> None:
         """Read a small file at once if most of it is needed, to not read dictionaries twice."""
-        if isinstance(self._source, RemoteFile | pa.BufferReader):
+        if isinstance(self._source, RemoteFile | io.BytesIO):
             return
         size = self._source.seek(0, 2)
         if size <= HELD_BYTES and 2 * sum(c.stored_bytes for c in chunks) > size:
             self._source.seek(0)
-            self._source = pa.BufferReader(self._source.read())
+            self._source = io.BytesIO(self._source.read())
             self._file = self._reopen(source=self._source, metadata=self._file.metadata)
-
-    def _width(self, leaf: int, chunk: ColumnChunk) -> int | None:
-        if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
-            return max(16, int(self._file.schema.column(leaf).length))
-        return _FIXED_BYTES.get(chunk.physical_type)
 
     def _sizes(
         self, group: int, columns: list[tuple[int, ColumnChunk, ColumnPages]], row_bytes: float
@@ -236,7 +219,7 @@ class BoundedBatches:
         coded: list[tuple[int, ColumnPages, float]] = []
         for leaf, chunk, pages in columns:
             per_row = max(sum(pages.values), chunk.num_values) / max(1, rows)
-            width = self._width(leaf, chunk)
+            width = _width(self._file.schema.column(leaf), chunk)
             if width is not None:
                 row_bytes += width * per_row
                 continue
@@ -302,6 +285,43 @@ class BoundedBatches:
             del batch
             file.reader.set_batch_size(sizes.fitting(at, most, self._batch_bytes))
         yield from held.take()
+
+
+def proven_bytes(
+    opened: OpenedParquet,
+    group: int,
+    leaves: Sequence[int],
+    source: BinaryIO,
+    most_bytes: int,
+    coded: Collection[int] = (),
+) -> list[int | None]:
+    """Return the maximum bytes of columns, decoded; None where only their page headers show it.
+
+    Columns come in sequence, if all of them fit `most_bytes`; `coded` are read as dictionaries.
+    """
+    schema, left = opened.file.schema, most_bytes
+    found = list[int | None]()
+    for leaf in leaves:
+        chunk, column = opened.footer.groups[group].chunks[leaf], schema.column(leaf)
+        decoded = most_decoded_bytes(chunk)
+        width = CODE_BYTES if leaf in coded else _width(column, chunk)
+        # The pages of a list may have more values than the footer says.
+        is_flat = decoded <= left and not column.max_repetition_level
+        most = decoded if width is None else width
+        if is_flat and width is None and decoded * (chunk.num_values + 1) > left:
+            longest = None if chunk.has_prefixes else limit_word_bytes(source, chunk)
+            most = decoded if longest is None else longest
+        size = decoded + chunk.num_values * most
+        is_proven = is_flat and size <= left
+        found.append(size if is_proven else None)
+        left -= size if is_proven else 0
+    return found
+
+
+def _width(column: pq.ColumnSchema, chunk: ColumnChunk) -> int | None:
+    if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        return max(16, int(column.length))
+    return _FIXED_BYTES.get(chunk.physical_type)
 
 
 class _HeldBatches:

@@ -117,12 +117,23 @@ class FileFooter:
     Attributes:
         notes: Key-value metadata of Spark.
         created_by: The writer's name and version.
+        schema, arrow_schema: As encoded; the latter is empty if the writer was not Arrow.
     """
 
     groups: tuple[RowGroup, ...]
     notes: Mapping[str, str]
     created_by: str
+    schema: bytes = field(repr=False)
+    arrow_schema: bytes = field(repr=False)
     _body: bytes = field(repr=False)
+
+    def is_like(self, other: FileFooter) -> bool:
+        """Return whether rows of both files are decoded to the same types."""
+        return (self.schema, self.arrow_schema, self.notes) == (
+            other.schema,
+            other.arrow_schema,
+            other.notes,
+        )
 
     def statistics(self, chunk: ColumnChunk) -> Statistics:
         """Return the statistics of a column chunk; none if they are missing or damaged."""
@@ -140,12 +151,15 @@ class FileFooter:
         )
 
 
-def parse_footer(body: bytes, memory_bytes: int, name: str) -> FileFooter:
+def parse_footer(
+    body: bytes, memory_bytes: int, name: str, like: FileFooter | None = None
+) -> FileFooter:
     """Return the footer whose bytes are given without length and magic.
 
     Args:
         memory_bytes: The configured `memory`.
         name: For error messages.
+        like: That of another file; if its schema is the same, this takes less time.
 
     Raises:
         TooLargeError: It describes more columns than the memory holds.
@@ -153,16 +167,33 @@ def parse_footer(body: bytes, memory_bytes: int, name: str) -> FileFooter:
     """
     chunks = _Chunks((memory_bytes + ALLOWANCE_BYTES) // CHUNK_BYTES // 2, memory_bytes, name)
     try:
-        readers: _Inner = {4: chunks.read_groups, 5: _read_notes}
+        schema = _SchemaReader(b"" if like is None else like.schema)
+        readers: _Inner = {2: schema.read, 4: chunks.read_groups, 5: _read_notes}
         found, _ = read_struct(body, 0, readers)
+        notes, arrow_schema = found.get(5, ({}, b""))
         return FileFooter(
             groups=tuple(found.get(4, ())),
-            notes=dict(found.get(5, {})),
+            notes=notes,
             created_by=str(found.get(6, b""), "utf-8", "replace"),
+            schema=found.get(2, b""),
+            arrow_schema=arrow_schema,
             _body=body,
         )
     except UNREADABLE as error:
         raise pa.ArrowInvalid(f"its footer cannot be understood ({error!r})") from error
+
+
+class _SchemaReader:
+    """Skips a schema, and returns its bytes; at once if they are `known`."""
+
+    def __init__(self, known: bytes) -> None:
+        self._known = known
+
+    def read(self, data: bytes, at: int) -> tuple[bytes, int]:
+        if self._known and data.startswith(self._known, at):
+            return self._known, at + len(self._known)
+        end = _skip(data, at, 9)
+        return data[at:end], end
 
 
 class _Chunks:
@@ -262,14 +293,16 @@ def _read_chunk_metadata(data: bytes, at: int) -> tuple[dict[int, Any], int]:
     return read_struct(data, at, _CHUNK_READERS)
 
 
-def _read_notes(data: bytes, at: int) -> tuple[dict[str, str], int]:
-    notes = {}
+def _read_notes(data: bytes, at: int) -> tuple[tuple[dict[str, str], bytes], int]:
+    notes, arrow_schema = {}, b""
     count, at = _list_length(data, at)
     for _ in range(count):
         entry, at = read_struct(data, at, {})
         if entry[1].startswith(b"org.apache.spark."):
             notes[str(entry[1], "utf-8", "replace")] = str(entry.get(2, b""), "utf-8", "replace")
-    return notes, at
+        elif entry[1] == b"ARROW:schema":
+            arrow_schema = entry.get(2, b"")
+    return (notes, arrow_schema), at
 
 
 def _read_encodings(data: bytes, at: int) -> tuple[bool, int]:

@@ -76,15 +76,20 @@ def open_parquet(source: BinaryIO, memory_bytes: int, name: str, **options: Any)
     body, end = read_footer_bytes(source, memory_bytes, name)
     footer = parse_footer(body, memory_bytes, name)
     try:
-        file = pq.ParquetFile(source, **options)
+        file = pq.ParquetFile(to_arrow(source), **options)
     except (pa.ArrowException, OSError):
         repaired = _repair_footer(body)
         if repaired is None:
             raise
-        file = pq.ParquetFile(source, metadata=_arrow_metadata(repaired), **options)
+        file = pq.ParquetFile(to_arrow(source), metadata=_arrow_metadata(repaired), **options)
     if any(len(group.chunks) != len(file.schema) for group in footer.groups):
         raise pa.ArrowInvalid("its footer has row groups without some of the columns")
     return OpenedParquet(file, footer, name, end)
+
+
+def to_arrow(source: BinaryIO) -> BinaryIO | pa.NativeFile:
+    """Return a file for Arrow, which reads bytes in memory without Python's lock."""
+    return pa.BufferReader(source.getvalue()) if isinstance(source, io.BytesIO) else source
 
 
 def read_footer_bytes(source: BinaryIO, memory_bytes: int, name: str) -> tuple[bytes, int]:

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Self
 
+import numpy as np
+import pyarrow as pa
+
 from tailerd.changefeed.limits import ALLOWANCE_BYTES, largest_piece_bytes
 from tailerd.errors import TooLargeError
 from tailerd.reading.parquet_chunks import ColumnChunk, read_struct
@@ -18,6 +21,11 @@ from tailerd.reading.parquet_footer import UNREADABLE
 HEADER_BYTES = 1024
 """Bytes read for the header of a page; headers with long statistics are read again, with more."""
 MAX_HEADER_BYTES = 1024 * 1024
+
+MAX_WORDS_BYTES = 256 * 1024
+"""Maximum size of a dictionary in which the longest text is searched."""
+
+_EACH_BYTE = np.uint64(0x0101010101010101)
 
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
 """Maximum decoded bytes per byte; other codecs are treated as unbounded."""
@@ -75,6 +83,58 @@ class ColumnPages:
     def longest_value_bytes(self) -> int:
         """Maximum length of a text in the dictionary, if all others are empty."""
         return max(0, self.dictionary_bytes - 4 * self.dictionary_values)
+
+
+def limit_word_bytes(source: BinaryIO, chunk: ColumnChunk) -> int | None:
+    """Return a limit for the length of the texts in a column's dictionary.
+
+    Decoders refuse a second dictionary, and one that is longer than its header says. None if it is
+    not the first page, if the page cannot be read, or as `limit_text_bytes`.
+    """
+    header = _header_at(source, chunk.first_byte)
+    if header is None or not header.is_dictionary or header.decoded_bytes > MAX_WORDS_BYTES:
+        return None
+    source.seek(chunk.first_byte + header.header_bytes)
+    page = source.read(header.stored_bytes)
+    codec = chunk.compression.lower()
+    if codec not in ("uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4_raw"):
+        return None
+    try:
+        if codec != "uncompressed":
+            page = pa.Codec(codec).decompress(page, header.decoded_bytes)
+    except (pa.ArrowException, OSError):
+        return None
+    return limit_text_bytes(page, header.values)
+
+
+def limit_text_bytes(page: bytes | pa.Buffer, count: int) -> int | None:
+    """Return a limit for the length of `count` texts, each after its length in four bytes.
+
+    None if a text is longer than about a hundred bytes, or contains zeros. With blocks of B bytes
+    that all contain a zero, a text of 8 B contains seven of them, and one of 256 contains one. So
+    there are at least eight zeros for a text of 8 B or more, and three for every other one: in its
+    length alone if that is below 256, with its blocks otherwise. If there are hardly more than
+    three for each text, none has 8 B.
+
+    Parquet format: Encodings, PLAIN
+    """
+    size = len(page)
+    zeros = size - int(np.count_nonzero(np.frombuffer(page, np.uint8)))
+    # Each empty text has four.
+    if size >= 1 << 24 or zeros > 3 * count + 4:
+        return None
+    words = np.frombuffer(page, "<u8", size // 8)
+    marks = (words - _EACH_BYTE) & ~words & (_EACH_BYTE << np.uint64(7))
+    for block in (32, 64, 128):
+        if len(marks) % 2:
+            marks = marks[:-1]
+        marks = marks[::2] | marks[1::2]
+        if block == 32:
+            marks = marks[: len(marks) // 2 * 2]
+            marks = marks[::2] | marks[1::2]
+        if marks.all():
+            return 8 * block - 1
+    return None
 
 
 def most_decoded_bytes(chunk: ColumnChunk) -> int:

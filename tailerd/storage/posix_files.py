@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import secrets
 import signal
@@ -34,6 +35,9 @@ TEMPORARY_PREFIX = ".tailerd-tmp-"
 
 SMALL_BYTES = 64 * 1024
 """Files below this are read with one call."""
+
+HELD_BYTES = 256 * 1024
+"""Data files up to this size are read when they are opened."""
 
 _WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of `link` on file systems without hard links."""
@@ -169,10 +173,15 @@ def _require_file(mode: int, path: str) -> None:
     )
 
 
-def open_for_arrow(path: str) -> pa.OSFile:
-    """Open a regular file for random reading by Arrow, which itself would block on a pipe."""
-    descriptor, _ = open_file(path)
+def open_for_arrow(path: str) -> io.BytesIO | pa.OSFile:
+    """Open a regular file for random reading by Arrow, which itself would block on a pipe.
+
+    A small one is read at once: a call for each part of it would take longer.
+    """
+    descriptor, status = open_file(path)
     try:
+        if status.st_size <= HELD_BYTES:
+            return io.BytesIO(os.read(descriptor, status.st_size))
         # The file that was checked, even if it has been replaced since.
         return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", mode="r")
     finally:

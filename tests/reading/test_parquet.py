@@ -207,13 +207,18 @@ def test_a_missing_file_is_named_before_anything_is_read(tmp_path: Path) -> None
         next(iter(read_file(scan, BatchLimit())))
 
 
-def test_a_file_is_closed_when_its_reader_stops_early(hundred: Path) -> None:
-    reading = read_file(scan_of(hundred, pa.field("id", pa.int64())), BatchLimit(max_rows=1))
+@pytest.mark.parametrize(("rows", "count"), [(100, 0), (1_000_000, 1)], ids=["small", "large"])
+def test_a_file_is_closed_when_its_reader_stops_early(
+    tmp_path: Path, rows: int, count: int
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(rows)}), path)
+    reading = read_file(scan_of(path, pa.field("id", pa.int64())), BatchLimit(max_rows=1))
     next(reading)
-    before = open_files(hundred)
-    assert before == 1
+    # A small file is read when it is opened.
+    assert open_files(path) == count
     reading.close()  # type: ignore[attr-defined]
-    assert open_files(hundred) == 0
+    assert open_files(path) == 0
 
 
 def open_files(path: Path) -> int:

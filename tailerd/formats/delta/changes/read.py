@@ -40,29 +40,28 @@ from tailerd.formats.delta.protocol.schema import (
 )
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.parquet import read_file
+from tailerd.reading.small_files import MIN_FILES, read_each, read_files
 from tailerd.storage.stores import Stores
 
 
 def read_changes(
-    task: ChangeTask,
+    tasks: Sequence[ChangeTask],
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
     columns: Sequence[str] | None = None,
     files: FilesAhead | None = None,
 ) -> Iterator[ChangeBatch]:
-    """Read one task's change rows; blocking, for worker threads and executors.
+    """Read the change rows of tasks in order; blocking, for worker threads and executors.
 
     Args:
         columns: Logical names to read, as far as the task's version has them; None for all.
-        files: Opens the task's file and those read after it; by default with stores configured by
-            the environment.
+        files: Opens the tasks' files and those read after them; by default with stores configured
+            by the environment.
 
     Raises:
         TableError: A file is missing or damaged.
     """
-    file = data_file(task)
     files = files or FilesAhead((), Stores())
-    scan = file_scan(task, None if columns is None else tuple(columns), files.open_unplanned)
+    names = None if columns is None else tuple(columns)
 
     def open_file(url: str) -> BinaryIO:
         try:
@@ -70,7 +69,11 @@ def read_changes(
         except FileMissingError as error:
             raise missing_data_file(url) from error
 
-    for rows, changes, positions in read_file(scan, limit, open_file):
+    scans = (file_scan(task, names, files.open_unplanned) for task in tasks)
+    read = read_files if len(tasks) >= MIN_FILES else read_each
+    for number, (rows, changes, positions) in read(scans, limit, open_file):
+        task = tasks[number]
+        file = data_file(task)
         change = task.change_type if changes is None else changes
         if change is None:
             raise BugError(f"The task of {file.url} does not say which change it is.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 
 import pyarrow as pa
 
@@ -60,7 +60,7 @@ class DeltaTaskReader:
         Raises:
             TableError: A file is missing or damaged.
         """
-        return _read(task, limit, columns, FilesAhead((), stores or Stores()))
+        return _read([task], limit, columns, FilesAhead((), stores or Stores()))
 
     def read_run(
         self,
@@ -73,8 +73,7 @@ class DeltaTaskReader:
         """Yield the rows of tasks in order; files in a bucket are prefetched."""
         urls = (file.url for task in tasks for file in list_files(task))
         with FilesAhead(urls, stores or Stores()) as files:
-            for task in tasks:
-                yield from _read(task, limit, columns, files)
+            yield from _read(tasks, limit, columns, files)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split a large file into shares of its row groups; a row group is never split."""
@@ -104,11 +103,17 @@ class DeltaTaskReader:
 
 
 def _read(
-    task: ChangeTask, limit: BatchLimit, columns: Sequence[str] | None, files: FilesAhead
+    tasks: Sequence[ChangeTask],
+    limit: BatchLimit,
+    columns: Sequence[str] | None,
+    files: FilesAhead,
 ) -> Iterator[ChangeBatch]:
-    if isinstance(task.payload, RewrittenFiles):
-        return read_exact(task, limit, columns, files)
-    return read_changes(task, limit, columns, files)
+    for is_compared, some in groupby(tasks, lambda task: isinstance(task.payload, RewrittenFiles)):
+        if not is_compared:
+            yield from read_changes(list(some), limit, columns, files)
+            continue
+        for task in some:
+            yield from read_exact(task, limit, columns, files)
 
 
 def _value(file: DataFile, name: str) -> object:

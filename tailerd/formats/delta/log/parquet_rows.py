@@ -14,7 +14,7 @@ from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError, UnsupportedFeatureE
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
 from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet_batches import BoundedBatches
-from tailerd.reading.parquet_open import open_parquet
+from tailerd.reading.parquet_open import open_parquet, to_arrow
 from tailerd.reading.read_ahead import read_ahead
 from tailerd.storage.base import RemoteFile
 
@@ -76,7 +76,7 @@ class CheckpointFile:
         }
 
     def _reopen(self, source: BinaryIO, **options: Any) -> pq.ParquetFile:
-        return pq.ParquetFile(source, **self._options() | options)
+        return pq.ParquetFile(to_arrow(source), **self._options() | options)
 
     def _check_has_files(self) -> None:
         """Reject a Parquet file that is not a checkpoint: its files would be lost silently."""
