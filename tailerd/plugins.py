@@ -65,6 +65,7 @@ from tailerd.records.base import (
     RecordSchema,
     SchemaRegistry,
 )
+from tailerd.remedies import RESET_PIPELINE
 from tailerd.sinks.base import Delivery, RemoteDelivery, RowWriter, Sink, WritesRemotely
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.resources import SinkResources
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BEFORE_ALL",
     "DEFAULT_BATCH_LIMIT",
+    "RESET_PIPELINE",
     "UNKNOWN",
     "Backlog",
     "BatchLimit",

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tailerd.plugins import (
     BEFORE_ALL,
     DEFAULT_BATCH_LIMIT,
+    RESET_PIPELINE,
     UNKNOWN,
     Backlog,
     BatchLimit,
@@ -48,7 +49,6 @@ from tailerd.plugins import (
     open_log,
     to_ms,
 )
-from tailerd.remedies import RESET_PIPELINE
 
 NAME = "memory"
 FOLDER = "_memory"
