@@ -49,7 +49,7 @@ async def _look_around(location: TableLocation, formats: Sequence[TableFormat]) 
             return f"it is inside the table {above.name}", _meant(above.name)
     if location.is_local and not await asyncio.to_thread(Path(location.root or "/").exists):
         near = await asyncio.to_thread(_find_similar, location.root)
-        return "the folder does not exist", _meant(near) if near else search
+        return "the folder does not exist", _meant(near) if near else f"Check the path: {search}"
     if location.is_local and not await asyncio.to_thread(Path(location.root or "/").is_dir):
         return "it is a file, and a table is a folder", search
     files, folders = await _list_entries(location)
