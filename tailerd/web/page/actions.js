@@ -21,39 +21,51 @@ export function toast(text, kind) {
   toast.timer = setTimeout(() => box.classList.remove("is-shown"), kind === "error" ? 12000 : 5000);
 }
 
-// Asks for the token; false where it was not given.
-export function askToken(why) {
+// Shows a question with two buttons; resolves to what `read` returns for the answer yes or no.
+function ask(parts, buttons, read) {
   return new Promise((resolve) => {
-    const field = el("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true });
     const form = el(
       "form",
       { method: "dialog" },
-      el("h2", { id: "dialog-title" }, "Token needed"),
-      el("p", {}, why),
-      el("label", { for: "token" }, "Token (http.token of the configuration)"),
-      field,
-      el("p", { class: "note" }, "It is kept in the memory of this page until the page is closed."),
+      ...parts,
       el(
         "div",
         { class: "buttons" },
-        el("button", { type: "button", onclick: () => dialog().close("no") }, "Not now"),
-        el("button", { type: "submit", class: "primary", value: "yes" }, "Use it"),
+        el("button", { type: "button", onclick: () => dialog().close("no") }, buttons.no),
+        el("button", { type: "submit", class: buttons.kind, value: "yes" }, buttons.yes),
       ),
     );
     const box = show(form);
-    field.focus();
     box.addEventListener(
       "close",
       () => {
-        const given = box.returnValue === "yes" ? field.value.trim() : "";
+        const isYes = box.returnValue === "yes";
         box.returnValue = "";
-        field.value = "";
-        if (given) setToken(given);
-        resolve(Boolean(given));
+        resolve(read(isYes));
       },
       { once: true },
     );
   });
+}
+
+// Asks for the token; false where it was not given.
+export function askToken(why) {
+  const field = el("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false", required: true });
+  const parts = [
+    el("h2", { id: "dialog-title" }, "Token needed"),
+    el("p", {}, why),
+    el("label", { for: "token" }, "Token (http.token of the configuration)"),
+    field,
+    el("p", { class: "note" }, "It is kept in the memory of this page until the page is closed."),
+  ];
+  const answer = ask(parts, { no: "Not now", yes: "Use it", kind: "primary" }, (isYes) => {
+    const given = isYes ? field.value.trim() : "";
+    field.value = "";
+    if (given) setToken(given);
+    return Boolean(given);
+  });
+  field.focus();
+  return answer;
 }
 
 const KEYS = [
@@ -132,31 +144,13 @@ function resetChoice() {
 function confirmAction(name, action) {
   const words = ACTIONS[action];
   const choice = action === "reset" ? resetChoice() : null;
-  return new Promise((resolve) => {
-    const form = el(
-      "form",
-      { method: "dialog" },
-      el("h2", { id: "dialog-title" }, `${words.title} `, el("span", { class: "name" }, name), "?"),
-      ...words.words.map((text) => el("p", {}, text)),
-      choice && choice.node,
-      el(
-        "div",
-        { class: "buttons" },
-        el("button", { type: "button", onclick: () => dialog().close("no") }, "Cancel"),
-        el("button", { type: "submit", class: words.isDangerous ? "danger" : "primary", value: "yes" }, words.label.replace("…", "")),
-      ),
-    );
-    const box = show(form);
-    box.addEventListener(
-      "close",
-      () => {
-        const isYes = box.returnValue === "yes";
-        box.returnValue = "";
-        resolve(isYes && (!choice || choice.value()) ? { to: choice ? choice.value() : null } : null);
-      },
-      { once: true },
-    );
-  });
+  const parts = [
+    el("h2", { id: "dialog-title" }, `${words.title} `, el("span", { class: "name" }, name), "?"),
+    ...words.words.map((text) => el("p", {}, text)),
+    choice && choice.node,
+  ];
+  const buttons = { no: "Cancel", yes: words.label.replace("…", ""), kind: words.isDangerous ? "danger" : "primary" };
+  return ask(parts, buttons, (isYes) => (isYes && (!choice || choice.value()) ? { to: choice ? choice.value() : null } : null));
 }
 
 // Asks again if a reset skips versions. Resolves to the exact starting point, or null.
@@ -165,30 +159,11 @@ async function confirmSkip(name, requested) {
   // Commits that come from now on are not part of the answer.
   const to = offset.phase === "follow" ? String(offset.version) : requested;
   if (!skipped) return to;
-  return new Promise((resolve) => {
-    const form = el(
-      "form",
-      { method: "dialog" },
-      el("h2", { id: "dialog-title" }, "Skip undelivered versions of ", el("span", { class: "name" }, name), "?"),
-      el("p", {}, `This reset skips ${skipped.text}. They are never delivered; the gap is recorded.`),
-      el(
-        "div",
-        { class: "buttons" },
-        el("button", { type: "button", onclick: () => dialog().close("no") }, "Cancel"),
-        el("button", { type: "submit", class: "danger", value: "yes" }, "Skip them"),
-      ),
-    );
-    const box = show(form);
-    box.addEventListener(
-      "close",
-      () => {
-        const isYes = box.returnValue === "yes";
-        box.returnValue = "";
-        resolve(isYes ? to : null);
-      },
-      { once: true },
-    );
-  });
+  const parts = [
+    el("h2", { id: "dialog-title" }, "Skip undelivered versions of ", el("span", { class: "name" }, name), "?"),
+    el("p", {}, `This reset skips ${skipped.text}. They are never delivered; the gap is recorded.`),
+  ];
+  return ask(parts, { no: "Cancel", yes: "Skip them", kind: "danger" }, (isYes) => (isYes ? to : null));
 }
 
 async function perform(name, action) {
