@@ -244,11 +244,13 @@ def require_engines(config: Config) -> None:
     Raises:
         MissingExtraError: An engine is not installed.
     """
+    if find_spec("pyspark") is not None:
+        return
     engines = {f"tables.{name}": config.select_engine(name) for name in config.tables}
     for name, group in config.discover.items():
         engines[f"discover.{name}"] = config.resolve_engine(group.template.engine)
     wanting = [name for name, engine in engines.items() if engine == "spark"]
-    if wanting and find_spec("pyspark") is None:
+    if wanting:
         raise MissingExtraError(
             f"The engine of {wanting[0]} is spark, but PySpark is not installed here.",
             remedy="Install it: pip install 'tailerd[spark]' (an image: the one with Spark). Or set"
