@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Self, TypeVar
 
-from tailerd.remedies import KEEP_CHECKPOINT as KEEP_CHECKPOINT
-from tailerd.remedies import LEAVE_OUT as LEAVE_OUT
 from tailerd.remedies import PYTHON, Reader, fill_in
-from tailerd.remedies import START_AFTER as START_AFTER
 
 MAX_CHARACTERS = 4000
 """Of a message or remedy between processes: a longer one is truncated."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -29,6 +37,15 @@ from tailerd.reading.parquet_pieces import SPARSE, RowPieces
 from tailerd.reading.row_selection import RowSelection
 from tailerd.storage.base import RemoteFile
 from tailerd.storage.stores import Stores
+
+TYPE_OPTIONS: Mapping[str, Any] = {"coerce_int96_timestamp_unit": "us"}
+PAGE_OPTIONS: Mapping[str, Any] = {
+    "arrow_extensions_enabled": False,
+    # Pages without a checksum cost nothing; others 5% (zstd) to 50% (uncompressed) more time to
+    # decode.
+    "page_checksum_verification": True,
+}
+"""Options of every reader of data files."""
 
 OpenFile = Callable[[str], BinaryIO]
 """Opens a data file by its URL, such as `Stores.open_data_file`."""
@@ -152,14 +169,18 @@ def _options(source: BinaryIO, change_column: str) -> dict[str, Any]:
     return {
         # If reads are requests, all columns of a row group are read with as few as possible.
         "pre_buffer": isinstance(source, RemoteFile),
-        "coerce_int96_timestamp_unit": "us",
-        "arrow_extensions_enabled": False,
-        # Pages without a checksum cost nothing; others 5% (zstd) to 50% (uncompressed) more time to
-        # decode.
-        "page_checksum_verification": True,
-        # A few repeated values: only their dictionary codes need to be decoded and counted.
-        "read_dictionary": [change_column] if change_column else None,
+        "read_dictionary": coded_columns(change_column),
+        **TYPE_OPTIONS,
+        **PAGE_OPTIONS,
     }
+
+
+def coded_columns(change_column: str) -> list[str] | None:
+    """Return the columns that are read as dictionaries.
+
+    A few repeated values: only their codes need to be decoded and counted.
+    """
+    return [change_column] if change_column else None
 
 
 @contextmanager
@@ -188,6 +209,7 @@ class Shape:
         columns: The file's leaf columns to read, ascending, grouped by column of a batch.
         leaves: The same, flat.
         names: Names of the columns of a batch.
+        has_clear_names: Whether these name the columns, and no others of the file.
         coded: The leaf column of change types, which is read as a dictionary; empty without one.
     """
 
@@ -208,6 +230,7 @@ class Shape:
         self._change_at = None if change is None else at[change]
         names = file_schema.names
         self.names = [names[position] for position in sorted(requested)]
+        self.has_clear_names = bool(self.names) and len({*names}) == len(names)
         self.columns = _list_leaves(file_schema, requested)
         self.leaves = [leaf for column in self.columns for leaf in column]
         self.coded = () if self._change_at is None else self.columns[self._change_at]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -167,8 +168,8 @@ def parse_footer(
     """
     chunks = _Chunks((memory_bytes + ALLOWANCE_BYTES) // CHUNK_BYTES // 2, memory_bytes, name)
     try:
-        schema = _SchemaReader(b"" if like is None else like.schema)
-        readers: _Inner = {2: schema.read, 4: chunks.read_groups, 5: _read_notes}
+        read_schema = partial(_read_schema, b"" if like is None else like.schema)
+        readers: _Inner = {2: read_schema, 4: chunks.read_groups, 5: _read_notes}
         found, _ = read_struct(body, 0, readers)
         notes, arrow_schema = found.get(5, ({}, b""))
         return FileFooter(
@@ -183,17 +184,12 @@ def parse_footer(
         raise pa.ArrowInvalid(f"its footer cannot be understood ({error!r})") from error
 
 
-class _SchemaReader:
-    """Skips a schema, and returns its bytes; at once if they are `known`."""
-
-    def __init__(self, known: bytes) -> None:
-        self._known = known
-
-    def read(self, data: bytes, at: int) -> tuple[bytes, int]:
-        if self._known and data.startswith(self._known, at):
-            return self._known, at + len(self._known)
-        end = _skip(data, at, 9)
-        return data[at:end], end
+def _read_schema(known: bytes, data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the bytes of a schema; at once if they are `known`."""
+    if known and data.startswith(known, at):
+        return known, at + len(known)
+    end = _skip(data, at, 9)
+    return data[at:end], end
 
 
 class _Chunks:

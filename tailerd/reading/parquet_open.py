@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailerd.changefeed.limits import ALLOWANCE_BYTES
-from tailerd.errors import LEAVE_OUT, CorruptLogError, TooLargeError, UnsupportedFeatureError
+from tailerd.errors import CorruptLogError, TooLargeError, UnsupportedFeatureError
 from tailerd.reading.parquet_chunks import FileFooter, parse_footer
 from tailerd.reading.parquet_footer import MAGIC, TAIL_BYTES, without_group_marks
+from tailerd.remedies import LEAVE_OUT
 
 ENCRYPTED_MAGIC = b"PARE"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tailerd.changefeed.limits import ALLOWANCE_BYTES, largest_piece_bytes
@@ -25,6 +26,8 @@ MAX_HEADER_BYTES = 1024 * 1024
 MAX_WORDS_BYTES = 256 * 1024
 """Maximum size of a dictionary in which the longest text is searched."""
 
+_SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 128
+_Words = npt.NDArray[np.uint64]
 _EACH_BYTE = np.uint64(0x0101010101010101)
 
 _RATIOS = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1040}
@@ -125,16 +128,19 @@ def limit_text_bytes(page: bytes | pa.Buffer, count: int) -> int | None:
         return None
     words = np.frombuffer(page, "<u8", size // 8)
     marks = (words - _EACH_BYTE) & ~words & (_EACH_BYTE << np.uint64(7))
-    for block in (32, 64, 128):
-        if len(marks) % 2:
-            marks = marks[:-1]
-        marks = marks[::2] | marks[1::2]
-        if block == 32:
-            marks = marks[: len(marks) // 2 * 2]
-            marks = marks[::2] | marks[1::2]
-        if marks.all():
+    block = 8
+    while block < _LONGEST_BLOCK:
+        marks = _join_pairs(marks)
+        block *= 2
+        if block >= _SHORTEST_BLOCK and marks.all():
             return 8 * block - 1
     return None
+
+
+def _join_pairs(marks: _Words) -> _Words:
+    """Return marks of blocks of twice the size; one that is left over is not whole."""
+    whole = len(marks) // 2 * 2
+    return marks[:whole:2] | marks[1:whole:2]
 
 
 def most_decoded_bytes(chunk: ColumnChunk) -> int:

@@ -18,9 +18,12 @@ from tailerd.changefeed.limits import BatchLimit, largest_piece_bytes
 from tailerd.errors import TailerdError
 from tailerd.reading.file_scan import WHOLE_FILE, FileScan
 from tailerd.reading.parquet import (
+    PAGE_OPTIONS,
+    TYPE_OPTIONS,
     FileRows,
     OpenFile,
     Shape,
+    coded_columns,
     name_file,
     open_scanned,
     read_file,
@@ -41,22 +44,21 @@ MAX_KINDS = 4
 """Of files in a run: such as change files and data files, with a schema that changed meanwhile."""
 
 
-def read_each(
-    scans: Iterable[FileScan], limit: BatchLimit, open_file: OpenFile
-) -> Iterator[tuple[int, FileRows]]:
-    """Read the rows of scans as `read_files` does, but one file at a time."""
-    for number, scan in enumerate(scans):
-        yield from ((number, rows) for rows in read_file(scan, limit, open_file))
-
-
 def read_files(
-    scans: Iterable[FileScan], limit: BatchLimit, open_file: OpenFile
+    scans: Iterable[FileScan], count: int, limit: BatchLimit, open_file: OpenFile
 ) -> Iterator[tuple[int, FileRows]]:
     """Read the rows of scans in order, as `read_file` does of each, with the number of its scan.
+
+    Args:
+        count: Number of scans.
 
     Raises:
         TailerdError: As `read_file`, and errors of `scans`, after the rows before it.
     """
+    if count < MIN_FILES:
+        for each in enumerate(scans):
+            yield from _read_alone(*each, limit, open_file)
+        return
     run = _Run(limit)
     numbered = enumerate(scans)
     while True:
@@ -73,13 +75,18 @@ def read_files(
             continue
         yield from run.take()
         if not run.add(number, scan, source):
-            yield from _read_alone(number, scan, limit, source)
+            yield from _read_alone(number, scan, limit, _reopen(source))
 
 
 def _read_alone(
-    number: int, scan: FileScan, limit: BatchLimit, source: BinaryIO
+    number: int, scan: FileScan, limit: BatchLimit, open_file: OpenFile
 ) -> Iterator[tuple[int, FileRows]]:
-    return ((number, rows) for rows in read_file(scan, limit, lambda _: source))
+    return ((number, rows) for rows in read_file(scan, limit, open_file))
+
+
+def _reopen(source: BinaryIO) -> OpenFile:
+    """Return what opens a file that is open already."""
+    return lambda _: source
 
 
 class _Run:
@@ -113,13 +120,12 @@ class _Run:
         body, end = read_footer_bytes(source, self._limit.memory_bytes, scan.url)
         if len(body) > MAX_FOOTER_BYTES:
             return None
-        if not self._kinds:
-            self._kinds = [AlikeFile.open(source, scan, self._limit, 0)]
-        like = self._kinds[-1].opened.footer
-        footer = parse_footer(body, self._limit.memory_bytes, scan.url, like=like)
-        for kind in self._kinds:
-            if kind.is_like(footer, scan):
-                return kind.with_footer(footer, scan, end)
+        if self._kinds:
+            like = self._kinds[-1].opened.footer
+            footer = parse_footer(body, self._limit.memory_bytes, scan.url, like=like)
+            for kind in self._kinds:
+                if kind.is_like(footer, scan):
+                    return kind.with_footer(footer, scan, end)
         if len(self._kinds) == MAX_KINDS:
             return None
         self._kinds.append(AlikeFile.open(source, scan, self._limit, len(self._kinds)))
@@ -137,7 +143,7 @@ class _Run:
         for number, source, alike in files:
             batches = decoded.pop(number, None)
             if batches is None:
-                yield from _read_alone(number, alike.scan, self._limit, source)
+                yield from _read_alone(number, alike.scan, self._limit, _reopen(source))
                 continue
             with name_file(alike.scan.url):
                 parts = alike.make_parts(batches, self._limit)
@@ -180,8 +186,7 @@ class AlikeFile:
 
         None also if its columns cannot be found by their names.
         """
-        names = self.opened.file.schema_arrow.names
-        if len({*names}) < len(names) or not self.shape.names:
+        if not self.shape.has_clear_names:
             return None
         total = self.shape.constant_bytes * self.num_rows
         for group in range(len(self.opened.footer.groups)):
@@ -239,11 +244,10 @@ def decode_together(files: Sequence[_File], max_rows: int) -> dict[int, list[pa.
     first = files[0].alike
     form = ds.ParquetFileFormat(
         read_options=ds.ParquetReadOptions(
-            dictionary_columns=[first.scan.change_column] if first.scan.change_column else None,
-            coerce_int96_timestamp_unit="us",
+            dictionary_columns=coded_columns(first.scan.change_column), **TYPE_OPTIONS
         ),
         default_fragment_scan_options=ds.ParquetFragmentScanOptions(
-            pre_buffer=False, page_checksum_verification=True, arrow_extensions_enabled=False
+            pre_buffer=False, **PAGE_OPTIONS
         ),
     )
     parts = [form.make_fragment(to_arrow(file.source)) for file in files]

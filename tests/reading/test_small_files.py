@@ -139,7 +139,7 @@ def test_files_together_give_what_each_gives_alone(
     folder = tmp_path_factory.mktemp("files")
     scans = [write(folder, kind, number, rows) for number, (kind, rows) in enumerate(files)]
     limit = BatchLimit(max_rows=max_rows, memory_bytes=memory_bytes)
-    together = collect(read_files(scans, limit, Stores().open_data_file))
+    together = collect(read_files(scans, len(scans), limit, Stores().open_data_file))
     assert together == collect(one_by_one(scans, limit))
 
 
@@ -158,7 +158,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def read(scans: Sequence[FileScan]) -> tuple[list[Row], str]:
-    return collect(read_files(scans, BatchLimit(), Stores().open_data_file))
+    return collect(read_files(scans, len(scans), BatchLimit(), Stores().open_data_file))
 
 
 def test_alternating_kinds_take_one_call_each(tmp_path: Path, decoded: list[int]) -> None:
@@ -194,11 +194,11 @@ def test_a_long_text_that_is_repeated_is_not_decoded_together(
     scans.insert(3, replace(scans[0], url=str(tmp_path / "bomb.parquet")))
     total = sum(
         part.rows.num_rows
-        for _, part in read_files(scans[:3] + scans[4:], BatchLimit(), Stores().open_data_file)
+        for _, part in read_files(scans[:3] + scans[4:], 6, BatchLimit(), Stores().open_data_file)
     )
     assert (total, decoded) == (60, [6])
     decoded.clear()
-    parts = read_files(scans, BatchLimit(), Stores().open_data_file)
+    parts = read_files(scans, len(scans), BatchLimit(), Stores().open_data_file)
     largest = max(part.rows.nbytes for _, part in parts)
     assert largest <= BatchLimit().max_bytes
     assert 7 not in decoded

@@ -17,8 +17,6 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.row_positions import number_positions
 from tailerd.errors import (
-    LEAVE_OUT,
-    START_AFTER,
     BugError,
     CorruptLogError,
     FileMissingError,
@@ -40,7 +38,8 @@ from tailerd.formats.delta.protocol.schema import (
 )
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.small_files import MIN_FILES, read_each, read_files
+from tailerd.reading.small_files import read_files
+from tailerd.remedies import LEAVE_OUT, START_AFTER
 from tailerd.storage.stores import Stores
 
 
@@ -70,8 +69,8 @@ def read_changes(
             raise missing_data_file(url) from error
 
     scans = (file_scan(task, names, files.open_unplanned) for task in tasks)
-    read = read_files if len(tasks) >= MIN_FILES else read_each
-    for number, (rows, changes, positions) in read(scans, limit, open_file):
+    read = read_files(scans, len(tasks), limit, open_file)
+    for number, (rows, changes, positions) in read:
         task = tasks[number]
         file = data_file(task)
         change = task.change_type if changes is None else changes

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES, BatchLimit
-from tailerd.errors import KEEP_CHECKPOINT, CorruptLogError, UnsupportedFeatureError
+from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.delta.protocol.log_path import SIDECAR_FOLDER, LogFile
 from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_open import open_parquet, to_arrow
 from tailerd.reading.read_ahead import read_ahead
+from tailerd.remedies import KEEP_CHECKPOINT
 from tailerd.storage.base import RemoteFile
 
 if TYPE_CHECKING:
