@@ -96,10 +96,10 @@ def _check_manifests(manifests: TextIO, is_json: bool) -> None:
         raise ConfigError(f"{manifests.name} is not UTF-8 text.") from error
     for config_map, config in read_manifests(text, manifests.name).items():
         for name, table in config.tables.items():
-            line = (
-                f"{name}: {table.path}; engine {config.select_engine(name)}, sink {table.sink.kind}"
-            )
-            report = {**blank_report(config, name), "config_map": config_map}
+            # The machine that runs the pod chooses for `auto`.
+            engine = table.engine or config.engine
+            line = f"{name}: {table.path}; engine {engine}, sink {table.sink.kind}"
+            report = {**blank_report(config, name), "engine": engine, "config_map": config_map}
             say(json.dumps(report) if is_json else f"{line}; not checked", is_json=is_json)
         for name, group in config.discover.items():
             line = f"discover.{name}: {group.path}; not checked"

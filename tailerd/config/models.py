@@ -120,7 +120,7 @@ class Config(BaseSettings):
     _auto: tuple[Engine, str] | None = PrivateAttr(default=None)
 
     def set_file(self, path: Path) -> None:
-        """Note the file that this configuration was read from, to be run on this machine."""
+        """Note the file that this configuration was read from."""
         self._file = path.absolute()
 
     def reader(self, table: str) -> Reader:
@@ -128,7 +128,7 @@ class Config(BaseSettings):
         return pipeline_reader(table, str(self._file or "FILE"))
 
     def select_engine(self, table: str) -> Engine:
-        """Return the engine of a configured table; `auto` if it is for another machine."""
+        """Return the engine of a configured table on this machine; may start Java."""
         section = self.tables[table]
         return self.resolve_engine(section.engine, section.sink.engines)
 
@@ -137,7 +137,7 @@ class Config(BaseSettings):
     ) -> Engine:
         """Return the engine of a section whose sink can be written by `engines`."""
         engine = engine or self.engine
-        if engine != "auto" or self._file is None:
+        if engine != "auto":
             return engine
         self._auto = self._auto or choose_engine()
         return self._auto[0] if self._auto[0] in engines else "spark"

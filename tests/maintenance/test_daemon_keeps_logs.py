@@ -19,6 +19,7 @@ import yaml
 
 from tests.formats.delta.log_bodies import add
 from tests.integration.daemon.running import (
+    address,
     daemon,
     delivered_ids,
     eventually,
@@ -190,8 +191,7 @@ def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
         eventually(lambda: status_of(config, "orders")["maintenance"] is not None)
         time.sleep(1)
         assert commits_of(table)[0] == 0
-        address = json.loads(read_log(config).splitlines()[0])["path"]
-        assert run_to_end("resume", "orders", "--http", address).returncode == 0
+        assert run_to_end("resume", "orders", "--http", address(config)).returncode == 0
         eventually(lambda: len(delivered_ids(tmp_path / "out")) == 39 - 14)
         eventually(lambda: commits_of(table)[0] in (12, 30))
     assert not lines_of(config, "Pipeline failed")

@@ -17,6 +17,7 @@ import pytest
 from tailerd.cli import run
 from tests.integration.daemon.running import (
     TAILERD,
+    address,
     daemon,
     delivered_ids,
     eventually,
@@ -291,8 +292,7 @@ def test_a_listener_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     make_table(tmp_path / "t")
     first = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     with daemon(first):
-        eventually(lambda: "http://" in read_log(first))
-        port = json.loads(read_log(first).splitlines()[0])["path"].removeprefix("http://")
+        port = address(first).removeprefix("http://")
         (tmp_path / "second").mkdir()
         second = write_config(
             tmp_path / "second", orders=file_table(tmp_path / "t", tmp_path / "out2")

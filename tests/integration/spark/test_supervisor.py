@@ -44,6 +44,7 @@ class Supervised:
         config = folder / "config.json"
         settings = {
             "state": str(folder / "state"),
+            "engine": "spark",
             "spark": spark or {"master": "local[2]"},
             "http": {"listen": None},
         }
