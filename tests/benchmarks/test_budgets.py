@@ -193,7 +193,7 @@ async def test_reading_and_writing_rows_takes_calls_for_batches_not_for_rows(
     assert many - few < 1000
 
 
-@pytest.mark.parametrize(("distinct", "most_calls"), [(7, 310), (5000, 430)])
+@pytest.mark.parametrize(("distinct", "most_calls"), [(7, 280), (5000, 265)])
 async def test_reading_a_small_file_takes_few_calls(
     tmp_path: Path, distinct: int, most_calls: int
 ) -> None:
@@ -209,12 +209,13 @@ async def test_reading_a_small_file_takes_few_calls(
     end = await source.latest_offset(start, ReadLimit(max_files=10**9))
     tasks = [task async for group in source.plan(start, end) for task in group.tasks]
     counts = []
-    for files in (1, 1, 11):
+    # The first ones import what the next ones find imported.
+    for files in (1, 11, 1, 11):
         with PythonCalls() as calls:
             rows = sum(batch.num_rows for batch in source.read_run(tasks[:files], BatchLimit()))
         assert rows == files * 5000
         counts.append(calls.count)
-    _, one, eleven = counts
+    *_, one, eleven = counts
     assert (eleven - one) / 10 <= most_calls
 
 
