@@ -30,6 +30,7 @@ from __future__ import annotations
 import datetime as dt
 import html
 import importlib
+import os
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -42,7 +43,7 @@ from collections.abc import (
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -65,6 +66,8 @@ from tailerd.registry import AUTO
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation, locate_table
+from tailerd.transforms.options import MASK_KEY, ViewOptions, make_view
+from tailerd.transforms.view import View
 
 if TYPE_CHECKING:
     import duckdb
@@ -84,7 +87,7 @@ _STEP = ReadLimit(max_files=1000, max_bytes=256 * 1024**2)
 class _Request:
     location: str
     changes: ChangeMode = ChangeMode.AUTO
-    columns: tuple[str, ...] | None = None
+    view: View | None = None
     key: tuple[str, ...] = ()
     ledger: LedgerLocation | None = None
     allowed_paths: tuple[str, ...] = ()
@@ -101,7 +104,7 @@ class _Request:
             location,
             OpenRequest(
                 changes=self.changes,
-                columns=self.columns,
+                view=self.view,
                 identity=self.key,
                 ledger=self.ledger,
                 options=self.options,
@@ -387,12 +390,12 @@ def changes(
     since: Point,
     until: Point | None = None,
     changes: str = "auto",
-    columns: Sequence[str] | None = None,
     key: Sequence[str] = (),
     table_format: str = AUTO,
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    **view: Unpack[ViewOptions],
 ) -> Changes:
     """Return the row changes of a table between two points; nothing is read yet.
 
@@ -400,7 +403,6 @@ def changes(
         location: A path, or `s3://bucket/prefix`.
         since, until: Inclusive; see the module's contract.
         changes: `auto`, `cdf`, `files` or `net`, as `tail --changes`.
-        columns: Only these, in this order; None for all.
         key: Columns that identify a row: where rows are compared, a delete and an insert of one
             commit with the same values there are an update.
         table_format: Such as `delta`; `auto` recognises it.
@@ -408,6 +410,7 @@ def changes(
             without it, observed states are kept for one iteration only.
         allowed_paths: Locations outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
+        view: Which columns, rows and values; see `ViewOptions`.
 
     Raises:
         UsageError: `changes` is not a mode, or a point is neither version nor time.
@@ -415,12 +418,12 @@ def changes(
     request = _request(
         location,
         changes=changes,
-        columns=columns,
         key=key,
         table_format=table_format,
         ledger=ledger,
         allowed_paths=allowed_paths,
         partition_timezone=partition_timezone,
+        **view,
     )
     return Changes(request, _point(since), None if until is None else _point(until))
 
@@ -431,13 +434,13 @@ def follow(
     since: Point = "latest",
     offset: str | None = None,
     changes: str = "auto",
-    columns: Sequence[str] | None = None,
     key: Sequence[str] = (),
     poll_seconds: float = 1.0,
     table_format: str = AUTO,
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    **view: Unpack[ViewOptions],
 ) -> Follower:
     """Return the row changes of a table as they are committed, without an end.
 
@@ -446,8 +449,7 @@ def follow(
         offset: Where to resume: a `FollowedBatch.offset` that the caller kept; `since` is then not
             used.
         poll_seconds: Longest time between two polls; commits on a local disk are noticed at once.
-        location, changes, columns, key, table_format, ledger, allowed_paths, partition_timezone: As
-            `changes`.
+        Others: As `changes`.
 
     Raises:
         UsageError: As `changes`.
@@ -456,12 +458,12 @@ def follow(
     request = _request(
         location,
         changes=changes,
-        columns=columns,
         key=key,
         table_format=table_format,
         ledger=ledger,
         allowed_paths=allowed_paths,
         partition_timezone=partition_timezone,
+        **view,
     )
     return Follower(request, _point(since), offset, poll_seconds)
 
@@ -470,23 +472,23 @@ def table(
     location: str,
     *,
     table_format: str = AUTO,
-    columns: Sequence[str] | None = None,
     key: Sequence[str] = (),
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    **view: Unpack[ViewOptions],
 ) -> Table:
     """Return a table to inspect; nothing is read yet. Arguments as `changes`."""
     return Table(
         _request(
             location,
             changes=ChangeMode.AUTO,
-            columns=columns,
             key=key,
             table_format=table_format,
             ledger=ledger,
             allowed_paths=allowed_paths,
             partition_timezone=partition_timezone,
+            **view,
         )
     )
 
@@ -495,12 +497,12 @@ def _request(
     location: str,
     *,
     changes: str,
-    columns: Sequence[str] | None,
     key: Sequence[str],
     table_format: str,
     ledger: str | None,
     allowed_paths: Iterable[str],
     partition_timezone: str | None,
+    **view: Unpack[ViewOptions],
 ) -> _Request:
     modes = [mode.value for mode in ChangeMode]
     if changes not in modes:
@@ -508,11 +510,13 @@ def _request(
             f"changes is {changes!r}, which is not a valid mode.",
             remedy=f"Use one of {', '.join(modes)}.",
         )
+    key = (key,) if isinstance(key, str) else tuple(key)
+    options: ViewOptions = {"mask_key": os.environ.get(MASK_KEY), **view}
     return _Request(
         location=str(location),
         changes=ChangeMode(changes),
-        columns=None if columns is None else tuple(columns),
-        key=(key,) if isinstance(key, str) else tuple(key),
+        view=make_view(**options, key=key),
+        key=key,
         ledger=None if ledger is None else LedgerLocation(ledger),
         allowed_paths=tuple(allowed_paths),
         table_format=table_format,

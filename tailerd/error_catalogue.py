@@ -75,6 +75,8 @@ REMEDIES: Mapping[str, str] = {
     "engine": "Check Spark's own error in the message; it is retried.",
     "batch_retry": "Nothing: it is retried.",
     "offset": _RESTART,
+    "transforms_changed": "Deliver all rows again (`tailerd offsets reset NAME --to snapshot`), go"
+    " on with the new ones (`tailerd offsets accept NAME`), or set them back.",
     "pipeline_rebound": "Keep the offset with `tailerd offsets rebind`, or reset it.",
     "daemon_unreachable": "Start the daemon, or give its address with --http or --config.",
     "daemon_refused": "See the message: the daemon says why.",

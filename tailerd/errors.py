@@ -534,6 +534,12 @@ class OffsetError(TailerdError):
     code = "offset"
 
 
+class TransformsChangedError(OffsetError):
+    """The saved offset is of a pipeline with other columns, conditions or masks."""
+
+    code = "transforms_changed"
+
+
 class PipelineReboundError(OffsetError):
     """The saved offset belongs to a pipeline with another daemon name or another sink location."""
 

@@ -46,7 +46,7 @@ def pipeline_reader(name: str, config_file: str) -> Reader:
     return {
         RESTART: reset_command(name),
         START_AFTER: f"{reset_command(name, 'VERSION')} with a version after the commit",
-        LEAVE_OUT: "remove the column from the table, because a daemon delivers all columns",
+        LEAVE_OUT: "leave the column out of `columns` of the table's section",
         PIPELINE: name,
         CONFIG_FILE: shlex.quote(config_file),
     }

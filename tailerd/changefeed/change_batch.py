@@ -30,6 +30,8 @@ FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata of an Arrow field: its stable id, as text."""
 COMMENT = b"comment"
 """Key of the metadata of an Arrow field: the column's comment, UTF-8."""
+HIDDEN = b"tailerd.hidden"
+"""Key of the metadata of a column that only keys, topics and partitions are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +112,14 @@ class ChangeBatch:
         """Return the rows with `_change_type`, `_commit_version`, `_commit_timestamp` appended."""
         count = self.num_rows
         timestamp = pa.scalar(self.timestamp_us, pa.timestamp("us", tz="UTC"))
+        rows = value_rows(self.rows)
         arrays = [
-            *self.rows.columns,
+            *rows.columns,
             self.change_types(),
             pa.repeat(pa.scalar(self.version, pa.int64()), count),
             pa.repeat(timestamp, count),
         ]
-        schema = with_change_columns(self.rows.schema)
+        schema = with_change_columns(rows.schema)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -129,6 +132,27 @@ def join_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> p
         return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
     # Without columns only a struct keeps the row count.
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
+
+
+def is_hidden(field: pa.Field) -> bool:
+    """Return whether a column is not a part of values."""
+    metadata = field.metadata
+    return metadata is not None and HIDDEN in metadata
+
+
+def value_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns that are a part of values."""
+    if not any(map(is_hidden, schema)):
+        return schema
+    return pa.schema([field for field in schema if not is_hidden(field)])
+
+
+def value_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that are a part of values."""
+    schema = value_schema(rows.schema)
+    if schema is rows.schema or len(schema) == rows.num_columns:
+        return rows
+    return join_columns([rows.column(name) for name in schema.names], schema, rows.num_rows)
 
 
 def with_change_columns(schema: pa.Schema) -> pa.Schema:

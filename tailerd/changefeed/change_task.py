@@ -40,10 +40,17 @@ class ChangeMode(enum.StrEnum):
     """The kind of changes that the user requested (`--changes`)."""
 
     AUTO = "auto"
+    COMPARE = "compare"
+    """As `auto`, but change files are ignored."""
     CDF = "cdf"
     FILES = "files"
     NET = "net"
     """The difference between two versions instead of each commit."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether exactly the changed rows of each commit are requested, from any source."""
+        return self in (ChangeMode.AUTO, ChangeMode.COMPARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,7 @@ class ChangeTask:
         payload: The reader's input; picklable, the format's own.
         num_records: Maximum number of rows; None if statistics are missing.
         table_id: Identity of the table in that version; empty if the source does not set it.
+        view: A `transforms.View` of its rows; None: they are delivered as they are.
     """
 
     version: Version
@@ -72,6 +80,7 @@ class ChangeTask:
     payload: object
     num_records: int | None = None
     table_id: str = ""
+    view: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,7 @@ class TaskGroup:
         operation: The operation its writer recorded; empty if none, and for a snapshot.
         files_added, bytes_added, files_removed, bytes_removed: Data files that the whole commit
             adds and removes, whether rows change or not; 0 for a snapshot.
+        is_skipped: Whether its rows are not delivered because of what its writer recorded.
     """
 
     start: Offset
@@ -101,6 +111,7 @@ class TaskGroup:
     bytes_added: int = 0
     files_removed: int = 0
     bytes_removed: int = 0
+    is_skipped: bool = False
 
     @property
     def size_bytes(self) -> int:

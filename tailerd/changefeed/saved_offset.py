@@ -60,6 +60,7 @@ class SavedOffset:
             again has another one.
         beginning: Where the delivered rows begin, for `verify`.
         key_types: Types of the key columns when the first rows were delivered, as text.
+        view: Digest of the view of the table that is delivered; empty for the table itself.
     """
 
     offset: Offset
@@ -70,6 +71,7 @@ class SavedOffset:
     topics: Mapping[str, str] = field(default_factory=dict)
     beginning: Beginning | None = None
     key_types: Mapping[str, str] = field(default_factory=dict)
+    view: str = ""
 
     def to_json(self) -> str:
         """Return the stable text form, one line."""
@@ -87,6 +89,7 @@ class SavedOffset:
                 "begins": None if begins is None else json.loads(begins.offset.to_json()),
                 "has_earlier_rows": begins is not None and begins.has_earlier_rows,
                 "key_types": dict(self.key_types),
+                "view": self.view,
             }
         )
 
@@ -138,6 +141,7 @@ class SavedOffset:
                 has_earlier_rows=bool(fields["has_earlier_rows"]),
             ),
             key_types=require_texts(fields["key_types"]),
+            view=str(fields["view"]),
         )
 
 

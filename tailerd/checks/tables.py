@@ -20,6 +20,7 @@ from tailerd.storage.rights import missing_for_sweep, missing_rights
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 from tailerd.telemetry import Telemetry
+from tailerd.transforms.options import VIEW_OPTIONS
 
 _AT_ONCE = 8
 NO_ERROR: dict[str, object] = {
@@ -68,6 +69,7 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     if config.tables[name].has_sink:
         await _collect_errors(_examine_sink(config, name), errors)
     reader = config.reader(name)
+    errors = [_locate_error(config, name, error) for error in errors]
     report["errors"] = [_describe_failure(error.address(reader)) for error in errors]
     if errors:
         report.update(_describe_failure(errors[0]))
@@ -79,6 +81,14 @@ async def _collect_errors(check: Awaitable[None], errors: list[TailerdError]) ->
         await check
     except Exception as error:  # noqa: BLE001 - the other checks still run
         errors.append(as_tailerd_error(error))
+
+
+def _locate_error(config: Config, name: str, error: TailerdError) -> TailerdError:
+    """Return the error; one about a field of what is delivered names its place in the file."""
+    if error.where not in VIEW_OPTIONS:
+        return error
+    place = config.format_position(("tables", name, error.where))
+    return error.restate(f"{place}: tables.{name}.{error.where}: {error.message}")
 
 
 def _describe_failure(error: TailerdError) -> dict[str, object]:

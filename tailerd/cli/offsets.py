@@ -6,7 +6,7 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,10 @@ Examples:
 _REBIND_EXAMPLE = """\b
 Example:
   tailerd offsets rebind orders --config tailerd.yaml
+"""
+_ACCEPT_EXAMPLE = """\b
+Example:
+  tailerd offsets accept orders --config tailerd.yaml
 """
 
 
@@ -195,30 +199,58 @@ def rebind(name: str, config_path: Path, engine: str | None) -> None:
     the new cluster's topic of offsets. No daemon may run on the state meanwhile.
     """
     from tailerd.cli.configured import check_name, read_config
-    from tailerd.errors import StateInUseError
+    from tailerd.daemon.offsets import rebind_offset
 
     config = read_config(config_path, engine=engine).config
     check_name(config, name)
     _check_delivered(config, name)
-    try:
-        held = asyncio.run(_rebind_held(config, name))
-    except StateInUseError as error:
-        raise StateInUseError(
-            f"{name} cannot be rebound while a daemon runs: {error.message}",
-            remedy="Stop that daemon, rebind, and start it again.",
-        ) from error
+    held = _while_stopped("rebound", config, name, rebind_offset)
     sink = config.tables[name].sink
     location = sink.identity_location() or sink.kind
     click.echo(f"{name} rebound: resumes at {_location(held.offset)} into {location}.")
 
 
-async def _rebind_held(config: Config, name: str) -> HeldOffset:
-    from tailerd.clock import SystemClock
-    from tailerd.daemon.offsets import open_state, rebind_offset
+@command.command("accept", epilog=_ACCEPT_EXAMPLE)
+@click.argument("name", shell_complete=table_names)
+@_config_option
+@_engine_option
+def accept(name: str, config_path: Path, engine: str | None) -> None:
+    """Go on from the offset of the pipeline NAME with other columns, conditions or masks.
 
-    state = open_state(config, clock=SystemClock())
-    async with state.hold():
-        return await rebind_offset(config, name, state=state)
+    `run` refuses the offset if they have changed, because the rows before it were delivered with
+    the former ones. This keeps it: rows before it stay as they are, later ones get the new form. No
+    daemon may run on the state meanwhile.
+    """
+    from tailerd.cli.configured import check_name, read_config
+    from tailerd.daemon.offsets import accept_view
+
+    config = read_config(config_path, engine=engine).config
+    check_name(config, name)
+    _check_delivered(config, name)
+    held = _while_stopped("accepted", config, name, accept_view)
+    click.echo(f"{name} accepted: resumes at {_location(held.offset)} with the new form.")
+
+
+def _while_stopped(
+    word: str, config: Config, name: str, change: Callable[..., Awaitable[HeldOffset]]
+) -> HeldOffset:
+    """Change the offset of a pipeline while no daemon runs, and return it."""
+    from tailerd.clock import SystemClock
+    from tailerd.daemon.offsets import open_state
+    from tailerd.errors import StateInUseError
+
+    async def run() -> HeldOffset:
+        state = open_state(config, clock=SystemClock())
+        async with state.hold():
+            return await change(config, name, state=state)
+
+    try:
+        return asyncio.run(run())
+    except StateInUseError as error:
+        raise StateInUseError(
+            f"{name} cannot be {word} while a daemon runs: {error.message}",
+            remedy="Stop that daemon, repeat this command, and start it again.",
+        ) from error
 
 
 async def _reset_held(config: Config, name: str, to: str) -> tuple[Offset, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import shlex
 import shutil
 import sys
@@ -39,6 +40,8 @@ from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, wa
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
+from tailerd.transforms.options import MASK_KEY, UNCHANGED, VIEW_OPTIONS, make_view, parse_pairs
+from tailerd.transforms.view import View
 from tailerd.watchers.wakeups import Wakeup
 
 MAX_COMMITS = 100
@@ -57,6 +60,7 @@ Examples:
   tailerd tail /lake/orders --from snapshot --format jsonl | head
   tailerd tail /lake/orders --from 12 --to 20 --changes files
   tailerd tail /lake/orders --from 12 --key order_id
+  tailerd tail /lake/orders --where "region = 'EU'" --mask email=hash
   tailerd tail /lake/orders -i --from -2h
   tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
 """
@@ -73,7 +77,7 @@ class TailRequest:
     is_once: bool
     is_following: bool
     changes: ChangeMode
-    columns: tuple[str, ...] | None
+    view: View | None
     key: tuple[str, ...]
     allowed_paths: tuple[str, ...]
     partition_timezone: str | None
@@ -137,7 +141,34 @@ class TailRequest:
 @click.option(
     "--columns",
     callback=lambda _, option, text: _names(option, text),
-    help="Only these columns, separated by commas.",
+    help="Only these columns and fields (a.b), separated by commas.",
+)
+@click.option(
+    "--rename",
+    callback=lambda _, __, text: None if text is None else parse_pairs(text, "--rename"),
+    metavar="A=X,...",
+    help="New names of columns.",
+)
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="Only rows that meet a condition in SQL, such as \"region = 'EU' and amount > 10\". An"
+    " update whose row enters the condition is an insert, one whose row leaves it a delete.",
+)
+@click.option(
+    "--mask",
+    callback=lambda _, __, text: None if text is None else parse_pairs(text, "--mask"),
+    metavar="A=HOW,...",
+    help="Replace values: hash (with the secret in TAILERD_MASK_KEY), redact, null, partial (the"
+    " last 4 characters) or truncate:UNIT (year, month, day, hour, or a number).",
+)
+@click.option(
+    "--unchanged",
+    type=click.Choice(UNCHANGED),
+    default="keep",
+    show_default=True,
+    help="drop: without updates that change nothing that is shown; needs --key where rows are"
+    " compared.",
 )
 @click.option(
     "--key",
@@ -172,7 +203,12 @@ def command(format_name: str | None, since: str | None, **requested: Any) -> Non
     _refuse_both({"-f": requested["is_following"] or None, "--once": requested["is_once"] or None})
     if since is not None:
         requested["start"] = since
-    request = TailRequest(**requested)
+    view = make_view(
+        mask_key=os.environ.get(MASK_KEY),
+        key=requested["key"],
+        **{name: requested.pop(name) for name in VIEW_OPTIONS},
+    )
+    request = TailRequest(view=view, **requested)
     if request.count is not None and request.changes is ChangeMode.NET:
         raise UsageError(
             "-n counts the rows of single commits, and --changes net joins all commits.",
@@ -184,7 +220,7 @@ def command(format_name: str | None, since: str | None, **requested: Any) -> Non
         format_name or "table",
         sys.stdout.buffer,
         is_terminal=sys.stdout.isatty(),
-        columns=request.columns,
+        columns=None if view is None else view.output_names,
         table_name=request.table.rstrip("/").rpartition("/")[2],
     )
     asyncio.run(_tail(request, writer))
@@ -251,7 +287,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         table,
         OpenRequest(
             changes=request.changes,
-            columns=request.columns,
+            view=request.view,
             identity=request.key,
             on_warning=warn,
             options={"partition_timezone": request.partition_timezone},
@@ -375,7 +411,8 @@ async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None
     """
     from tailerd.cli.screens.tail_screen import TailScreen
 
-    error = await TailScreen(request.table, batches, request.columns).run_async()
+    columns = None if request.view is None else request.view.output_names
+    error = await TailScreen(request.table, batches, columns).run_async()
     if error is not None:
         raise error
 

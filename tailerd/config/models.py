@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from tailerd.config.http import HttpConfig, WebConfig
 from tailerd.config.maintenance import read_maintenance
 from tailerd.config.notifications import NotificationsConfig
+from tailerd.config.positions import FieldPath, positions
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
@@ -122,6 +123,16 @@ class Config(BaseSettings):
     def set_file(self, path: Path) -> None:
         """Note the file that this configuration was read from."""
         self._file = path.absolute()
+
+    def format_position(self, path: FieldPath) -> str:
+        """Return `file:line:column` of a field, or of the nearest section in the file."""
+        if self._file is None:
+            return "the configuration"
+        known = positions(self._file.read_text(encoding="utf-8"))
+        for length in range(len(path), 0, -1):
+            if (at := known.get(path[:length])) is not None:
+                return f"{self._file.name}:{at.line}:{at.column}"
+        return self._file.name
 
     def reader(self, table: str) -> Reader:
         """Return the words of remedies for a table's pipeline."""

@@ -19,6 +19,7 @@ from pydantic import (
 
 from tailerd.config.explain import describe_error, prefix_with
 from tailerd.config.maintenance import MaintenanceConfig, read_maintenance
+from tailerd.config.transforms import TransformConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
 from tailerd.registry import (
@@ -145,7 +146,7 @@ class NetConfig(BaseModel):
     )
 
 
-class TableConfig(BaseModel):
+class TableConfig(TransformConfig):
     """One table and where its changes go."""
 
     model_config = _SECTION
@@ -178,12 +179,13 @@ class TableConfig(BaseModel):
         " commit at or after it).",
         examples=["snapshot"],
     )
-    changes: Literal["auto", "cdf", "files", "net"] = Field(
+    changes: Literal["auto", "compare", "cdf", "files", "net"] = Field(
         default="auto",
         description="How rows are found. `auto`: exactly the rows that changed, from the change"
         " files of a commit or, where it has none, by comparing the rows it removes with those it"
-        " adds. `cdf`: Delta's change data feed only. `files`: every row of removed files is"
-        " deleted, every row of added files inserted. `net`: all commits up to the newest as one"
+        " adds. `compare`: always by comparing, for tables whose change files are wrong. `cdf`:"
+        " Delta's change data feed only. `files`: every row of removed files is deleted, every row"
+        " of added files inserted. `net`: all commits up to the newest as one"
         " difference, without the states between (Delta, Arrow engine).",
         examples=["auto"],
     )
@@ -303,6 +305,18 @@ class TableConfig(BaseModel):
                 "on_corrupt_commit skips single commits, and with `net` several come as one: set it"
                 " to stop"
             )
+        if self.commits is not None:
+            for field, value, is_whole in (
+                ("from", self.start, self.start == "snapshot"),
+                ("on_gap", self.on_gap, self.on_gap in ("snapshot", "net")),
+                ("changes", self.changes, self.changes == "net"),
+                ("net", "given", self.net is not None),
+            ):
+                if is_whole:
+                    raise ValueError(
+                        f"commits leaves out commits, and with {field}: {value} the rows of all"
+                        " commits come"
+                    )
         if not self.has_sink and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
         return self

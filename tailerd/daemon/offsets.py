@@ -15,7 +15,7 @@ from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import Clock, SystemClock
 from tailerd.config import Config
 from tailerd.config.values import check_start
-from tailerd.daemon.tables import locate_ledger, open_source
+from tailerd.daemon.tables import locate_ledger, open_source, view_digest
 from tailerd.errors import OffsetError, UsageError
 from tailerd.pipeline.claim import HeldOffset, PipelineClaim
 from tailerd.pipeline.identity import PipelineOffsets
@@ -75,6 +75,7 @@ async def open_offsets(config: Config, name: str, state: State) -> AsyncIterator
             ChangeMode(config.tables[name].changes),
             identity=derive_identity(config, name),
             sink=sink,
+            view=view_digest(config.tables[name]),
         )
     finally:
         if sink is not None:
@@ -277,6 +278,24 @@ def _emit_reset(
             offset=offset.to_json(),
         )
     )
+
+
+async def accept_view(config: Config, name: str, *, state: State) -> HeldOffset:
+    """Keep the offset of a stopped pipeline for the columns, rows and values configured now.
+
+    Args:
+        state: Locked by the caller.
+
+    Returns:
+        The offset where it resumes.
+
+    Raises:
+        OffsetError: There is no offset.
+        TailerdError: An error of the state or the offset store.
+    """
+    async with open_offsets(config, name, state) as offsets:
+        saved = await offsets.accept_view()
+    return HeldOffset(offset=saved.offset, location="", beginning=saved.beginning)
 
 
 async def rebind_offset(config: Config, name: str, *, state: State) -> HeldOffset:

@@ -22,7 +22,13 @@ from tailerd.daemon.offsets import (
     preview_reset,
     reset_offset,
 )
-from tailerd.daemon.tables import locate_ledger, log_folder, open_log, open_source
+from tailerd.daemon.tables import (
+    locate_ledger,
+    log_folder,
+    open_log,
+    open_source,
+    view_digest,
+)
 from tailerd.errors import BugError, ConfigError, TailerdError, UsageError
 from tailerd.formats.base import ChangeSource
 from tailerd.pipeline.backlog_report import BacklogReport
@@ -317,6 +323,7 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
         on_corrupt_commit=OnCorruptCommit(table.on_corrupt_commit),
         identity=derive_identity(config, name),
         reader=config.reader(name),
+        view=view_digest(table),
     )
 
 

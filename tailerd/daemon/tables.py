@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.commit_filter import CommitFilter
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
@@ -36,6 +38,8 @@ from tailerd.storage.shared_reads import filling_cache, using_cache
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation, locate_table
 from tailerd.telemetry import Telemetry, events
+from tailerd.transforms.options import MASK_KEY, make_view
+from tailerd.transforms.view import View
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.opening import WatchedFolder, open_watchers
 
@@ -69,6 +73,8 @@ async def open_source(
     """
     request = OpenRequest(
         changes=ChangeMode(config.changes),
+        view=table_view(config),
+        skips=skipped_commits(config),
         identity=config.pairing_columns,
         wrap_store=lambda store: filling_cache(_meter_store(store, telemetry), stores.shared_reads),
         on_warning=_make_warner(config.path, telemetry, set() if warned is None else warned),
@@ -87,6 +93,40 @@ async def open_source(
         )
     await _check_identity(config, source)
     return source
+
+
+def table_view(config: TableConfig) -> View | None:
+    """Return which columns, rows and values of a table are delivered; None: all, as they are.
+
+    Raises:
+        UsageError: A field has no valid form.
+    """
+    key = None if config.mask_key is None else config.mask_key.get_secret_value()
+    return make_view(
+        **config.view_settings(),
+        mask_key=key or os.environ.get(MASK_KEY),
+        key=config.pairing_columns,
+        extra=[name for names in config.sink.columns_by_field().values() for name in names],
+    )
+
+
+def skipped_commits(config: TableConfig) -> CommitFilter | None:
+    """Return the commits of a table that are not delivered; None if all are."""
+    if config.commits is None:
+        return None
+    skip = config.commits.skip
+    return CommitFilter(
+        operations=frozenset(skip.operations),
+        application_ids=frozenset(skip.application_ids),
+        user_metadata=skip.user_metadata,
+    )
+
+
+def view_digest(config: TableConfig) -> str:
+    """Return a text that changes with what is delivered; empty if that is the table itself."""
+    view, skips = table_view(config), skipped_commits(config)
+    digest = "" if view is None else view.digest()
+    return digest if skips is None else f"{digest}/{skips.digest()}"
 
 
 def _format_reporter(pipeline: str, telemetry: Telemetry) -> Callable[[TableFormat], None]:

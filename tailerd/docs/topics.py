@@ -13,6 +13,7 @@ TOPICS: Mapping[str, str] = {
     "lance": "Lance tables: changes of each operation, gaps, refused tables, maintenance.",
     "tiledb": "TileDB arrays: versions, late commits, what merging takes away, maintenance.",
     "changes": "How the rows of a commit are found, and in which order they come.",
+    "transforms": "Columns, conditions and masks: what of a table a feed delivers.",
     "python": "Changes in Python: batches, pandas, Polars, DuckDB, offsets.",
     "maintenance": "Checkpoints, compaction, checksums and cleanup of table logs.",
     "operating": "The daemon: status, pausing, errors, gaps, reloading, containers.",

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
 from tailerd.changefeed.column_filter import ColumnFilter
+from tailerd.changefeed.commit_filter import CommitFilter
 from tailerd.changefeed.limits import (
     DEFAULT_BATCH_LIMIT,
     DEFAULT_MEMORY_BYTES,
@@ -37,6 +38,7 @@ from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation
+from tailerd.transforms.view import View
 
 
 class Ordering(enum.StrEnum):
@@ -324,7 +326,8 @@ class OpenRequest:
 
     Attributes:
         changes: Which changes are requested.
-        columns: Names of the columns to read; None for all.
+        view: Which columns, rows and values are delivered; None: all, as they are.
+        skips: Commits that are not delivered; None: all are.
         identity: Key columns: a format emits an update if one commit deletes and inserts rows with
             the same values in them; empty: none.
         wrap_store: Wraps the store of the log (metering, retries).
@@ -343,7 +346,8 @@ class OpenRequest:
     """
 
     changes: ChangeMode = ChangeMode.AUTO
-    columns: Sequence[str] | None = None
+    view: View | None = None
+    skips: CommitFilter | None = None
     identity: Sequence[str] = ()
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None
     on_warning: Callable[[TailerdError], None] | None = None
@@ -354,6 +358,11 @@ class OpenRequest:
     on_format: Callable[[TableFormat], None] | None = None
     clock: Clock | None = None
     net_above: int | None = None
+
+    @property
+    def columns(self) -> Sequence[str] | None:
+        """The table's columns to read; None: all."""
+        return None if self.view is None else self.view.source_columns
 
 
 @runtime_checkable

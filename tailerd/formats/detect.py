@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -12,10 +13,12 @@ from typing import cast
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
-from tailerd.errors import ConfigError
+from tailerd.errors import ConfigError, UnsupportedFeatureError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat, TaskReader
 from tailerd.formats.not_a_table import explain_not_a_table
 from tailerd.formats.parts import Demo, require_part
+from tailerd.formats.versioned_source import VersionedSource
+from tailerd.formats.view_reader import view_reader
 from tailerd.registry import AUTO, format_class, format_names, suggest_name
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation
@@ -47,7 +50,7 @@ def formats_named(name: str = AUTO) -> list[TableFormat]:
 
 def find_reader(task: ChangeTask) -> TaskReader:
     """Return the reader of a task."""
-    return table_format(task.format).reader
+    return view_reader(table_format(task.format).reader, task)
 
 
 def read_tasks(
@@ -62,7 +65,7 @@ def read_tasks(
     Args:
         columns: Names to read, as far as a task's version has them; None for all.
     """
-    for _, found in groupby(tasks, lambda task: task.format):
+    for _, found in groupby(tasks, lambda task: (task.format, task.view)):
         run = list(found)
         yield from find_reader(run[0]).read_run(run, limit, columns, stores=stores)
 
@@ -159,6 +162,7 @@ async def open_table(
     Raises:
         TableError: It is not a table, or requires a feature that its reader does not support.
         ConfigError: The format or an option is unknown.
+        UsageError: The view does not fit the table.
         StorageError: The location cannot be read.
     """
     found, at = await find_table(location, name)
@@ -170,7 +174,17 @@ async def open_table(
                 remedy="Remove it, or correct its name."
                 f" {suggest_name(option, found.options)}".rstrip(),
             )
+    view = request.view
+    if view is not None:
+        request = replace(request, identity=view.source_names(request.identity))
     source = await found.open(at.wrap(request.wrap_store), request)
+    if view is not None or request.skips is not None:
+        if not isinstance(source, VersionedSource):
+            raise UnsupportedFeatureError(
+                f"{location.name} is of the format {found.name}, whose rows cannot be selected.",
+                remedy="Leave out columns, where, mask and commits.",
+            )
+        await source.check_request()
     if request.on_format is not None:
         request.on_format(found)
     return source

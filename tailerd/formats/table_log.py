@@ -46,6 +46,7 @@ class StepPlan:
         is_alone: The step delivers nothing else.
         resume_state: What planning the rest of it needs to repeat its choices; short.
         operation, files_added, bytes_added, files_removed, bytes_removed: As in `TaskGroup`.
+        applications, user_metadata: As in `CommitFilter`; of the commit.
     """
 
     version: Version
@@ -63,6 +64,8 @@ class StepPlan:
     bytes_added: int = 0
     files_removed: int = 0
     bytes_removed: int = 0
+    applications: Sequence[str] = ()
+    user_metadata: str = ""
 
     async def size_bytes(self) -> int:
         """Return an upper bound for the bytes to read; called only if `max_files` fits."""
@@ -163,10 +166,12 @@ class TableLog(Versions, Protocol):
     Attributes:
         location: The table.
         run_bytes: As in `ChangeSource`.
+        commit_facts: The fields of `CommitFilter` that it knows of its commits.
     """
 
     location: TableLocation
     run_bytes: int = 0
+    commit_facts: frozenset[str] = frozenset({"operations"})
 
     @property
     def name(self) -> str:

@@ -14,12 +14,17 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeMode, ChangeTask, TaskGroup
+from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.clock import SystemClock
-from tailerd.errors import BugError, MissingVersionError, TableError, UsageError
+from tailerd.errors import (
+    BugError,
+    MissingVersionError,
+    TableError,
+    UsageError,
+)
 from tailerd.formats.base import (
     Backlog,
     OpenRequest,
@@ -29,8 +34,11 @@ from tailerd.formats.base import (
     TableIdentity,
     TaskReader,
 )
+from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import StepPlan, SupportsDifference, TableLog
+from tailerd.formats.view_reader import ViewReader
 from tailerd.remedies import RESET_PIPELINE
+from tailerd.transforms.view import View
 
 GROUP_TASKS = 10_000
 """Maximum number of tasks in a group, so that memory stays bounded."""
@@ -48,10 +56,11 @@ class VersionedSource:
 
     def __init__(self, log: TableLog, reader: TaskReader, request: OpenRequest) -> None:
         self._log = log
-        self._task_reader = reader
+        self._view = request.view
+        self._skips = request.skips
+        self._task_reader = reader if request.view is None else ViewReader(reader, request.view)
         self._stores = log.location.stores
         self._clock = request.clock or SystemClock()
-        self._columns = None if request.columns is None else tuple(request.columns)
 
     @property
     def name(self) -> str:
@@ -234,6 +243,9 @@ class VersionedSource:
     async def _groups(
         self, at: Offset, after: Offset, step: StepPlan, end: Offset
     ) -> AsyncIterator[TaskGroup]:
+        if self._is_skipped(step):
+            yield replace(await self._group(at, after, step, ()), is_skipped=True)
+            return
         is_inside = (after.version, after.phase) == (at.version, at.phase)
         until = after.position if is_inside and after is end else None
         ready: list[ChangeTask] = []
@@ -251,6 +263,11 @@ class VersionedSource:
                 break
         yield await self._group(at, after, step, ready)
 
+    def _is_skipped(self, step: StepPlan) -> bool:
+        if self._skips is None or step.kind in (ChangeSourceKind.SNAPSHOT, ChangeSourceKind.NET):
+            return False
+        return self._skips.skips(step.operation, step.applications, step.user_metadata)
+
     async def _group(
         self, at: Offset, reached: Offset, step: StepPlan, tasks: Sequence[ChangeTask]
     ) -> TaskGroup:
@@ -259,6 +276,8 @@ class VersionedSource:
         links = self._log.location.links
         if links is not None and tasks:
             await asyncio.to_thread(links.check, step.local_files(tasks))
+        if self._view is not None:
+            tasks = self._seen(self._view, tasks)
         return TaskGroup(
             start=at,
             end=reached,
@@ -272,6 +291,13 @@ class VersionedSource:
             files_removed=step.files_removed,
             bytes_removed=step.bytes_removed,
         )
+
+    def _seen(self, view: View, tasks: Sequence[ChangeTask]) -> list[ChangeTask]:
+        """Return tasks with the view, without those that have no row of it."""
+        found = [replace(task, view=view) for task in tasks]
+        if view.where is None:
+            return found
+        return [task for task in found if not self._task_reader.excludes(task, ())]
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
@@ -287,6 +313,8 @@ class VersionedSource:
                 offset = await self._inside(at, position, step, end)
                 if not offset.is_before(end):
                     return
+                if self._view is not None:
+                    schema = self._view.schema(schema)
                 if schema != last:
                     last = schema
                     yield SchemaStep(offset=offset, version=version, schema=schema)
@@ -296,7 +324,7 @@ class VersionedSource:
 
     def read(self, task: ChangeTask, limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read one task's rows; blocking, for worker threads and executors."""
-        return self._task_reader.read(task, limit, self._columns, stores=self._stores)
+        return self._task_reader.read(task, limit, stores=self._stores)
 
     @property
     def run_bytes(self) -> int:
@@ -305,7 +333,7 @@ class VersionedSource:
 
     def read_run(self, tasks: Sequence[ChangeTask], limit: BatchLimit) -> Iterator[ChangeBatch]:
         """Read the rows of tasks in order; the reader may prefetch."""
-        return self._task_reader.read_run(tasks, limit, self._columns, stores=self._stores)
+        return self._task_reader.read_run(tasks, limit, stores=self._stores)
 
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the head is from `start`, with at most one poll."""
@@ -317,7 +345,7 @@ class VersionedSource:
 
     async def arrow_schema(self) -> pa.Schema:
         """Return the newest version's columns."""
-        return await self._log.schema(None, self._columns)
+        return await self._schema(None)
 
     async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the columns of a version.
@@ -326,7 +354,44 @@ class VersionedSource:
             TableError: The version no longer exists.
             UsageError: It has no such column.
         """
-        return await self._log.schema(version, columns)
+        if self._view is None:
+            return await self._log.schema(version, columns)
+        found = await self._schema(version)
+        others = [name for name in columns or () if name not in found.names]
+        if others:
+            # A key's columns need not be delivered.
+            found = pa.schema([*found, *await self._log.schema(version, others)])
+        return require_columns(found, columns)
+
+    async def _schema(self, version: Version | None) -> pa.Schema:
+        if self._view is None:
+            return await self._log.schema(version, None)
+        return self._view.schema(await self._source_schema(self._view, version))
+
+    async def _source_schema(self, view: View, version: Version | None) -> pa.Schema:
+        try:
+            return await self._log.schema(version, None)
+        except TableError:
+            # A column that is not read may have any type, and any name.
+            if view.source_columns is None:
+                raise
+            return await self._log.schema(version, view.source_columns)
+
+    async def check_request(self) -> None:
+        """Make sure that the view fits the newest version, and that commits can be skipped.
+
+        Raises:
+            UsageError: They do not.
+        """
+        unknown = [] if self._skips is None else self._skips.facts
+        if unknown := [fact for fact in unknown if fact not in self._log.commit_facts]:
+            raise UsageError(
+                f"Commits of {self.name} cannot be skipped by {unknown[0]}: its log does not have"
+                " that.",
+                remedy="Skip them by operations, or leave `commits` out.",
+            )
+        if self._view is not None:
+            self._view.check(await self._source_schema(self._view, None))
 
     async def has_live_file(self, url: str) -> bool:
         """Return whether the newest version has a file; true if the log cannot look that up."""

@@ -63,6 +63,7 @@ class DeliverySpec:
         deferred_version: A version whose commit the sink cannot accept yet: deliveries that begin
             before it end before it.
         reader: The words of remedies.
+        view: Digest of the view that is delivered; empty for the table itself.
     """
 
     table: str
@@ -79,6 +80,7 @@ class DeliverySpec:
     identity: PipelineIdentity = UNKNOWN_PIPELINE
     deferred_version: Version | None = None
     reader: Reader = field(default_factory=dict)
+    view: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,12 @@ from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Version
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import Beginning, OffsetStore, SavedOffset, SupportsIdentities
-from tailerd.errors import OffsetError, TableRecreatedError, TopicRecreatedError
+from tailerd.errors import (
+    OffsetError,
+    TableRecreatedError,
+    TopicRecreatedError,
+    TransformsChangedError,
+)
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.records.record_keys import check_key_types, key_types
@@ -40,6 +45,7 @@ class PipelineOffsets:
         identity: PipelineIdentity = UNKNOWN_PIPELINE,
         sink: Sink | None = None,
         claim: PipelineClaim | None = None,
+        view: str = "",
     ) -> None:
         """Initialize; nothing is read yet.
 
@@ -50,6 +56,7 @@ class PipelineOffsets:
             identity: The pipeline's; the sink supplies the cluster.
             sink: The one that delivers.
             claim: The pipeline's name in the state; None if no state records it.
+            view: Digest of the view that is delivered.
         """
         self.epoch = 0
         self.reset_gap: Mapping[str, str] = {}
@@ -62,6 +69,7 @@ class PipelineOffsets:
         if isinstance(sink, HasTopics):
             self._topics = sink
         self._claim = claim
+        self._view = view
         self._has_begun = False
         self._noted: tuple[Mapping[str, str], Mapping[str, str]] = {}, {}
         self._last: Offset | None = None
@@ -144,6 +152,14 @@ class PipelineOffsets:
             self.epoch, self._has_begun = max(self.epoch, 1), True
             return None
         check_same(saved.identity, self._identity)
+        if saved.view != self._view:
+            raise TransformsChangedError(
+                f"{self._table} delivered other columns, rows or values until now: columns, rename,"
+                " where, mask or unchanged have changed.",
+                remedy=f"To deliver all rows again, {reset_command(self._table)}. To go on from"
+                f" here with the new ones, run `tailerd offsets accept {self._table}`. Or set them"
+                " back.",
+            )
         # Before the sink is used: its offset and rows may be of another table.
         await check_identity(self._table, saved, self._changes, source)
         if self._topics is not None:
@@ -188,6 +204,7 @@ class PipelineOffsets:
             topics=dict(islice(reversed(self._known_topics.items()), _MAX_SAVED_TOPICS)),
             beginning=self._beginning,
             key_types=self._key_types,
+            view=self._view,
         )
 
     async def _check_key(self, version: Version, schema_id: str, source: ChangeSource) -> None:
@@ -241,6 +258,23 @@ class PipelineOffsets:
         await self._store.save(
             self._table, replace(await self.make_saved(offset, source), topics={})
         )
+
+    async def accept_view(self) -> SavedOffset:
+        """Save the present view with the offset, which stays; return it.
+
+        Raises:
+            OffsetError: No offset is saved yet.
+            TailerdError: It cannot be read or saved.
+        """
+        await self.identity()
+        saved = await self.load()
+        if saved is None:
+            raise OffsetError(f"No offset of {self._table} is saved yet.", remedy="Start it.")
+        # The key may have other types under other masks, and rows before it another form.
+        beginning = Beginning(offset=saved.offset, has_earlier_rows=True)
+        accepted = replace(saved, view=self._view, key_types={}, beginning=beginning)
+        await self._store.save(self._table, accepted)
+        return accepted
 
     async def rebind(self, former: PipelineIdentity, store: OffsetStore) -> SavedOffset:
         """Save the offset of a former identity under the present one; return it.

@@ -86,7 +86,13 @@ class Pipeline:
         self._open_source = open_source
         self._source: ChangeSource | None = None
         self._offsets = PipelineOffsets(
-            offsets, plan.table, plan.changes, identity=plan.identity, sink=parts.sink, claim=claim
+            offsets,
+            plan.table,
+            plan.changes,
+            identity=plan.identity,
+            sink=parts.sink,
+            claim=claim,
+            view=plan.view,
         )
         self._retries = retries or RetryPolicy()
         self._delivery_loop: DeliveryLoop | None = None

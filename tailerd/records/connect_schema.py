@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_batch import ChangeBatch, value_schema
 from tailerd.errors import UnsupportedFeatureError
 from tailerd.records.base import FormatOptions
 from tailerd.records.json_columns import column_texts, is_any_list, is_variant
@@ -34,7 +34,9 @@ def envelope_schema(options: FormatOptions, schema: pa.Schema) -> str:
     Raises:
         UnsupportedFeatureError: A column has no Connect type.
     """
-    return _envelope_schema(_prefix(options), options.decimals, bool(options.table_id), schema)
+    return _envelope_schema(
+        _prefix(options), options.decimals, bool(options.table_id), value_schema(schema)
+    )
 
 
 def key_schema(options: FormatOptions, fields: Sequence[pa.Field]) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailerd import __version__
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_batch import ChangeBatch, value_rows
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.records.event_ids import newest_ids
 from tailerd.records.json import DecimalStyle, is_small
@@ -102,7 +102,7 @@ class DebeziumEncoder:
         return join_pieces(pieces, len(changes.before))
 
     def _objects(self, batch: ChangeBatch) -> pa.Array:
-        rows = batch.rows
+        rows = value_rows(batch.rows)
         fields = list(rows.schema)
         quote = self._quote_decimals
         if is_small(batch):

@@ -13,6 +13,7 @@ from tailerd.changefeed.change_batch import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangeBatch,
+    value_rows,
 )
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.records.json_columns import ColumnTexts, column_texts, join_pieces, object_pieces
@@ -53,7 +54,7 @@ class JsonEncoder:
         return lines_in_parts(RowPart(batch), lambda part: self._texts(part.batch, "\n"))
 
     def _texts(self, batch: ChangeBatch, end: str) -> pa.Array:
-        arrays, fields = self._select_columns(batch.rows)
+        arrays, fields = self._select_columns(value_rows(batch.rows))
         commit = f',"{COMMIT_VERSION}":{batch.version},"{COMMIT_TIMESTAMP}":"'
         tail = f'{commit}{timestamp_text(batch.timestamp_us)}"}}{end}'
         head = f'"{CHANGE_TYPE}":' if not fields else f',"{CHANGE_TYPE}":'

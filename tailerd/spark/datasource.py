@@ -9,8 +9,10 @@ Options of a read, batch or stream; ranges are inclusive:
 - `changes`: `auto` (exactly the rows that changed), `cdf`, `files` or `net`
 - `snapshot`: `true` returns the rows of the starting version first
 - `schemaVersion`: returns the columns of that version; an error that asks for it names the number
-- `columns`: names of the table's columns to read, `a,b`; Spark does not pass a Python source the
+- `columns`: names of the table's columns to read, `a,b.c`; Spark does not pass a Python source the
   columns that a query needs
+- `rename` (`a=x,b=y`), `where`, `mask` (`a=hash,b=truncate:year`), `maskKey`, `unchanged`: as in
+  `tailerd.changes`
 - `identity`: names of columns that identify a row, `a,b`: a deleted and an inserted row of one
   commit with the same values there are an update, where rows are compared
 - `pollInterval`, `allowedPaths` (`/a,/b`, or a JSON list), `partitionTimezone`: as `poll_interval`,
@@ -123,7 +125,7 @@ class TailerdDataSource(DataSource):
         from tailerd.spark.datasource import FilteringBatchReader, TailerdBatchReader
 
         options = self._read_options()
-        may_drop = self._schema_version is None or bool(options.columns)
+        may_drop = self._schema_version is None or options.has_columns
         kind = FilteringBatchReader if self._pushes_filters else TailerdBatchReader
         return kind(options, schema, may_drop=may_drop)
 
@@ -133,7 +135,7 @@ class TailerdDataSource(DataSource):
 
         options = self._read_options()
         # Rows of any version fit columns selected by name, as long as their types do.
-        version = None if options.columns else self._schema_version
+        version = None if options.has_columns else self._schema_version
         return TailerdStreamReader(options, schema, version)
 
     def _read_options(self) -> ReadOptions:
@@ -144,7 +146,7 @@ class TailerdDataSource(DataSource):
                 " which columns there are.",
                 remedy="Give one of them.",
             )
-        if options.columns and self._schema_version is None:
+        if options.has_columns and self._schema_version is None:
             raise UsageError(
                 "The option columns and .schema(...) contradict each other, because both say which"
                 " columns there are.",

@@ -10,11 +10,12 @@ import datetime
 import difflib
 import enum
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import DEFAULT_READ_LIMIT, ReadLimit
@@ -24,6 +25,8 @@ from tailerd.clock import zone_named
 from tailerd.errors import MissingVersionError, UsageError
 from tailerd.registry import AUTO, format_names, suggest_name
 from tailerd.storage.stores import StoreSettings
+from tailerd.transforms.options import MASK_KEY, make_view, parse_pairs
+from tailerd.transforms.view import View
 
 READ_OPTIONS = (
     "path",
@@ -37,6 +40,11 @@ READ_OPTIONS = (
     "snapshot",
     "schemaVersion",
     "columns",
+    "rename",
+    "where",
+    "mask",
+    "maskKey",
+    "unchanged",
     "identity",
     "pollInterval",
     "allowedPaths",
@@ -83,7 +91,7 @@ class ReadOptions:
         changes: How the rows of a commit are found.
         schema_version: The version whose columns the rows have; None for the end of the range, or
             the head.
-        columns: The table's columns to read; empty for all.
+        view: Which columns, rows and values are read; None: all, as they are.
         identity: Columns that identify a row, so that deletes and inserts found by comparing rows
             become updates; empty: they do not.
         snapshot: Whether the rows of the starting version come first; None if not given.
@@ -104,7 +112,7 @@ class ReadOptions:
     changes: ChangeMode = ChangeMode.AUTO
     snapshot: bool | None = None
     schema_version: Version | None = None
-    columns: tuple[str, ...] = ()
+    view: View | None = None
     identity: tuple[str, ...] = ()
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float | None = None
@@ -134,7 +142,7 @@ class ReadOptions:
             changes=_choice(given, "changes", ChangeMode, ChangeMode.AUTO),
             snapshot=_boolean(given, "snapshot"),
             schema_version=_schema_version(given),
-            columns=_names(given, "columns"),
+            view=_view(given),
             identity=_names(given, "identity"),
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval"),
@@ -146,6 +154,11 @@ class ReadOptions:
         )
         parsed._refuse_contradictions()
         return parsed
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the option `columns` was given."""
+        return self.view is not None and self.view.include is not None
 
     def _refuse_contradictions(self) -> None:
         if self.start == "latest" and self.snapshot:
@@ -305,6 +318,33 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
             remedy="Write names of the table's columns like a,b.",
         )
     return names
+
+
+def _view(given: Mapping[str, str]) -> View | None:
+    pairs = {
+        name: _read_json(given[name]) or parse_pairs(given[name], name)
+        for name in ("rename", "mask")
+        if name in given
+    }
+    return make_view(
+        columns=_read_json(given.get("columns", "")) or _names(given, "columns") or None,
+        rename=pairs.get("rename"),
+        where=given.get("where"),
+        mask=pairs.get("mask"),
+        mask_key=given.get("maskKey") or os.environ.get(MASK_KEY),
+        unchanged=given.get("unchanged", "keep"),
+        key=_names(given, "identity"),
+    )
+
+
+def _read_json(text: str) -> Any:
+    """Return the object or list of an option in JSON; None for another text."""
+    if text[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _allowed_paths(text: str) -> tuple[str, ...]:

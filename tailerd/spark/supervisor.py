@@ -248,6 +248,17 @@ def start_query(
         raise parse_error(str(error)) from error
 
 
+def _view_options(table: TableConfig) -> dict[str, str]:
+    """Return the options that say which columns, rows and values are read."""
+    settings = {name: value for name, value in table.view_settings().items() if value}
+    if table.mask_key is not None:
+        settings["maskKey"] = table.mask_key.get_secret_value()
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in settings.items()
+    }
+
+
 def read_options(table: TableConfig) -> dict[str, str]:
     """Return the options of `format("tailerd")` for a table's configuration."""
     options = {
@@ -267,6 +278,7 @@ def read_options(table: TableConfig) -> dict[str, str]:
         options["identity"] = ",".join(table.pairing_columns)
     if table.ledger is not None:
         options["ledger"] = table.ledger
+    options |= _view_options(table)
     if table.start == "snapshot":
         return {**options, "snapshot": "true"}
     if table.start == "latest" or table.start.isdigit():

@@ -38,6 +38,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
         _locate(options, stores or Stores(options.storage)),
         OpenRequest(
             changes=options.changes,
+            view=options.view,
             identity=options.identity,
             on_warning=warn,
             options={"partition_timezone": options.partition_timezone or None},
@@ -67,11 +68,11 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     if requested is None and options.end:
         with naming("endingVersion" if options.end.isdigit() else "endingTimestamp", options.end):
             requested = Version(min(await source.end_version(options.end), version))
-    if requested is None and not options.columns:
+    if requested is None and not options.has_columns:
         return await source.arrow_schema(), version
     requested = version if requested is None else requested
     with naming("schemaVersion", requested):
-        return await source.schema_at(requested, options.columns or None), requested
+        return await source.schema_at(requested), requested
 
 
 class FollowedTable:

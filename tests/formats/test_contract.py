@@ -35,6 +35,7 @@ from tailerd.formats.detect import (
 )
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
+from tailerd.transforms.options import make_view
 from tests.formats.conftest import Table
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -42,7 +43,7 @@ ONE = ReadLimit(max_files=1, max_bytes=1)
 
 
 async def opened(table: Table, columns: Sequence[str] | None = None) -> ChangeSource:
-    request = OpenRequest(columns=columns, ledger=table.ledger)
+    request = OpenRequest(view=make_view(columns=columns), ledger=table.ledger)
     return await open_table(locate_table(str(table.location)), request)
 
 

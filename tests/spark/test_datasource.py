@@ -142,9 +142,9 @@ def _names(table: TableBuilder, columns: str) -> list[str]:
     return source.schema().names
 
 
-def test_columns_are_chosen_by_name_in_the_tables_order(table: TableBuilder) -> None:
+def test_columns_come_in_the_order_in_which_they_are_named(table: TableBuilder) -> None:
     change = ["_change_type", "_commit_version", "_commit_timestamp"]
-    assert _names(table, "p, id") == ["id", "p", *change]
+    assert _names(table, "p, id") == ["p", "id", *change]
     rows: list[Any] = []
     reader = _reader(table, columns="p, id")
     for part in reader.partitions():

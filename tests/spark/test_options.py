@@ -79,7 +79,7 @@ def test_without_options_the_defaults_are_those_of_delta() -> None:
         ({"endingVersion": "latest"}, "endingVersion", "version number"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp", "Write it like 2024-02-29"),
         ({"snapshot": "yes"}, "snapshot", "neither true nor false"),
-        ({"changes": "all"}, "changes", "auto, cdf, files"),
+        ({"changes": "all"}, "changes", "auto, compare, cdf, files"),
         ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger", "above 0"),
         ({"maxBytesPerTrigger": "a lot"}, "maxBytesPerTrigger", "256m"),
         ({"maxBytesPerTrigger": "0g"}, "maxBytesPerTrigger", "not a valid size"),

@@ -14,6 +14,7 @@ from tailerd.changefeed.offset import Offset
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.partition_zone import PartitionZone
 from tailerd.formats.versioned_source import VersionedSource
+from tailerd.transforms.options import make_view
 from tests.tables.opened import open_delta
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**18)
@@ -94,7 +95,7 @@ async def steps(
     async def opened() -> VersionedSource:
         return await open_delta(
             str(folder),
-            OpenRequest(changes=mode, columns=columns),
+            OpenRequest(changes=mode, view=make_view(columns=columns)),
             allowed=allowed,
             zone=PartitionZone(str(folder), zone),
         )

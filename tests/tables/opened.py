@@ -29,7 +29,9 @@ async def open_delta(
     """Return the source of the table at a path or URL."""
     request = request or OpenRequest()
     location = locate_table(table, allowed, stores=stores).wrap(request.wrap_store)
-    return await open_source(location, request, spool=spool, zone=zone)
+    source = await open_source(location, request, spool=spool, zone=zone)
+    await source.check_request()
+    return source
 
 
 def part_request(table: Path | str, kind: str = "delta", **fields: Any) -> PartRequest:

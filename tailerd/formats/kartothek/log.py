@@ -126,7 +126,7 @@ class KartothekLog(ConsecutiveVersions, TableLog):
         self._history = history
         self._identity = tuple(request.identity)
         self._comparison = Comparison.NONE
-        if request.changes is ChangeMode.AUTO:
+        if request.changes.is_exact:
             self._comparison = Comparison.ALL if self._identity else Comparison.PARTITIONS
         self._table_id = history.newest.table_id
         self.run_bytes = ahead_bytes(location)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.points import to_ms
@@ -526,7 +526,7 @@ def _stops_at_late(name: str, request: OpenRequest) -> bool:
         UnsupportedFeatureError: Other changes than `auto` are requested.
         ConfigError: The option has another value.
     """
-    if request.changes is not ChangeMode.AUTO:
+    if not request.changes.is_exact:
         raise UnsupportedFeatureError(
             f"{name} is a TileDB array, whose changes are the differences of its states.",
             remedy="Leave `changes` out.",

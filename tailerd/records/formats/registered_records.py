@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailerd import __version__
-from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_batch import ChangeBatch, value_rows
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
 from tailerd.errors import BugError
 from tailerd.records.base import FormatOptions, Records
@@ -138,7 +138,7 @@ class RowRecords:
 
     def records(self, batch: ChangeBatch, *, ids: SchemaIds, now_us: int | None = None) -> Records:
         """Return the rows, which do not include the processing time."""
-        columns = [*batch.rows.columns, *_change_columns(batch)]
+        columns = [*value_rows(batch.rows).columns, *_change_columns(batch)]
         header = self._codec.header(ids.value)
         values = encode_rows(self._encoder(batch.rows.schema), header, columns, batch.num_rows)
         keys = self._keys.from_rows(batch, ids)
@@ -189,7 +189,7 @@ class EnvelopeRecords:
     ) -> pa.Array:
         schema = batch.rows.schema
         images = byte_column(
-            encode_rows(self._image(schema), b"", batch.rows.columns, batch.num_rows)
+            encode_rows(self._image(schema), b"", value_rows(batch.rows).columns, batch.num_rows)
         )
         now = batch.timestamp_us if now_us is None else now_us
         columns: list[Column] = [

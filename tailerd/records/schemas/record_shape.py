@@ -21,6 +21,7 @@ from tailerd.changefeed.change_batch import (
     CHANGE_COLUMNS,
     COMMENT,
     FIELD_ID,
+    value_schema,
     with_change_columns,
 )
 from tailerd.records.base import FormatOptions
@@ -95,7 +96,7 @@ def topic_name(options: FormatOptions) -> str:
 
 def row_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
     """Return the shape of rows with their change columns."""
-    *columns, kind, version, timestamp = with_change_columns(rows)
+    *columns, kind, version, timestamp = with_change_columns(value_schema(rows))
     changes = [
         field.with_metadata({NUMBER: str(FIRST_CHANGE_NUMBER + index).encode()})
         for index, field in enumerate((kind, version, timestamp))
@@ -105,7 +106,7 @@ def row_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
 
 def image_shape(options: FormatOptions, rows: pa.Schema) -> RecordShape:
     """Return the shape of `before` and `after`."""
-    return RecordShape(f"{topic_name(options)}.Value", tuple(rows))
+    return RecordShape(f"{topic_name(options)}.Value", tuple(value_schema(rows)))
 
 
 def key_shape(options: FormatOptions, fields: Sequence[pa.Field]) -> RecordShape:

@@ -18,6 +18,7 @@ from tailerd.errors import MissingDataFileError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.protocol import change_plan
 from tailerd.reading import compared_files, compared_rows
+from tailerd.transforms.options import make_view
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import Field, field, map_of, struct
@@ -39,7 +40,9 @@ async def read(
     limit: BatchLimit = DEFAULT_BATCH_LIMIT,
 ) -> list[ChangeBatch]:
     """Return the batches from a version to the head."""
-    source = await open_delta(str(folder), OpenRequest(identity=identity, columns=columns))
+    source = await open_delta(
+        str(folder), OpenRequest(identity=identity, view=make_view(columns=columns))
+    )
     at = await source.initial_offset(start)
     return await read_batches(source, at, await source.latest_offset(at, EVERYTHING), limit)
 

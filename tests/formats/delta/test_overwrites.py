@@ -80,7 +80,7 @@ def test_row_14_replace_with_other_types_goes_through_the_command(
         assert [row["id"] for row in ran.rows] == [1, 1, "x"]
     ran = command.tail(tmp_path, "--from", 0, "--columns", "name")
     assert ran.status == 2
-    assert ran.errors.startswith("error[usage]: There is no column 'name'; the table has id.")
+    assert ran.errors.startswith("error[usage]: columns names 'name', which is not there.")
 
 
 async def test_row_38_partition_columns_may_change_in_an_overwrite(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.table_location import locate_table
+from tailerd.transforms.options import make_view
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 Rows = Counter[tuple[object, ...]]
@@ -87,7 +88,7 @@ async def opened(
         changes=changes,
         options={"spool": spool},
         ledger=None if ledger is None else LedgerLocation(str(ledger)),
-        columns=columns,
+        view=make_view(columns=columns),
         identity=identity,
     )
     return await open_table(locate_table(str(location)), request, "kartothek")

@@ -16,6 +16,7 @@ from tailerd.formats.detect import open_table
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
+from tailerd.transforms.options import make_view
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 Row = Mapping[str, Any]
@@ -35,7 +36,7 @@ async def opened(
 ) -> ChangeSource:
     request = OpenRequest(
         changes=changes,
-        columns=columns,
+        view=make_view(columns=columns),
         identity=identity,
         net_above=net_above,
         ledger=None if ledger is None else LedgerLocation(str(ledger)),

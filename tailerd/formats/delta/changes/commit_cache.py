@@ -75,7 +75,8 @@ class CommitCache:
         feed_check: FeedCheck | None = None,
     ) -> None:
         self.reader = reader
-        self.mode = mode
+        self._ignores_feed = mode is ChangeMode.COMPARE
+        self.mode = ChangeMode.AUTO if mode.is_exact else mode
         self.timeline = TableStateHistory()
         self._live = LiveBefore(reader)
         self._compares_files = compares_files
@@ -255,6 +256,9 @@ class CommitCache:
     async def _make_plan(
         self, found: CommitBody, before: TableState, after: TableState, time_ms: int
     ) -> CommitPlan:
+        if self._ignores_feed and found.commit.change_files.files:
+            commit = msgspec.structs.replace(found.commit, change_files=FileTally())
+            found = replace(found, commit=commit)
         is_needed, feed = reads_files(found.commit, self.mode), Feed.CONSISTENT
         if self.mode is ChangeMode.AUTO and not is_needed and found.commit.change_files.files:
             if self._feed_check is not None:
@@ -267,7 +271,13 @@ class CommitCache:
         if feed is not Feed.CONSISTENT:
             commit = msgspec.structs.replace(commit, change_files=FileTally())
         plan = plan_commit(commit, before, after, time_ms, self.mode)
-        return replace(plan, no_effect=no_effect, are_updates=feed is Feed.WRONG_UPDATES)
+        return replace(
+            plan,
+            no_effect=no_effect,
+            are_updates=feed is Feed.WRONG_UPDATES,
+            applications=tuple(each.app_id for each in commit.transactions),
+            user_metadata=commit.info.user_metadata if commit.info else "",
+        )
 
     async def states(self, commit: Commit) -> tuple[TableState, TableState]:
         """Return protocol and metadata before and after a commit.

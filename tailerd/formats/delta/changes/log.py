@@ -66,6 +66,8 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         zone: Of partition timestamps without one.
     """
 
+    commit_facts = frozenset({"operations", "application_ids", "user_metadata"})
+
     def __init__(
         self,
         location: TableLocation,
@@ -266,6 +268,8 @@ class DeltaLog(ConsecutiveVersions, TableLog):
             max_files=plan.max_tasks,
             is_whole=plan.is_whole,
             operation=plan.operation,
+            applications=plan.applications,
+            user_metadata=plan.user_metadata,
             files_added=plan.added.files,
             bytes_added=plan.added.size_bytes,
             files_removed=plan.removed.files,

@@ -93,6 +93,7 @@ class CommitPlan:
         row_columns: Columns with row ids that show which rows changed; None if there are none.
         no_effect: Omitted file actions.
         are_updates: Whether all rows of an exact commit are images of updates.
+        operation, applications, user_metadata: As in `StepPlan`.
     """
 
     version: Version
@@ -113,6 +114,8 @@ class CommitPlan:
     row_columns: RowColumns | None = None
     no_effect: NoEffect = ALL_EFFECTIVE
     are_updates: bool = False
+    applications: tuple[str, ...] = ()
+    user_metadata: str = ""
 
     @property
     def pair_passes(self) -> int:

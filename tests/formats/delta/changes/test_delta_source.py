@@ -16,6 +16,7 @@ from tailerd.formats.delta.protocol.commit_file import LineDecoder
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import KINDS, MeteredStore
+from tailerd.transforms.options import make_view
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
 from tests.tables.builder import TableBuilder
@@ -187,7 +188,7 @@ async def test_the_backlog_counts_what_is_left(tmp_path: Path) -> None:
 
 async def test_the_name_and_the_schema_are_those_of_the_table(tmp_path: Path) -> None:
     table = numbered(tmp_path, 1)
-    source = await open_delta(str(tmp_path), OpenRequest(columns=["name"]))
+    source = await open_delta(str(tmp_path), OpenRequest(view=make_view(columns=["name"])))
     assert source.name == str(tmp_path)
     assert source.table_id == table.table_id
     assert (await source.arrow_schema()).names == ["name"]

@@ -1,0 +1,96 @@
+"""Reads tasks through the view that they carry: in the daemon's threads and on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tailerd.changefeed.change_batch import ChangeBatch, join_columns
+from tailerd.changefeed.change_task import ChangeTask
+from tailerd.changefeed.column_filter import ColumnFilter
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.formats.base import TaskReader
+from tailerd.formats.plain_schema import select_columns
+from tailerd.storage.stores import Stores
+from tailerd.transforms.view import BoundView, View
+
+
+class ViewReader:
+    """A `TaskReader` that gives the rows of a view.
+
+    Args:
+        reader: Of the tasks' format.
+        view: Carried by all tasks that it reads.
+    """
+
+    def __init__(self, reader: TaskReader, view: View) -> None:
+        self._reader = reader
+        self._view = view
+
+    def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the schema of a task's rows, without change columns."""
+        found = self._view.schema(self._reader.schema(task, self._view.source_columns))
+        return found if columns is None else select_columns(found, columns)
+
+    def read(
+        self,
+        task: ChangeTask,
+        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+        columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Yield a task's rows."""
+        rows = self._reader.read(task, limit, self._view.source_columns, stores=stores)
+        return self._show(rows, columns)
+
+    def read_run(
+        self,
+        tasks: Sequence[ChangeTask],
+        limit: BatchLimit = DEFAULT_BATCH_LIMIT,
+        columns: Sequence[str] | None = None,
+        *,
+        stores: Stores | None = None,
+    ) -> Iterator[ChangeBatch]:
+        """Yield the rows of tasks in order."""
+        rows = self._reader.read_run(tasks, limit, self._view.source_columns, stores=stores)
+        return self._show(rows, columns)
+
+    def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
+        """Split a task into parts that have each row once."""
+        return self._reader.split(task, target_bytes)
+
+    def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
+        """Return whether it is certain that no row of a task passes; filters name the feed's."""
+        bound = self._view.bind(self._reader.schema(task, self._view.source_columns))
+        known = [each for each in map(bound.source_filter, filters) if each is not None]
+        return self._reader.excludes(task, [*known, *bound.filters])
+
+    def _show(
+        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None
+    ) -> Iterator[ChangeBatch]:
+        last: tuple[pa.Schema, BoundView] | None = None
+        for batch in batches:
+            schema = batch.rows.schema
+            if last is None or not schema.equals(last[0], check_metadata=True):
+                last = schema, self._view.bind(schema)
+            shown = last[1].apply(batch)
+            if shown is None:
+                continue
+            if columns is not None:
+                names = [name for name in shown.rows.schema.names if name in columns]
+                rows = shown.rows
+                selected = join_columns(
+                    [rows.column(name) for name in names],
+                    pa.schema([rows.schema.field(name) for name in names]),
+                    rows.num_rows,
+                )
+                shown = replace(shown, rows=selected)
+            yield shown
+
+
+def view_reader(reader: TaskReader, task: ChangeTask) -> TaskReader:
+    """Return the reader of a task that may carry a view."""
+    return ViewReader(reader, task.view) if isinstance(task.view, View) else reader

@@ -1,0 +1,100 @@
+"""Columns, conditions and masks, on tables of every format and where its tasks are read."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
+from tailerd.changefeed.offset import Offset, Phase
+from tailerd.errors import UsageError
+from tailerd.formats.base import ChangeSource, OpenRequest
+from tailerd.formats.detect import find_reader, open_table, read_tasks
+from tailerd.storage.stores import Stores
+from tailerd.storage.table_location import locate_table
+from tailerd.transforms.options import make_view
+from tests.formats.conftest import Table
+
+EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
+VIEW: dict[str, Any] = {
+    "columns": ["name", "id"],
+    "rename": {"name": "label"},
+    "where": "id >= 2 and name <> 'n5'",
+    "mask": {"name": "redact"},
+}
+
+
+async def opened(table: Table, **options: Any) -> ChangeSource:
+    request = OpenRequest(view=make_view(**options), ledger=table.ledger)
+    return await open_table(locate_table(str(table.location)), request)
+
+
+async def read(source: ChangeSource, start: Offset, end: Offset) -> list[tuple[Any, ...]]:
+    """Return change, label and id of each row, as the daemon and as a worker process reads them."""
+    tasks = [task for group in [g async for g in source.plan(start, end)] for task in group.tasks]
+    here = [batch for task in tasks for batch in source.read(task, DEFAULT_BATCH_LIMIT)]
+    there = pickle.loads(pickle.dumps(tasks))
+    elsewhere = list(read_tasks(there, DEFAULT_BATCH_LIMIT, stores=Stores()))
+    for task in there:
+        assert find_reader(task).schema(task).names == ["label", "id"]
+    found = []
+    for batches in (here, elsewhere):
+        rows = []
+        for batch in batches:
+            assert batch.rows.schema.names == ["label", "id"]
+            columns = batch.rows.to_pydict().values()
+            rows += list(zip(batch.change_types().to_pylist(), *columns, strict=True))
+        found.append(rows)
+    assert found[0] == found[1]
+    return found[0]
+
+
+async def test_the_changes_of_a_view_are_those_of_its_rows(table: Table) -> None:
+    first = table.append([1, 2, 3])
+    versions = [first, table.append([4, 5]), table.remove(first), table.append([6, 6])]
+    source = await opened(table, **VIEW)
+    state: Counter[tuple[Any, ...]] = Counter()
+    for version in versions:
+        begin = await source.offset_at(version)
+        for kind, *row in await read(source, begin, begin.after_version(source)):
+            state[tuple(row)] += 1 if kind == ChangeType.INSERT else -1
+        begin = await source.offset_at(version, Phase.SNAPSHOT)
+        snapshot = await read(source, begin, begin.after_version(source))
+        assert Counter(tuple(row) for _, *row in snapshot) == +state
+    assert +state == Counter({("***", 4): 1, ("***", 6): 2})
+
+
+async def test_schemas_are_those_of_the_view(table: Table) -> None:
+    version = table.append([1])
+    source = await opened(table, **VIEW)
+    assert (await source.arrow_schema()).names == ["label", "id"]
+    assert (await source.schema_at(version)).names == ["label", "id"]
+    assert (await source.schema_at(version, ["id"])).names == ["id"]
+    begin = await source.offset_at(version)
+    steps = [step async for step in source.schema_steps(begin, begin.after_version(source))]
+    assert [step.schema.names for step in steps] == [["label", "id"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["nam"]}, "nam"),
+        ({"columns": {"exclude": ["nam"]}}, "Did you mean 'name'"),
+        ({"where": "nam = 'x'"}, "Did you mean 'name'"),
+        ({"where": "name > 5"}, "cannot be compared"),
+        ({"mask": {"nam": "redact"}}, "Did you mean 'name'"),
+        ({"mask": {"name": {"truncate": "year"}}}, "is for dates"),
+        ({"rename": {"nam": "x"}}, "Did you mean 'name'"),
+        ({"rename": {"name": "id"}}, "Two columns would have the name 'id'"),
+    ],
+)
+async def test_what_does_not_fit_the_table_is_refused_when_it_is_opened(
+    table: Table, options: dict[str, Any], message: str
+) -> None:
+    table.append([1])
+    with pytest.raises(UsageError, match=message):
+        await opened(table, **options)
