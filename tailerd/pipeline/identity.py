@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from tailerd.errors import (
 from tailerd.formats.base import ChangeSource, TableIdentity
 from tailerd.pipeline.claim import PipelineClaim, check_same
 from tailerd.records.record_keys import check_key_types, key_types
-from tailerd.remedies import reset_command
+from tailerd.remedies import CONFIG_FILE, reset_command
 from tailerd.sinks.base import GapTaker, HasSchemas, HasTopics, Keyed, RecordsDeliveries, Sink
 
 _MAX_SAVED_TOPICS = 500
@@ -155,10 +156,10 @@ class PipelineOffsets:
         if saved.view != self._view:
             raise TransformsChangedError(
                 f"{self._table} delivered other columns, rows or values until now: columns, rename,"
-                " where, mask or unchanged have changed.",
+                " where, mask, unchanged or commits have changed.",
                 remedy=f"To deliver all rows again, {reset_command(self._table)}. To go on from"
-                f" here with the new ones, run `tailerd offsets accept {self._table}`. Or set them"
-                " back.",
+                f" here with the new ones, run `tailerd offsets accept {shlex.quote(self._table)}"
+                f" --config {CONFIG_FILE}`. Or set them back.",
             )
         # Before the sink is used: its offset and rows may be of another table.
         await check_identity(self._table, saved, self._changes, source)
