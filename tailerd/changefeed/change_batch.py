@@ -134,6 +134,12 @@ def join_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> p
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
 
+def select_by_name(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return columns of rows, in the order of their names; there may be none."""
+    schema = pa.schema([rows.schema.field(name) for name in names])
+    return join_columns([rows.column(name) for name in names], schema, rows.num_rows)
+
+
 def is_hidden(field: pa.Field) -> bool:
     """Return whether a column is not a part of values."""
     metadata = field.metadata
@@ -150,9 +156,7 @@ def value_schema(schema: pa.Schema) -> pa.Schema:
 def value_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the columns that are a part of values."""
     schema = value_schema(rows.schema)
-    if schema is rows.schema or len(schema) == rows.num_columns:
-        return rows
-    return join_columns([rows.column(name) for name in schema.names], schema, rows.num_rows)
+    return rows if len(schema) == rows.num_columns else select_by_name(rows, schema.names)
 
 
 def with_change_columns(schema: pa.Schema) -> pa.Schema:

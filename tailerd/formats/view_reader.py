@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tailerd.changefeed.change_batch import ChangeBatch, join_columns
+from tailerd.changefeed.change_batch import ChangeBatch, select_by_name
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
@@ -28,6 +28,7 @@ class ViewReader:
     def __init__(self, reader: TaskReader, view: View) -> None:
         self._reader = reader
         self._view = view
+        self._bound: tuple[object, BoundView] | None = None
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
@@ -64,7 +65,12 @@ class ViewReader:
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
         """Return whether it is certain that no row of a task passes; filters name the feed's."""
-        bound = self._view.bind(self._reader.schema(task, self._view.source_columns))
+        # Tasks of one kind in a version have one schema; a snapshot may have a million of them.
+        kind = task.version, task.change_type
+        if self._bound is None or self._bound[0] != kind:
+            schema = self._reader.schema(task, self._view.source_columns)
+            self._bound = kind, self._view.bind(schema)
+        bound = self._bound[1]
         known = [each for each in map(bound.source_filter, filters) if each is not None]
         return self._reader.excludes(task, [*known, *bound.filters])
 
@@ -81,13 +87,7 @@ class ViewReader:
                 continue
             if columns is not None:
                 names = [name for name in shown.rows.schema.names if name in columns]
-                rows = shown.rows
-                selected = join_columns(
-                    [rows.column(name) for name in names],
-                    pa.schema([rows.schema.field(name) for name in names]),
-                    rows.num_rows,
-                )
-                shown = replace(shown, rows=selected)
+                shown = replace(shown, rows=select_by_name(shown.rows, names))
             yield shown
 
 

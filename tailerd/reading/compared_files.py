@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailerd.changefeed.change_batch import join_columns
+from tailerd.changefeed.change_batch import join_columns, select_by_name
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, TableError, TailerdError
 from tailerd.reading.equal_chunks import FileDifference, GroupDifference, compare_files
@@ -296,7 +296,7 @@ def _select_rows(
 ) -> Iterator[PositionedRows]:
     """Yield the wanted rows of those retained."""
     for positions, batch in retained:
-        rows = batch if names is None else _select_columns(batch, names)
+        rows = batch if names is None else select_by_name(batch, names)
         if requested is None:
             yield positions, rows
             continue
@@ -313,14 +313,6 @@ def _select_rows(
 def _slice_range(ascending: Rows, first: int, last: int) -> Rows:
     start, end = np.searchsorted(ascending, first), np.searchsorted(ascending, last, "right")
     return ascending[start:end]
-
-
-def _select_columns(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    return join_columns(
-        [batch.column(name) for name in names],
-        pa.schema([batch.schema.field(name) for name in names]),
-        batch.num_rows,
-    )
 
 
 def _rows_at(rows: pa.RecordBatch, positions: Rows) -> pa.RecordBatch:
