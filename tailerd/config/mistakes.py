@@ -15,7 +15,13 @@ from pydantic import ValidationError
 
 from tailerd.config.explain import Mistake, list_mistakes
 from tailerd.config.models import ENV_PREFIX, Config
-from tailerd.config.positions import FieldPath, Position, parse_field_path, without
+from tailerd.config.positions import (
+    FieldPath,
+    Position,
+    nearest_position,
+    parse_field_path,
+    without,
+)
 from tailerd.errors import ConfigError
 
 MAX_MISTAKES = 50
@@ -42,11 +48,8 @@ class Origin:
         """Return `file:line:column` of a field, or of the nearest section that is in the file."""
         if path and _has(self.environment, path) and path not in self.positions:
             return ENV_PREFIX + "__".join(part.upper() for part in path)
-        for length in range(len(path), 0, -1):
-            at = self.positions.get(path[:length])
-            if at is not None:
-                return f"{self.where}:{at.line}:{at.column}"
-        return self.where
+        at = nearest_position(path, self.positions)
+        return self.where if at is None else f"{self.where}:{at.line}:{at.column}"
 
 
 def _has(content: Mapping[str, Any], path: FieldPath) -> bool:

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from tailerd.config.http import HttpConfig, WebConfig
 from tailerd.config.maintenance import read_maintenance
 from tailerd.config.notifications import NotificationsConfig
-from tailerd.config.positions import FieldPath, positions
+from tailerd.config.positions import FieldPath, nearest_position, positions
 from tailerd.config.sections import (
     DiscoverConfig,
     Engine,
@@ -128,11 +128,9 @@ class Config(BaseSettings):
         """Return `file:line:column` of a field, or of the nearest section in the file."""
         if self._file is None:
             return "the configuration"
-        known = positions(self._file.read_text(encoding="utf-8"))
-        for length in range(len(path), 0, -1):
-            if (at := known.get(path[:length])) is not None:
-                return f"{self._file.name}:{at.line}:{at.column}"
-        return self._file.name
+        at = nearest_position(path, positions(self._file.read_text(encoding="utf-8")))
+        name = self._file.name
+        return name if at is None else f"{name}:{at.line}:{at.column}"
 
     def reader(self, table: str) -> Reader:
         """Return the words of remedies for a table's pipeline."""

@@ -47,6 +47,12 @@ def positions(text: str) -> Mapping[FieldPath, Position]:
     return found
 
 
+def nearest_position(path: FieldPath, known: Mapping[FieldPath, Position]) -> Position | None:
+    """Return the position of a field, or of the nearest section around it; None without one."""
+    lengths = range(len(path), 0, -1)
+    return next((known[path[:length]] for length in lengths if path[:length] in known), None)
+
+
 def _position(node: yaml.Node) -> Position:
     return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -19,7 +18,7 @@ from pydantic import (
 
 from tailerd.config.explain import describe_error, prefix_with
 from tailerd.config.maintenance import MaintenanceConfig, read_maintenance
-from tailerd.config.transforms import TransformConfig
+from tailerd.config.transforms import SECTION, TransformConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
 from tailerd.errors import ConfigError
 from tailerd.registry import (
@@ -41,13 +40,6 @@ _SEARCH_BUCKET_SECONDS = 600.0
 _WILDCARD = re.compile(r"[*?\[]")
 _TABLE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|spark://.+|yarn|k8s://.+")
-_SECTION = ConfigDict(
-    extra="forbid",
-    frozen=True,
-    coerce_numbers_to_str=True,
-    # `explain` hides secret values; a traceback would show them.
-    hide_input_in_errors=True,
-)
 
 
 class SinkConfig(BaseModel):
@@ -58,7 +50,7 @@ class SinkConfig(BaseModel):
         implementation: `module:Class` of the `Sink`; empty where only Spark can write to it.
     """
 
-    model_config = _SECTION
+    model_config = SECTION
     engines: ClassVar[frozenset[str]] = frozenset({"spark", "arrow"})
     implementation: ClassVar[str] = ""
 
@@ -94,7 +86,7 @@ class SinkConfig(BaseModel):
 class SparkConfig(BaseModel):
     """The Spark session of the tables with `engine: spark`."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     master: str = Field(
         default="local[*]",
@@ -136,7 +128,7 @@ class SparkConfig(BaseModel):
 class NetConfig(BaseModel):
     """When a table's commits are read as one difference."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     above_versions: int = Field(
         ge=1,
@@ -149,7 +141,7 @@ class NetConfig(BaseModel):
 class TableConfig(TransformConfig):
     """One table and where its changes go."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     path: str = Field(
         min_length=1,
@@ -388,7 +380,7 @@ class TemplateConfig(TableConfig):
 class DiscoverConfig(BaseModel):
     """Tables found by a pattern: every folder that matches it and has a `_delta_log`."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     path: str = Field(
         min_length=1,

@@ -6,15 +6,20 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-_SECTION = ConfigDict(
-    extra="forbid", frozen=True, coerce_numbers_to_str=True, hide_input_in_errors=True
+SECTION = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    coerce_numbers_to_str=True,
+    # `explain` hides secret values; a traceback would show them.
+    hide_input_in_errors=True,
 )
+"""Of every section of a table."""
 
 
 class SkipConfig(BaseModel):
     """Commits that are not delivered: those that have one of these."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     operations: list[str] = Field(
         default_factory=list,
@@ -43,7 +48,7 @@ class SkipConfig(BaseModel):
 class CommitsConfig(BaseModel):
     """Which commits are delivered."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     skip: SkipConfig = Field(description="Commits that are not delivered.")
 
@@ -51,7 +56,7 @@ class CommitsConfig(BaseModel):
 class TruncateConfig(BaseModel):
     """A mask for dates, times and numbers."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     truncate: str = Field(
         description="A unit of time (year, month, day, hour), or a number to whose multiples"
@@ -63,7 +68,7 @@ class TruncateConfig(BaseModel):
 class TransformConfig(BaseModel):
     """What is delivered of a table."""
 
-    model_config = _SECTION
+    model_config = SECTION
 
     columns: list[str] | dict[Literal["include", "exclude"], list[str]] | None = Field(
         default=None,

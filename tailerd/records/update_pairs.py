@@ -47,6 +47,11 @@ class RowChanges:
     before: Rows
     after: Rows
 
+    @property
+    def updates(self) -> Rows:
+        """Numbers of the changes that have both images."""
+        return np.flatnonzero((self.before != NO_ROW) & (self.after != NO_ROW))
+
 
 @dataclass(frozen=True, slots=True)
 class ChangePart:

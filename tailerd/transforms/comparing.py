@@ -58,16 +58,17 @@ def _is_integer(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind))
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values are integers, floats or decimals."""
     return bool(_is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type with the values of both; None if they cannot be compare_values."""
+    """Return a type with the values of both; None if they cannot be compared."""
     if pa.types.is_null(one) or pa.types.is_null(other):
         known = other if pa.types.is_null(one) else one
         return pa.int64() if pa.types.is_null(known) else common_type(known, known)
-    if _is_number(one) and _is_number(other):
+    if is_number(one) and is_number(other):
         return _common_number(one, other)
     if is_text(one) and is_text(other):
         return pa.large_string() if pa.types.is_large_string(one) else other

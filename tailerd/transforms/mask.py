@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tailerd.changefeed.change_batch import TYPE
 from tailerd.errors import UsageError
 from tailerd.records.json_columns import column_texts, is_variant, plain_array
+from tailerd.transforms.comparing import is_number
 
 REDACTED = "***"
 SHOWN = 4
@@ -65,11 +66,11 @@ class Mask:
                 units = DATE_UNITS
             elif pa.types.is_timestamp(kind):
                 units = TIME_UNITS
-            elif _is_number(kind) and self.unit.isdigit() and int(self.unit) > 0:
+            elif is_number(kind) and self.unit.isdigit() and int(self.unit) > 0:
                 return
             if self.unit not in units:
                 possible = f"one of {', '.join(units)}" if units else "a positive integer"
-                if not units and not _is_number(kind):
+                if not units and not is_number(kind):
                     raise UsageError(
                         f"The mask `truncate` is for dates, times and numbers; {field.name!r} has"
                         f" the type {kind}.",
@@ -204,10 +205,4 @@ def _is_text(kind: pa.DataType) -> bool:
             pa.types.is_binary_view,
             pa.types.is_fixed_size_binary,
         )
-    )
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )

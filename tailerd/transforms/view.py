@@ -21,7 +21,7 @@ from tailerd.changefeed.change_batch import HIDDEN, ChangeBatch, join_columns
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.errors import UsageError
-from tailerd.records.update_pairs import NO_ROW, RowChanges, pair_rows
+from tailerd.records.update_pairs import RowChanges, pair_rows
 from tailerd.rows.equality import RowComparer
 from tailerd.rows.hash_kernels import Bools
 from tailerd.transforms.columns import Output, Path, Selection, check_path, naming_option
@@ -262,8 +262,7 @@ def _table_names(
 def pair_images(batch: ChangeBatch, key: Sequence[str]) -> RowChanges:
     """Return the updates of a batch both images of which are known, as row numbers."""
     changes = pair_rows(batch, key)
-    is_paired = (changes.before != NO_ROW) & (changes.after != NO_ROW)
-    return RowChanges(changes.before[is_paired], changes.after[is_paired])
+    return RowChanges(changes.before[changes.updates], changes.after[changes.updates])
 
 
 _KINDS = list(ChangeType)

@@ -100,7 +100,7 @@ class DebeziumRecords:
 def split_updates(changes: RowChanges, batch: ChangeBatch, columns: Sequence[str]) -> RowChanges:
     """Return the changes, with updates split whose images differ in one of the columns."""
     known = known_columns(batch, columns)
-    paired = np.flatnonzero((changes.before != NO_ROW) & (changes.after != NO_ROW))
+    paired = changes.updates
     if not known or not len(paired):
         return changes
     texts = key_texts(batch.rows.select(known), known)
