@@ -14,6 +14,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _WHOLE_SECONDS = re.compile(r"^(\d+)\.0+s$")
+_LITERAL = re.compile(r"'(?:[^']|'')*'|\b\d[\w.]*")
 _USER = re.compile(r"(://)[^/@\s]+@")
 _ASSIGNED = re.compile(
     r"((?:passw\w*|pwd|secret\w*|token|signature|sig|\w*access_?key\w*)\s*[=:]\s*)[^\s;&,]+",
@@ -31,11 +32,15 @@ def shown_settings(section: BaseModel, *, without: frozenset[str] = frozenset())
         without: Names of fields to leave out.
     """
     dumped = section.model_dump(mode="json", by_alias=True, exclude=set(without))
-    return {name: _show_value(name, value) for name, value in dumped.items()}
+    shown: dict[str, Any] = _show_value("", dumped)
+    return shown
 
 
 def _show_value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
+        if value.get("mask") and isinstance(value.get("where"), str):
+            # A condition may have values of columns that are masked.
+            value = {**value, "where": _LITERAL.sub("***", value["where"])}
         return {str(key): _show_value(str(key), each) for key, each in value.items()}
     if isinstance(value, list):
         return [_show_value(name, each) for each in value]

@@ -11,6 +11,7 @@ from tailerd.changefeed.change_batch import ChangeBatch, select_by_name
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
+from tailerd.errors import TailerdError
 from tailerd.formats.base import TaskReader
 from tailerd.formats.plain_schema import select_columns
 from tailerd.storage.stores import Stores
@@ -78,7 +79,7 @@ class ViewReader:
         self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None
     ) -> Iterator[ChangeBatch]:
         last: tuple[pa.Schema, BoundView] | None = None
-        for batch in batches:
+        for batch in self._hide_values(batches):
             schema = batch.rows.schema
             if last is None or not schema.equals(last[0], check_metadata=True):
                 last = schema, self._view.bind(schema)
@@ -89,6 +90,17 @@ class ViewReader:
                 names = [name for name in shown.rows.schema.names if name in columns]
                 shown = replace(shown, rows=select_by_name(shown.rows, names))
             yield shown
+
+    def _hide_values(self, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:
+        """Hide values of masked partition columns in the paths that errors name."""
+        try:
+            yield from batches
+        except TailerdError as error:
+            message = self._view.hide_paths(error.message)
+            if message == error.message:
+                raise
+            # Without its cause, which names the file too. Nobody is shown `path`.
+            raise error.restate(message) from None
 
 
 def view_reader(reader: TaskReader, task: ChangeTask) -> TaskReader:

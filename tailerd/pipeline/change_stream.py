@@ -283,7 +283,7 @@ class DeliveredCommits:
         is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
         if is_begin and group.version != self._counted:
             self._counted = group.version
-            self.kinds[group.change_source.value] += 1
+            self.kinds["skipped" if group.is_skipped else group.change_source.value] += 1
             self.details.append(_details(group))
 
 

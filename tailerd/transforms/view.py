@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from tailerd.records.update_pairs import RowChanges, pair_rows
 from tailerd.rows.equality import RowComparer
 from tailerd.rows.hash_kernels import Bools
 from tailerd.transforms.columns import Output, Path, Selection, check_path, naming_option
-from tailerd.transforms.mask import Hasher, Mask, MaskKind
+from tailerd.transforms.mask import REDACTED, Hasher, Mask, MaskKind
 
 if TYPE_CHECKING:
     from tailerd.transforms.where import Predicate
@@ -110,6 +111,11 @@ class View:
         names += () if self.where is None else self.where.columns
         names += self.source_names((*self.key, *self.extra))
         return tuple(dict.fromkeys(names))
+
+    def hide_paths(self, text: str) -> str:
+        """Return a text in which values of masked columns in paths of files are replaced."""
+        names = "|".join(re.escape(path[0]) for path, _ in self.masks)
+        return re.sub(rf"(^|/)({names})=[^/\s]*", rf"\1\2={REDACTED}", text) if names else text
 
     @property
     def output_names(self) -> tuple[str, ...] | None:

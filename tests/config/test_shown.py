@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailerd.config import Config
+from tailerd.config.maintenance import MaintenanceConfig
+from tailerd.config.sections import TableConfig
 from tailerd.config.shown import HIDDEN, shown_settings
 
 SECRET = "s3cr3t-of-the-test"
@@ -72,3 +74,13 @@ def test_settings_that_are_no_secrets_stay_as_they_are() -> None:
 def test_whatever_stands_below_a_secret_name_is_hidden(name: str, value: str) -> None:
     shown = shown_settings(config(spark={"conf": {name: value}}))
     assert shown["spark"]["conf"] == {name: HIDDEN}
+
+
+def test_literals_of_a_condition_are_hidden_if_values_are_masked() -> None:
+    condition = "email = 'o''neil@x.org' and amount > 10.5 or a1 = 2"
+    for mask, expected in (
+        ({"email": "hash"}, "email = *** and amount > *** or a1 = ***"),
+        ({}, condition),
+    ):
+        table = TableConfig(path="/x", where=condition, mask=mask, maintenance=MaintenanceConfig())
+        assert shown_settings(table)["where"] == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
-from tailerd.errors import UsageError
+from tailerd.errors import MissingDataFileError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_reader, open_table, read_tasks
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 from tailerd.transforms.options import make_view
 from tests.formats.conftest import Table
+from tests.tables.builder import TableBuilder
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 VIEW: dict[str, Any] = {
@@ -98,3 +100,20 @@ async def test_what_does_not_fit_the_table_is_refused_when_it_is_opened(
     table.append([1])
     with pytest.raises(UsageError, match=message):
         await opened(table, **options)
+
+
+async def test_an_error_hides_the_value_of_a_masked_partition_column(tmp_path: Path) -> None:
+    fields = [("id", "long"), ("name", "string")]
+    table = TableBuilder(tmp_path, fields=fields, partition_by=["name"])
+    table.create(table.data_file([{"id": 1}], partition={"name": "Zaphod"}))
+    [add] = table.state(table.version).adds.values()
+    (tmp_path / add["path"]).unlink()
+    for mask, is_hidden in (({"name": "redact"}, True), ({}, False)):
+        request = OpenRequest(view=make_view(columns=["id", "name"], mask=mask))
+        source = await open_table(locate_table(str(tmp_path)), request)
+        begin = await source.initial_offset("snapshot")
+        with pytest.raises(MissingDataFileError) as raised:
+            await read(source, begin, begin.after_version(source))
+        assert ("Zaphod" in str(raised.value)) is not is_hidden
+        assert ("name=***" in str(raised.value)) is is_hidden
+        assert "Zaphod" in raised.value.path, "the log is asked whether it still has the file"
