@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 ONCE_SECONDS = 300.0
@@ -49,12 +50,49 @@ class RetryPolicy:
         """Return the wait before retry number `attempt`, counted from 0."""
         return self.backoff.wait_seconds(attempt, self.jitter)
 
-    def seconds_left(self, since: float | None, now: float) -> float:
-        """Return the time left for attempts, by a monotonic clock.
 
-        Args:
-            since: Time of the first failed attempt in a row; None without one.
-        """
-        if self.max_seconds is None or since is None:
+class Attempts:
+    """Counts the failed attempts in a row of something that is repeated.
+
+    Args:
+        policy: How many there may be, and the waits between them.
+        now: Returns the time of a monotonic clock.
+
+    Attributes:
+        failed: Their number.
+    """
+
+    def __init__(self, policy: RetryPolicy, now: Callable[[], float]) -> None:
+        self.policy = policy
+        self.failed = 0
+        self._now = now
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """Note the time of a failure, if it is the first in a row."""
+        self._since = self._now() if self._since is None else self._since
+
+    def count(self) -> None:
+        """Count a failed attempt."""
+        self.begin()
+        self.failed += 1
+
+    def reset(self) -> None:
+        """Forget them: something succeeded."""
+        self.failed, self._since = 0, None
+
+    @property
+    def seconds_left(self) -> float:
+        """The time left for attempts."""
+        if self.policy.max_seconds is None or self._since is None:
             return math.inf
-        return max(0.0, since + self.max_seconds - now)
+        return max(0.0, self._since + self.policy.max_seconds - self._now())
+
+    @property
+    def are_exhausted(self) -> bool:
+        """Whether no attempt or no time is left."""
+        return self.failed == self.policy.max_attempts or self.seconds_left == 0.0
+
+    def wait_seconds(self) -> float:
+        """Return the wait before the next attempt."""
+        return min(self.policy.wait_seconds(self.failed - 1), self.seconds_left)

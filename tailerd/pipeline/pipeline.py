@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from tailerd.backoff import RetryPolicy
+from tailerd.backoff import Attempts, RetryPolicy
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
@@ -94,11 +94,10 @@ class Pipeline:
             claim=claim,
             view=plan.view,
         )
-        self._retries = retries or RetryPolicy()
+        self._attempts = Attempts(retries or RetryPolicy(), parts.clock.monotonic)
         self._delivery_loop: DeliveryLoop | None = None
         self._stopping = asyncio.Event()
-        self._attempt, self._has_crossed = 0, False
-        self._failing_since: float | None = None
+        self._has_crossed = False
         self._saved_phase: Phase | None = None
         self._is_over_gap = False
         self._target: Version | None = None
@@ -139,17 +138,16 @@ class Pipeline:
                 if self._delivers_before(error):
                     continue
                 error.address(self._plan.reader)
-                if self._failing_since is None:
-                    self._failing_since = self._parts.clock.monotonic()
+                self._attempts.begin()
                 if not error.retryable:
                     error = await self._with_saved_phase(error)
                 if await self._may_cross(error):
                     error = await self._cross(error)
                     if error is None:
                         continue
-                self._attempt += 1
-                if not self._may_retry(error) or self._is_exhausted():
-                    self._fail(give_up(error, self._retries.max_seconds, self._seconds_left()))
+                self._attempts.count()
+                if not self._may_retry(error) or self._attempts.are_exhausted:
+                    self._fail(give_up(error, self._attempts))
                     return
                 await self._wait_before_retry(error)
             self._emit_stopped(False)
@@ -162,16 +160,9 @@ class Pipeline:
         """Return whether `error` is a gap and policy crosses it, waiting if it did so just now."""
         if not self._is_crossable(error):
             return False
-        if self._has_crossed and not self._is_exhausted():
+        if self._has_crossed and not self._attempts.are_exhausted:
             await self._wait_before_retry(error)
-        return not self._stopping.is_set() and not self._is_exhausted()
-
-    def _is_exhausted(self) -> bool:
-        """Return whether no attempt or no time is left."""
-        return self._attempt == self._retries.max_attempts or self._seconds_left() == 0.0
-
-    def _seconds_left(self) -> float:
-        return self._retries.seconds_left(self._failing_since, self._parts.clock.monotonic())
+        return not self._stopping.is_set() and not self._attempts.are_exhausted
 
     def _is_crossable(self, error: TailerdError) -> bool:
         if self._plan.on_gap is OnGap.STOP:
@@ -215,7 +206,7 @@ class Pipeline:
             return _bug(failure)
         # A gap right after this one waits like a failed attempt: a log may be deleted as fast as
         # it is read.
-        self._attempt += 1
+        self._attempts.count()
         self._has_crossed = True
         return None
 
@@ -309,16 +300,16 @@ class Pipeline:
         return self._target
 
     def _made_progress(self) -> None:
-        self._attempt, self._failing_since = 0, None
+        self._attempts.reset()
         self._has_crossed = False
 
     async def _wait_before_retry(self, error: TailerdError) -> None:
-        wait_seconds = min(self._retries.wait_seconds(self._attempt - 1), self._seconds_left())
+        wait_seconds = self._attempts.wait_seconds()
         self._parts.telemetry.emit(
             events.RetryScheduled(
                 table=self._plan.table,
                 engine=self._plan.engine,
-                attempt=self._attempt,
+                attempt=self._attempts.failed,
                 wait_seconds=wait_seconds,
                 error_code=error.code,
                 error=str(error),

@@ -6,6 +6,7 @@ import enum
 from concurrent.futures import Executor
 from contextlib import aclosing
 
+from tailerd.backoff import Attempts
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import (
@@ -48,11 +49,12 @@ CORRUPT_COMMIT_ERRORS = (MissingDataFileError, UnreadableDataFileError, InvalidD
 """Errors that mean a commit whose rows cannot be read."""
 
 
-def give_up(error: TailerdError, max_seconds: float | None, seconds_left: float) -> TailerdError:
+def give_up(error: TailerdError, attempts: Attempts) -> TailerdError:
     """Return why a pipeline ends: `error`, and that retrying it did not help."""
-    if seconds_left or max_seconds is None or not error.retryable:
+    if attempts.seconds_left or not error.retryable:
         return error
-    return error.restate(f"{error.message} No attempt succeeded in {max_seconds:g} s.")
+    seconds = attempts.policy.max_seconds
+    return error.restate(f"{error.message} No attempt succeeded in {seconds:g} s.")
 
 
 class CommitCheck:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailerd.backoff import RetryPolicy
+from tailerd.backoff import Attempts, RetryPolicy
 from tailerd.changefeed.change_batch import CHANGE_TYPE, COMMIT_VERSION
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.config import TableConfig
@@ -74,11 +74,8 @@ class SparkPipeline:
         self._claim = claim
         self._loop = asyncio.get_running_loop()
         self._query = QueryRun(engine, f"table {name}", self._start, self._report_events)
-        self._retries = RetryPolicy(
-            max_attempts=table.max_attempts, max_seconds=engine.retry_seconds
-        )
-        self._attempt = 0
-        self._failing_since: float | None = None
+        retries = RetryPolicy(max_attempts=table.max_attempts, max_seconds=engine.retry_seconds)
+        self._attempts = Attempts(retries, self._loop.time)
         self._schema_version: int | None = None
         self._schemas_tried: set[int] = set()
         self._last_end = ""
@@ -112,7 +109,7 @@ class SparkPipeline:
             if not failure.where:
                 failure = with_checkpoint(failure, self._checkpoint)
             if not self._may_retry(failure):
-                failure = give_up(failure, self._retries.max_seconds, self._seconds_left())
+                failure = give_up(failure, self._attempts)
                 self._engine.telemetry.emit(
                     events.PipelineFailed(
                         table=self._name,
@@ -151,7 +148,7 @@ class SparkPipeline:
     def _note_progress(self, end: str) -> None:
         if end != self._last_end:
             self._last_end = end
-            self._attempt, self._failing_since = 0, None
+            self._attempts.reset()
             self._schemas_tried.clear()
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
@@ -167,14 +164,8 @@ class SparkPipeline:
 
     def _may_retry(self, failure: TailerdError) -> bool:
         failure.address(self._engine.config.reader(self._name))
-        if self._failing_since is None:
-            self._failing_since = self._loop.time()
-        most = self._retries.max_attempts
-        is_left = self._seconds_left() > 0 and (most is None or self._attempt < most)
-        return failure.retryable and is_left
-
-    def _seconds_left(self) -> float:
-        return self._retries.seconds_left(self._failing_since, self._loop.time())
+        self._attempts.count()
+        return failure.retryable and not self._attempts.are_exhausted
 
     def _accept_schema(self, failure: SchemaChangedError) -> bool:
         """Let the next query use the schema that the failure names, unless it was tried already."""
@@ -198,13 +189,12 @@ class SparkPipeline:
         return True
 
     async def _wait_before_retry(self, failure: TailerdError) -> None:
-        wait = min(self._retries.wait_seconds(self._attempt), self._seconds_left())
-        self._attempt += 1
+        wait = self._attempts.wait_seconds()
         self._engine.telemetry.emit(
             events.RetryScheduled(
                 table=self._name,
                 engine=ENGINE,
-                attempt=self._attempt,
+                attempt=self._attempts.failed,
                 wait_seconds=wait,
                 error_code=failure.code,
                 error=str(failure),
