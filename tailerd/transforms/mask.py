@@ -139,14 +139,19 @@ class Hasher:
         Equal values have equal texts, whatever the width of their type. Each distinct value of a
         batch is hashed once, and those that many batches have once for all.
         """
-        texts = column_texts(values, field, quote_decimals=False).complete()
-        if values.null_count:
-            texts = pc.if_else(values.is_null(), None, texts)
-        codes = texts.dictionary_encode()
+        values = plain_array(values)
+        if pa.types.is_nested(values.type):
+            # Arrow has no dictionaries of nested values.
+            texts = column_texts(values, field, quote_decimals=False).complete()
+            codes = pc.if_else(values.is_null(), None, texts).dictionary_encode()
+            texts = codes.dictionary
+        else:
+            codes = values.dictionary_encode()
+            texts = column_texts(codes.dictionary, field, quote_decimals=False).complete()
         if len(self._known) > _MAX_KNOWN:
             self._known = {}
         known = self._known
-        hashes = [known.get(text) or self._hash(text) for text in codes.dictionary.to_pylist()]
+        hashes = [known.get(text) or self._hash(text) for text in texts.to_pylist()]
         return pa.array(hashes, pa.string()).take(codes.indices)
 
     def _hash(self, text: str) -> str:
