@@ -54,3 +54,16 @@ def test_starting_twice_or_behind_pandas_changes_nothing(first: str) -> None:
         print(len(pa.array(pd.Series([1, 2]))), pd.__name__)
     """
     assert printed(program) == ["2", "pandas"]
+
+
+def test_importing_modules_makes_no_array() -> None:
+    program = """
+        import importlib, pkgutil, sys
+        import tailerd
+        for module in pkgutil.walk_packages(tailerd.__path__, "tailerd."):
+            # PySpark itself imports pandas.
+            if not module.name.startswith(("tailerd.spark", "tailerd.__main__")):
+                importlib.import_module(module.name)
+        print("pandas" in sys.modules)
+    """
+    assert printed(program) == ["False"]

@@ -272,11 +272,16 @@ def pair_images(batch: ChangeBatch, key: Sequence[str]) -> RowChanges:
 
 
 _KINDS = list(ChangeType)
-_WORDS = pa.array([kind.value for kind in _KINDS], pa.string())
 _ALONE = {
     ChangeType.UPDATE_PREIMAGE: ChangeType.DELETE,
     ChangeType.UPDATE_POSTIMAGE: ChangeType.INSERT,
 }
+
+
+@functools.cache
+def _words() -> pa.StringArray:
+    # Not while this module is imported: Arrow imports pandas for its first array.
+    return pa.array([kind.value for kind in _KINDS], pa.string())
 
 
 def _select_rows(batch: ChangeBatch, passes: Bools, key: Sequence[str]) -> ChangeBatch:
@@ -290,13 +295,13 @@ def _select_rows(batch: ChangeBatch, passes: Bools, key: Sequence[str]) -> Chang
         found = batch if kind is kinds else replace(batch, change_type=kind)
         return found if passes.all() else found.take(np.flatnonzero(passes))
     pairs = pair_images(batch, key)
-    codes = pc.index_in(batch.change_types(), _WORDS).to_numpy().astype(np.int64)
+    codes = pc.index_in(batch.change_types(), _words()).to_numpy().astype(np.int64)
     is_whole = passes[pairs.before] & passes[pairs.after]
     is_alone = np.ones(batch.num_rows, np.bool_)
     is_alone[pairs.before[is_whole]] = False
     is_alone[pairs.after[is_whole]] = False
     for image, kind in _ALONE.items():
         codes[is_alone & (codes == _KINDS.index(image))] = _KINDS.index(kind)
-    renamed = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), _WORDS)
+    renamed = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), _words())
     found = replace(batch, change_type=renamed)
     return found if passes.all() else found.take(np.flatnonzero(passes))

@@ -276,7 +276,7 @@ def _select_image(images: ByteColumn, rows: Rows) -> EncodedRows:
     return EncodedRows(nulls_where(images.take(np.maximum(rows, 0)), is_missing))
 
 
-_OPERATIONS = pa.array(["c", "u", "d"])
+_OPERATIONS = ["c", "u", "d"]
 _CREATE, _UPDATE, _DELETE = range(3)
 
 
@@ -287,7 +287,7 @@ def _operations(batch: ChangeBatch, changes: RowChanges) -> Column:
     has_before, has_after = changes.before != NO_ROW, changes.after != NO_ROW
     alone = np.where(has_before, _DELETE, _CREATE)
     numbers = np.where(has_before & has_after, _UPDATE, alone)
-    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int8)), _OPERATIONS)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int8)), pa.array(_OPERATIONS))
 
 
 def _times(micros: int) -> tuple[int, int, int]:
