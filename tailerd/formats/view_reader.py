@@ -96,9 +96,9 @@ class ViewReader:
         try:
             yield from batches
         except TailerdError as error:
-            message = self._view.hide_paths(error.message)
-            if message == error.message:
+            if not self._view.masks:
                 raise
+            message = self._view.hide_paths(error.message)
             # Without its cause, which names the file too. Nobody is shown `path`.
             raise error.restate(message) from None
 
