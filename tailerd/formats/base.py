@@ -223,10 +223,13 @@ class ChangeSource(Versions, Protocol):
         """Return the head version's columns, without change columns."""
         ...
 
-    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+    async def schema_at(
+        self, version: Version | None, columns: Sequence[str] | None = None
+    ) -> pa.Schema:
         """Return the columns of a version, without change columns.
 
         Args:
+            version: None for the newest that is known without a request.
             columns: Names to have; None for all.
 
         Raises:

@@ -347,7 +347,9 @@ class VersionedSource:
         """Return the newest version's columns."""
         return await self._schema(None)
 
-    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+    async def schema_at(
+        self, version: Version | None, columns: Sequence[str] | None = None
+    ) -> pa.Schema:
         """Return the columns of a version.
 
         Raises:
@@ -356,12 +358,10 @@ class VersionedSource:
         """
         if self._view is None:
             return await self._log.schema(version, columns)
-        found = await self._schema(version)
-        others = [name for name in columns or () if name not in found.names]
-        if others:
-            # A key's columns need not be delivered.
-            found = pa.schema([*found, *await self._log.schema(version, others)])
-        return require_columns(found, columns)
+        # A key's columns need not be delivered.
+        extra = tuple(dict.fromkeys((*self._view.extra, *(columns or ()))))
+        view = replace(self._view, extra=extra)
+        return require_columns(view.schema(await self._source_schema(view, version)), columns)
 
     async def _schema(self, version: Version | None) -> pa.Schema:
         if self._view is None:

@@ -101,7 +101,9 @@ class FakeSource(ConsecutiveVersions):
         if start.is_before(end):
             yield SchemaStep(offset=start, version=start.version, schema=SCHEMA)
 
-    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+    async def schema_at(
+        self, version: Version | None, columns: Sequence[str] | None = None
+    ) -> pa.Schema:
         return SCHEMA
 
     async def identity(self, version: Version) -> TableIdentity:

@@ -76,6 +76,8 @@ async def test_schemas_are_those_of_the_view(table: Table) -> None:
     assert (await source.arrow_schema()).names == ["label", "id"]
     assert (await source.schema_at(version)).names == ["label", "id"]
     assert (await source.schema_at(version, ["id"])).names == ["id"]
+    hidden = await opened(table, columns=["name"], rename={"id": "key"})
+    assert (await hidden.schema_at(None, ["key"])).names == ["key"]
     begin = await source.offset_at(version)
     steps = [step async for step in source.schema_steps(begin, begin.after_version(source))]
     assert [step.schema.names for step in steps] == [["label", "id"]]

@@ -77,7 +77,9 @@ class TypedSource(FakeSource):
 
     kind = pa.int32()
 
-    async def schema_at(self, version: Version, columns: Sequence[str] | None = None) -> pa.Schema:
+    async def schema_at(
+        self, version: Version | None, columns: Sequence[str] | None = None
+    ) -> pa.Schema:
         return pa.schema([("id", self.kind)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,19 @@ def command(capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(capsys)
 
 
-def configured(folder: Path, broker: Broker, topic: str, start: str = "0", **sink: Any) -> Path:
+def configured(
+    folder: Path,
+    broker: Broker,
+    topic: str,
+    start: str = "0",
+    *,
+    fields: Mapping[str, Any] | None = None,
+    **sink: Any,
+) -> Path:
     kafka = {"kind": "kafka", "bootstrap_servers": [broker.plain], "topic": topic, **sink}
     # Each topic has a pipeline of its own: offsets of all share one topic.
     name = topic.partition("{")[0]
-    table = {"path": f"{folder}/orders", "from": start, "sink": kafka}
+    table = {"path": f"{folder}/orders", "from": start, "sink": kafka, **(fields or {})}
     config = {
         "engine": "arrow",
         "state": f"{folder}/state",
@@ -87,6 +96,26 @@ def test_rows_that_move_to_other_files_are_what_their_keys_have_last(
         state, ((each.key or b"", each.value) for each in read_topic(kafka_broker.plain, topic))
     )
     assert rows_that_are_there(state) == history.state
+
+
+@pytest.mark.parametrize("style", ["json", "debezium"])
+def test_a_topic_with_chosen_columns_and_masks_equals_the_view(
+    style: str, tmp_path: Path, kafka_broker: Broker, topics: Topics, command: Commands
+) -> None:
+    lively(tmp_path)
+    topic = topics.create(partitions=3)
+    fields = {
+        "columns": ["name", "tags"],
+        "rename": {"id": "key", "name": "label"},
+        "where": "id < 40 or id = 100",
+        "mask": {"name": "hash", "id": "hash"},
+        "mask_key": "deep-thought-42",
+        "unchanged": "drop",
+    }
+    config = configured(tmp_path, kafka_broker, topic, fields=fields, key=["key"], format=style)
+    assert command("run", "--config", config, "--once").status == 0
+    [verdict] = command("verify", topic, "--config", config, "--json").rows
+    assert (verdict["is_equal"], verdict["rows"]) == (True, 40)
 
 
 def test_topics_that_a_column_chooses_are_read_together(
