@@ -24,6 +24,7 @@ _EXAMPLES = """\b
 Examples:
   tailerd verify orders --config tailerd.yaml
   tailerd verify orders --config tailerd.yaml --json
+  tailerd verify orders --allow-skipped
 """
 _MAX_CHARS = 200
 
@@ -31,9 +32,16 @@ _MAX_CHARS = 200
 @click.command("verify", epilog=_EXAMPLES)
 @click.argument("name", shell_complete=table_names)
 @config_option("The configuration of the daemon")
+@click.option(
+    "--allow-skipped",
+    is_flag=True,
+    help="End with 0 too if nothing can be compared, because `commits` skips some.",
+)
 @click.option("--json", "is_json", is_flag=True, help="The verdict as one JSON object.")
 @click.pass_context
-def command(context: click.Context, name: str, config_path: Path, is_json: bool) -> None:
+def command(
+    context: click.Context, name: str, config_path: Path, allow_skipped: bool, is_json: bool
+) -> None:
     """Replay the rows that the pipeline NAME delivered and compare them with its table.
 
     Reads the sink (a Kafka topic from its beginning, the files of a folder) up to the saved offset:
@@ -41,7 +49,8 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
     version. After a gap or a reset, only later rows are replayed. Ends with 0 if both are the same,
     with 1 if not. Does not disturb a running daemon. It cannot succeed if the first records no
     longer exist (retention, compaction), if a reset repeated rows in a topic, or if a column was
-    renamed since.
+    renamed since. If `commits` skipped commits with row changes, the sink cannot equal the table:
+    nothing is compared.
     """
     from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.configured import check_name, read_config
@@ -55,7 +64,8 @@ def command(context: click.Context, name: str, config_path: Path, is_json: bool)
         click.echo(json.dumps(asdict(verdict)))
     else:
         say("\n".join(_lines(name, verdict)))
-    context.exit(0 if verdict.is_equal else 1)
+    is_allowed = allow_skipped and verdict.is_equal is None
+    context.exit(0 if verdict.is_equal or is_allowed else 1)
 
 
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
@@ -106,6 +116,17 @@ def _lines(name: str, verdict: Verdict) -> list[str]:
         return [
             f"equal: {verdict.records:,} delivered change rows of {name}{base} replay to exactly"
             f" the {verdict.rows:,} rows of version {verdict.version}."
+        ]
+    if verdict.skipped_commits:
+        count = f"{verdict.skipped_commits:,} commit{'s' * (verdict.skipped_commits > 1)}"
+        return [
+            f"not comparable: {count} skipped. Their rows are in version {verdict.version} of the"
+            f" table and not in the sink: `tailerd history {name} --config FILE` names them."
+        ]
+    if verdict.is_equal is None:
+        return [
+            f"not comparable: the log no longer has all commits up to version {verdict.version}, so"
+            " it is unknown how many `commits` skipped, and the rows differ."
         ]
     lines = [
         f"different: {verdict.records:,} delivered change rows of {name}{base} replay to"

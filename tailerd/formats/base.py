@@ -407,6 +407,21 @@ class SupportsFileLookup(Protocol):
 
 
 @runtime_checkable
+class SupportsSkippedCommits(Protocol):
+    """A source that may leave commits out. Optional."""
+
+    async def count_skipped(self, start: Offset, end: Offset) -> int | None:
+        """Return the number of commits with row changes that are not delivered in [start, end).
+
+        None if the log no longer has all of them.
+
+        Raises:
+            TableError: A commit cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsWidenedFloats(Protocol):
     """A source whose columns may have changed from floats to doubles. Optional."""
 

@@ -393,6 +393,25 @@ class VersionedSource:
         if self._view is not None:
             self._view.check(await self._source_schema(self._view, None))
 
+    async def count_skipped(self, start: Offset, end: Offset) -> int | None:
+        """Return the number of commits with row changes that are not delivered in [start, end).
+
+        None if the log no longer has all of them.
+
+        Raises:
+            TableError: A commit cannot be read.
+        """
+        count, at = 0, start
+        try:
+            while self._skips is not None and at.is_before(end):
+                if (step := await self._step(at, end)) is None:
+                    break
+                count += self._is_skipped(step) and step.kind is not ChangeSourceKind.NONE
+                at = await self._after(at, step, end)
+        except MissingVersionError:
+            return None
+        return count
+
     async def has_live_file(self, url: str) -> bool:
         """Return whether the newest version has a file; true if the log cannot look that up."""
         log = self._log

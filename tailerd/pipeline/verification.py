@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.row_multiset import Buckets, RowCounts, RowMultiset
 from tailerd.changefeed.saved_offset import Beginning
 from tailerd.errors import ConfigError, OffsetError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, SupportsSkippedCommits
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.records.base import ReadsBack
 from tailerd.records.json import DecimalStyle, JsonEncoder
@@ -40,10 +40,12 @@ class Verdict:
         version: The version whose snapshot was compared.
         start: Where the records begin; None where they begin with a snapshot.
         base: The version before, whose rows they were replayed on.
+        is_equal: Whether both are the same, row for row; None if they cannot be compared.
+        skipped_commits: Commits with row changes that the pipeline did not deliver. If there are
+            any, nothing was compared. None if the log no longer has all commits.
         records: Number of change rows replayed.
         rows: Rows of the table.
         replayed: Rows that the replay leaves.
-        is_equal: Whether both are the same, row for row.
         missing, invented: Some rows of the table that the replay lacks, and vice versa.
         foreign: Columns in the records that the table does not have now.
     """
@@ -51,13 +53,14 @@ class Verdict:
     version: Version
     start: Version | None
     base: Version | None
-    records: int
-    rows: int
-    replayed: int
-    is_equal: bool
-    missing: tuple[str, ...]
-    invented: tuple[str, ...]
-    foreign: tuple[str, ...]
+    is_equal: bool | None = None
+    skipped_commits: int | None = 0
+    records: int = 0
+    rows: int = 0
+    replayed: int = 0
+    missing: tuple[str, ...] = ()
+    invented: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
 
 
 class Verification:
@@ -97,6 +100,7 @@ class Verification:
             raise OffsetError("No version is delivered yet.", remedy="Try again later.")
         self._source = source
         self._sink = sink
+        self._delivered = beginning.offset, offset
         self._table_id = offset.table_id
         self._start = _first_commit(beginning.offset, source)
         # Rows of a snapshot may have a lower version than it: commits of TileDB that come late.
@@ -112,6 +116,18 @@ class Verification:
         Raises:
             TailerdError: The table or the sink cannot be read; a version needed is gone.
         """
+        skipped: int | None = 0
+        if isinstance(self._source, SupportsSkippedCommits):
+            skipped = await self._source.count_skipped(*self._delivered)
+        start = self._start
+        verdict = Verdict(
+            version=self._version,
+            start=start,
+            base=None if start is None else self._source.version_before(start),
+            skipped_commits=skipped,
+        )
+        if skipped:
+            return verdict
         reader = await self._reader(self._sink.value_format)
         replayed, table = RowMultiset(), RowMultiset()
         records = 0
@@ -124,15 +140,15 @@ class Verification:
             table.add(rows, signs)
         differing = table.differing(replayed)
         missing, invented = await self._differences(reader, differing[:MAX_BUCKETS])
-        start = self._start
-        return Verdict(
-            version=self._version,
-            start=start,
-            base=None if start is None else self._source.version_before(start),
+        is_equal: bool | None = not len(differing)
+        if not is_equal and skipped is None:
+            is_equal = None
+        return replace(
+            verdict,
             records=records,
             rows=table.total,
             replayed=replayed.total,
-            is_equal=not len(differing),
+            is_equal=is_equal,
             missing=missing,
             invented=invented,
             foreign=tuple(sorted(reader.foreign)),

@@ -21,7 +21,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(capsys)
 
 
-def configured(folder: Path, start: str, **fields: str) -> Path:
+def configured(folder: Path, start: str, **fields: object) -> Path:
     sink = {"kind": "file", "path": f"{folder}/out"}
     table = {"path": f"{folder}/orders", "from": start, "sink": sink, **fields}
     config = {
@@ -188,6 +188,55 @@ def test_one_row_that_is_not_as_it_was_is_found_and_shown(
     assert (len(verdict["missing"]), len(verdict["invented"])) == (missing, invented)
     plain = command("verify", "orders", "--config", config)
     assert plain.output.startswith("different: ")
+
+
+SKIP = {"commits": {"skip": {"operations": ["MERGE"]}}}
+
+
+def test_skipped_commits_cannot_be_compared_unless_they_changed_nothing(
+    tmp_path: Path, command: Commands
+) -> None:
+    table = TableBuilder(tmp_path / "orders")
+    table.append([{"id": 1, "name": "a"}])
+    rewritten = table.data_file([{"id": 9, "name": "x"}], data_change=False)
+    table.commit(rewritten, operation="MERGE")
+    config = configured(tmp_path, "0", **SKIP)
+    assert command("run", "--config", config, "--once").status == 0
+    # The rewritten file is no change, so nothing is missing but its row.
+    [verdict] = command("verify", "orders", "--config", config, "--json").rows
+    assert (verdict["skipped_commits"], verdict["is_equal"]) == (0, False)
+    table.append([{"id": 2, "name": "b"}], operation="MERGE")
+    table.append([{"id": 3, "name": "c"}], operation="merge")
+    assert command("run", "--config", config, "--once").status == 0
+    # This one is not delivered yet, and does not count.
+    table.append([{"id": 4, "name": "d"}], operation="MERGE")
+    ran = command("verify", "orders", "--config", config)
+    assert (ran.status, ran.errors) == (1, "")
+    assert ran.output.startswith("not comparable: 2 commits skipped.")
+    ran = command("verify", "orders", "--config", config, "--allow-skipped", "--json")
+    assert ran.status == 0
+    [verdict] = ran.rows
+    assert (verdict["skipped_commits"], verdict["is_equal"]) == (2, None)
+
+
+def test_commits_that_the_log_has_no_longer_may_have_been_skipped(
+    tmp_path: Path, command: Commands
+) -> None:
+    table = TableBuilder(tmp_path / "orders")
+    table.append([{"id": 1, "name": "a"}])
+    config = configured(tmp_path, "0", **SKIP)
+    table.append([{"id": 2, "name": "b"}])
+    assert command("run", "--config", config, "--once").status == 0
+    table.checkpoint()
+    table.commit_path(0).unlink()
+    [verdict] = command("verify", "orders", "--config", config, "--json").rows
+    assert (verdict["skipped_commits"], verdict["is_equal"]) == (None, True)
+    [path] = (tmp_path / "out").glob("*.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    ran = command("verify", "orders", "--config", config)
+    assert ran.status == 1
+    assert ran.output.startswith("not comparable: the log no longer has all commits")
+    assert command("verify", "orders", "--config", config, "--allow-skipped").status == 0
 
 
 def test_nothing_delivered_yet_and_sinks_that_keep_nothing_are_told(
