@@ -28,6 +28,8 @@ VARIANT_FIELD = {TYPE: b"variant"}
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata of an Arrow field: its stable id, as text."""
+COLUMN_ID = b"tailerd.column_id"
+"""The same for tables whose ids are not numbers of fields in records: only versions compare it."""
 COMMENT = b"comment"
 """Key of the metadata of an Arrow field: the column's comment, UTF-8."""
 HIDDEN = b"tailerd.hidden"

@@ -116,12 +116,13 @@ def _conversion(old: pa.Field, new: pa.Field, match: MatchColumns) -> _Convert:
         return _keep_array
     if pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
-    if not _is_widened(source, target):
+    if not is_widened(source, target):
         raise _NotCastableError
     return lambda array: array.cast(target)
 
 
-def _is_widened(source: pa.DataType, target: pa.DataType) -> bool:
+def is_widened(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether values of a type are values of another one too; see `schema_cast`."""
     types = pa.types
     if types.is_integer(source) and types.is_integer(target):
         return bool(source.bit_width <= target.bit_width)
