@@ -36,7 +36,7 @@ from tailerd.formats.base import (
 )
 from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import StepPlan, SupportsDifference, TableLog
-from tailerd.formats.view_reader import ViewReader
+from tailerd.formats.view_reader import ViewReader, hiding_values
 from tailerd.remedies import RESET_PIPELINE
 from tailerd.transforms.view import View
 
@@ -150,7 +150,8 @@ class VersionedSource:
             MissingVersionError: A version that is needed is missing.
             TableError: The first commit cannot be read.
         """
-        return await self._log.advance(start, lambda: self._walk(start, limit))
+        with hiding_values(self._view):
+            return await self._log.advance(start, lambda: self._walk(start, limit))
 
     async def _walk(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return how far one step may go from the commits that exist.
@@ -232,13 +233,14 @@ class VersionedSource:
         Raises:
             TableError: A version cannot be read.
         """
-        await self._log.check(start)
-        at = start
-        while at.is_before(end) and (step := await self._step(at, end)) is not None:
-            after = await self._after(at, step, end)
-            async for group in self._groups(at, after, step, end):
-                yield group
-            at = after
+        with hiding_values(self._view):
+            await self._log.check(start)
+            at = start
+            while at.is_before(end) and (step := await self._step(at, end)) is not None:
+                after = await self._after(at, step, end)
+                async for group in self._groups(at, after, step, end):
+                    yield group
+                at = after
 
     async def _groups(
         self, at: Offset, after: Offset, step: StepPlan, end: Offset
@@ -301,6 +303,11 @@ class VersionedSource:
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
+        with hiding_values(self._view):
+            async for step in self._schema_steps(start, end):
+                yield step
+
+    async def _schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         at, last = start, None
         while at.is_before(end):
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -78,8 +79,14 @@ class ViewReader:
     def _show(
         self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None
     ) -> Iterator[ChangeBatch]:
+        with hiding_values(self._view):
+            yield from self._select(batches, columns)
+
+    def _select(
+        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None
+    ) -> Iterator[ChangeBatch]:
         last: tuple[pa.Schema, BoundView] | None = None
-        for batch in self._hide_values(batches):
+        for batch in batches:
             schema = batch.rows.schema
             if last is None or not schema.equals(last[0], check_metadata=True):
                 last = schema, self._view.bind(schema)
@@ -91,16 +98,18 @@ class ViewReader:
                 shown = replace(shown, rows=select_by_name(shown.rows, names))
             yield shown
 
-    def _hide_values(self, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:
-        """Hide values of masked partition columns in the paths that errors name."""
-        try:
-            yield from batches
-        except TailerdError as error:
-            if not self._view.masks:
-                raise
-            message = self._view.hide_paths(error.message)
-            # Without its cause, which names the file too. Nobody is shown `path`.
-            raise error.restate(message) from None
+
+@contextmanager
+def hiding_values(view: View | None) -> Iterator[None]:
+    """Hide values of a view's masked partition columns in errors."""
+    try:
+        yield
+    except TailerdError as error:
+        if view is None or not view.masks:
+            raise
+        message, remedy = map(view.hide_values, (error.message, error.raw_remedy))
+        # Without its cause, which names the file too. Nobody is shown `path`.
+        raise error.restate(message, remedy=remedy) from None
 
 
 def view_reader(reader: TaskReader, task: ChangeTask) -> TaskReader:

@@ -112,10 +112,14 @@ class View:
         names += self.source_names((*self.key, *self.extra))
         return tuple(dict.fromkeys(names))
 
-    def hide_paths(self, text: str) -> str:
-        """Return a text in which values of masked columns in paths of files are replaced."""
+    def hide_values(self, text: str) -> str:
+        """Return a message in which values of masked partition columns are replaced."""
         names = "|".join(re.escape(path[0]) for path, _ in self.masks)
-        return re.sub(rf"(^|/)({names})=[^/\s]*", rf"\1\2={REDACTED}", text) if names else text
+        if not names:
+            return text
+        # In the path of a file; without a slash after it, a value may have spaces.
+        text = re.sub(rf"(?<!\w)({names})=[^/\n'\"]*", rf"\1={REDACTED}", text)
+        return re.sub(rf"""('.*?'|".*?")(?= of column ({names})\b)""", REDACTED, text)
 
     @property
     def output_names(self) -> tuple[str, ...] | None:

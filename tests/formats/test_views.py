@@ -11,8 +11,8 @@ import pytest
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
-from tailerd.changefeed.offset import Offset, Phase
-from tailerd.errors import MissingDataFileError, UsageError
+from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.errors import MissingDataFileError, PathOutsideTableError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_reader, open_table, read_tasks
 from tailerd.storage.stores import Stores
@@ -119,3 +119,35 @@ async def test_an_error_hides_the_value_of_a_masked_partition_column(tmp_path: P
         assert ("Zaphod" in str(raised.value)) is not is_hidden
         assert ("name=***" in str(raised.value)) is is_hidden
         assert "Zaphod" in raised.value.path, "the log is asked whether it still has the file"
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+async def test_an_error_of_planning_hides_the_value_too(is_masked: bool, tmp_path: Path) -> None:
+    fields = [("id", "long"), ("name", "string")]
+    table = TableBuilder(tmp_path / "table", fields=fields, partition_by=["name"])
+    table.create(table.data_file([{"id": 1}], partition={"name": "Zaphod B"}))
+    view = make_view(mask={"name": "redact"} if is_masked else None, columns=["id", "name"])
+    source = await open_table(locate_table(str(table.folder)), OpenRequest(view=view))
+    # Of a shallow clone that nobody allowed.
+    action = table.data_file([{"id": 2}], partition={"name": "Zaphod B"})
+    action["add"]["path"] = f"{tmp_path}/other/{action['add']['path']}"
+    table.commit(action)
+    begin = await source.offset_at(Version(1))
+    with pytest.raises(PathOutsideTableError) as raised:
+        await read(source, begin, await source.latest_offset(begin, EVERYTHING))
+    assert ("Zaphod" in str(raised.value)) is not is_masked
+    assert ("name=***" in str(raised.value)) is is_masked
+
+
+def test_values_of_masked_columns_are_hidden_in_messages() -> None:
+    view = make_view(mask={"name": "redact"})
+    assert view is not None
+    for text, hidden in (
+        ("The file '/t/name=A B/x' is missing: why", "The file '/t/name=***/x' is missing: why"),
+        ("a file 'name=A%20B/x', no more", "a file 'name=***/x', no more"),
+        ("see /t/name=A B.", "see /t/name=***"),
+        ("/t/surname=A/name=B/id=1", "/t/surname=A/name=***/id=1"),
+        ("value 'A' of column name is no date", "value *** of column name is no date"),
+        ("value 'A' of column id is no date", "value 'A' of column id is no date"),
+    ):
+        assert view.hide_values(text) == hidden
