@@ -81,6 +81,7 @@ class BatchLimit:
             true, the consumer has stopped reading and the reader may raise any error.
         readers: Shared by the readers of the process; without it, one reader is bounded, but not
             the sum of several. Does not travel to other processes.
+        on_unchanged: Called, from any thread, with the number of updates that a view left out.
     """
 
     max_rows: int = 65_536
@@ -89,6 +90,7 @@ class BatchLimit:
     working_bytes: int = DEFAULT_MEMORY_BYTES // 2
     is_abandoned: Callable[[], bool] = never
     readers: Readers | None = field(default=None, compare=False)
+    on_unchanged: Callable[[int], None] | None = field(default=None, compare=False)
 
 
 DEFAULT_READ_LIMIT = ReadLimit()

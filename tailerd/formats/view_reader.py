@@ -47,7 +47,7 @@ class ViewReader:
     ) -> Iterator[ChangeBatch]:
         """Yield a task's rows."""
         rows = self._reader.read(task, limit, self._view.source_columns, stores=stores)
-        return self._show(rows, columns)
+        return self._show(rows, columns, limit)
 
     def read_run(
         self,
@@ -59,7 +59,7 @@ class ViewReader:
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of tasks in order."""
         rows = self._reader.read_run(tasks, limit, self._view.source_columns, stores=stores)
-        return self._show(rows, columns)
+        return self._show(rows, columns, limit)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split a task into parts that have each row once."""
@@ -77,20 +77,20 @@ class ViewReader:
         return self._reader.excludes(task, [*known, *bound.filters])
 
     def _show(
-        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None
+        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None, limit: BatchLimit
     ) -> Iterator[ChangeBatch]:
         with hiding_values(self._view):
-            yield from self._select(batches, columns)
+            yield from self._select(batches, columns, limit)
 
     def _select(
-        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None
+        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None, limit: BatchLimit
     ) -> Iterator[ChangeBatch]:
         last: tuple[pa.Schema, BoundView] | None = None
         for batch in batches:
             schema = batch.rows.schema
             if last is None or not schema.equals(last[0], check_metadata=True):
                 last = schema, self._view.bind(schema)
-            shown = last[1].apply(batch)
+            shown = last[1].apply(batch, limit.on_unchanged)
             if shown is None:
                 continue
             if columns is not None:

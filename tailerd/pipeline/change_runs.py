@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGroup
@@ -170,7 +170,10 @@ class RunReader:
             TableError: A file cannot be read.
             ConfigError: A key column is not in the table.
         """
-        batches = self._read_tasks(run.tasks, limit)
+        # What is read again was counted the first time.
+        again = replace(limit, on_unchanged=None)
+        is_again = run.key_pass is KeyPass.UPSERTS
+        batches = self._read_tasks(run.tasks, again if is_again else limit)
         if run.key_pass is KeyPass.WHOLE:
             versions = self._to_order(run.tasks)
             if not versions:
@@ -178,7 +181,7 @@ class RunReader:
 
             def reread(version: Version) -> Iterator[ChangeBatch]:
                 tasks = [task for task in run.tasks if task.version == version]
-                return self._read_tasks(tasks, limit)
+                return self._read_tasks(tasks, again)
 
             half = limit.max_bytes // 2
             return commits_in_key_order(batches, versions, reread, self._key, half)

@@ -85,7 +85,13 @@ class ChangeStream:
         self._readers = own if memory is None else memory.readers
         self.rows: Counter[str] = Counter()
         self.bytes = 0
+        self._unchanged: list[int] = []
         self.is_complete = False
+
+    @property
+    def unchanged(self) -> int:
+        """Updates left out so far, because they change nothing that is delivered."""
+        return sum(self._unchanged)
 
     @property
     def total_rows(self) -> int:
@@ -129,6 +135,7 @@ class ChangeStream:
             working_bytes=memory.size_bytes,
             is_abandoned=is_abandoned.is_set,
             readers=self._readers,
+            on_unchanged=self._unchanged.append,
         )
         reading = _Reading(self._reader.read(run, limit), requested, most, is_abandoned)
         reading.read_on(memory, self._executor)

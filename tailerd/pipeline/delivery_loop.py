@@ -435,13 +435,14 @@ class DeliveryLoop:
                     duration_seconds=duration_seconds,
                 )
             )
-        if stream.commits.kinds:
+        if stream.commits.kinds or stream.unchanged:
             self._parts.telemetry.emit(
                 events.CommitsDelivered(
                     table=self._plan.table,
                     engine=self._plan.engine,
                     commits=dict(stream.commits.kinds),
                     details=tuple(stream.commits.details),
+                    unchanged_updates=stream.unchanged,
                 )
             )
 

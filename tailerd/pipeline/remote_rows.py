@@ -63,11 +63,13 @@ class RemoteAnswer:
     Attributes:
         rows: Rows written, by `_change_type`.
         bytes: Their Arrow bytes.
+        unchanged: Updates left out, because they change nothing that is delivered.
         written: The writer's result.
     """
 
     rows: Counter[str]
     bytes: int
+    unchanged: int
     written: object
 
 
@@ -92,11 +94,13 @@ def do_remote_work(work: RemoteWork, stores: Stores) -> RemoteAnswer:
     """
     rows: Counter[str] = Counter()
     size = 0
+    unchanged: list[int] = []
     is_complete = False
+    limit = replace(work.limit, on_unchanged=unchanged.append)
 
     def count_rows() -> Generator[ChangeBatch, None, None]:
         nonlocal size, is_complete
-        for batch in read_ahead(_batches(work, stores), lambda batch: batch.size_bytes):
+        for batch in read_ahead(_batches(work, limit, stores), lambda batch: batch.size_bytes):
             rows.update(batch.count_changes())
             size += batch.size_bytes
             yield batch
@@ -109,14 +113,16 @@ def do_remote_work(work: RemoteWork, stores: Stores) -> RemoteAnswer:
             f"Rows of {work.table} were written elsewhere, but only {rows.total()} were"
             " requested, which is not all of them."
         )
-    return RemoteAnswer(rows=rows, bytes=size, written=written)
+    return RemoteAnswer(rows=rows, bytes=size, unchanged=sum(unchanged), written=written)
 
 
-def _batches(work: RemoteWork, stores: Stores) -> Generator[ChangeBatch, None, None]:
+def _batches(
+    work: RemoteWork, limit: BatchLimit, stores: Stores
+) -> Generator[ChangeBatch, None, None]:
     reader = RunReader(partial(read_tasks, stores=stores), work.key)
     for run in work.runs:
-        limit = replace(work.limit, max_bytes=run.limit_bytes(work.limit.max_bytes))
-        yield from reader.read(run, limit)
+        most = run.limit_bytes(limit.max_bytes)
+        yield from reader.read(run, replace(limit, max_bytes=most))
 
 
 class RemoteRows:
@@ -125,6 +131,7 @@ class RemoteRows:
     Attributes:
         rows: Rows by `_change_type`.
         bytes: Their Arrow bytes.
+        unchanged: Updates left out, because they change nothing that is delivered.
         commits: Their commits, as planned.
     """
 
@@ -146,7 +153,7 @@ class RemoteRows:
         self._planner = RunPlanner(source, is_keyed=bool(key), on_group=self.commits.count)
         self._runs: tuple[Run, ...] = ()
         self.rows: Counter[str] = Counter()
-        self.bytes = 0
+        self.bytes = self.unchanged = 0
 
     async def plan(self) -> bool:
         """Plan what to read; return whether there is anything.
@@ -172,5 +179,5 @@ class RemoteRows:
                 writer=writer,
             )
         )
-        self.rows, self.bytes = answer.rows, answer.bytes
+        self.rows, self.bytes, self.unchanged = answer.rows, answer.bytes, answer.unchanged
         return answer.written

@@ -220,13 +220,15 @@ class GrowthUnavailable:
 class CommitsDelivered:
     """Commits were delivered, rows or not; `commits` counts them by how they were read.
 
-    `details` describes each commit; empty if only the counts are known.
+    `details` describes each commit; empty if only the counts are known. `unchanged_updates` were
+    left out because they change nothing that is delivered.
     """
 
     table: str
     engine: str
     commits: dict[str, int]
     details: tuple[DeliveredCommit, ...] = ()
+    unchanged_updates: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,8 +209,14 @@ class DeliveryMetrics:
         )
         self._commits = Counter(
             "tailerd_commits_total",
-            "Commits delivered, rows or not, by how: cdc, vectors, rows, files, net, late or none",
+            "Commits, by how rows are read: cdc, vectors, rows, files, net, late, none or skipped",
             (*PIPELINE, "mode"),
+            registry=registry,
+        )
+        self._unchanged = Counter(
+            "tailerd_unchanged_updates_total",
+            "Updates left out because they change nothing that is delivered (unchanged: drop)",
+            PIPELINE,
             registry=registry,
         )
 
@@ -225,6 +231,8 @@ class DeliveryMetrics:
     def _on_commits(self, event: events.CommitsDelivered) -> None:
         for mode, count in event.commits.items():
             self._commits.labels(event.table, event.engine, mode).inc(count)
+        if event.unchanged_updates:
+            self._unchanged.labels(event.table, event.engine).inc(event.unchanged_updates)
 
     def _on_delivery(self, event: events.DeliveryAcknowledged) -> None:
         labels = (event.table, event.sink, event.engine)

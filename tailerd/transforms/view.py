@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -222,8 +222,14 @@ class BoundView:
                 return replace(condition, column=output.path[0])
         return None
 
-    def apply(self, batch: ChangeBatch) -> ChangeBatch | None:
-        """Return the rows of the feed; None if there are none."""
+    def apply(
+        self, batch: ChangeBatch, on_unchanged: Callable[[int], None] | None = None
+    ) -> ChangeBatch | None:
+        """Return the rows of the feed; None if there are none.
+
+        Args:
+            on_unchanged: Called with the number of updates that are left out.
+        """
         view = self._view
         if view.where is not None:
             batch = _select_rows(batch, view.where.passes(batch.rows), self._key)
@@ -231,7 +237,10 @@ class BoundView:
             return None
         found = replace(batch, rows=self._project(batch.rows))
         if view.drops_unchanged:
+            rows = found.num_rows
             found = self._drop_unchanged(batch, found)
+            if on_unchanged is not None and (dropped := rows - found.num_rows):
+                on_unchanged(dropped // 2)
         return found if found.num_rows else None
 
     def _project(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import EngineError, SinkError, TailerdError
-from tailerd.formats.base import ChangeSource
+from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.pipeline import Pipeline
@@ -27,6 +28,7 @@ from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.sink import FileSink
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.events import CommitsDelivered, DeliveryAcknowledged, Event
+from tailerd.transforms.options import make_view
 from tailerd.watchers.wakeups import Wakeup
 from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.doubles.pickled_runner import PickledRunner
@@ -37,6 +39,7 @@ from tests.tables.builder import CDF, TableBuilder
 from tests.tables.opened import open_delta
 
 VECTORS = ["deletionVectors"]
+IMAGES = ("update_preimage", "update_postimage")
 Change = tuple[str, int, str]
 
 
@@ -57,6 +60,7 @@ class Delivered:
     batch_limit: BatchLimit = field(default_factory=lambda: BatchLimit(max_rows=3))
     events: list[Event] = field(default_factory=list)
     offsets: MemoryOffsetStore = field(default_factory=MemoryOffsetStore)
+    request: OpenRequest = field(default_factory=OpenRequest)
 
     async def run(self) -> TailerdError | None:
         """Deliver what there is; return why that failed."""
@@ -86,7 +90,7 @@ class Delivered:
         return pipeline.error
 
     async def _open(self) -> ChangeSource:
-        return await open_delta(str(self.table))
+        return await open_delta(str(self.table), self.request)
 
     def reported(self) -> list[Event]:
         """What was said of deliveries and commits, but for how long they took."""
@@ -172,6 +176,45 @@ async def test_files_and_events_are_those_of_a_run_without_a_runner(
     saved = {name: await run.offsets.load("orders") for name, run in runs.items()}
     assert saved["there"] == saved["here"]
     assert saved["there"] is not None
+
+
+@pytest.mark.parametrize("buffered", [32 * 1024 * 1024, 1], ids=["together", "again"])
+async def test_updates_that_change_nothing_are_counted_once_where_they_are_read(
+    buffered: int, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path / "orders", properties=CDF)
+    rows: list[dict[str, Any]] = [{"id": n, "name": f"n{n}"} for n in range(40)]
+    [add] = table.append(rows).adds
+    renamed = [{**row, "name": "x"} for row in rows]
+    # So many change files are read twice: first for rows that only remove.
+    images = [
+        table.cdc_file(
+            [
+                {**row, "_change_type": "update_preimage"},
+                {**row, "id": row["id"] + row["id"] // 38, "name": "x"}
+                | {"_change_type": "update_postimage"},
+            ]
+        )
+        for row in rows
+    ]
+    table.commit(table.remove(add), table.data_file(renamed), *images)
+    # These are in one file, which is read once.
+    both = [{**row, "_change_type": kind} for row in rows[:9] for kind in IMAGES]
+    table.commit(table.cdc_file(both))
+    table.append([{"id": 99, "name": "last"}])
+    view = make_view(columns=["id"], unchanged="drop", key=["id"])
+    for name, runner in (("here", None), ("there", PickledRunner())):
+        run = Delivered(
+            table.folder,
+            file_sink(tmp_path / name),
+            runner=runner,
+            batch_limit=BatchLimit(max_rows=20, max_bytes=buffered),
+            request=OpenRequest(view=view, identity=["id"]),
+        )
+        assert await run.run() is None
+        commits = [each for each in run.reported() if isinstance(each, CommitsDelivered)]
+        assert sum(each.unchanged_updates for each in commits) == 38 + 9
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
 async def test_a_table_may_change_its_engine_between_any_two_runs(tmp_path: Path) -> None:

@@ -128,10 +128,15 @@ def test_snapshot_progress_is_there_while_a_snapshot_is() -> None:
 def test_commits_are_counted_by_how_they_were_read() -> None:
     metrics = Metrics(SimClock())
     for commits in ({"cdc": 2, "none": 1}, {"cdc": 1}):
-        metrics.handle(events.CommitsDelivered(table="orders", engine="arrow", commits=commits))
+        metrics.handle(
+            events.CommitsDelivered(
+                table="orders", engine="arrow", commits=commits, unchanged_updates=5
+            )
+        )
     found = samples(metrics)
     assert found["tailerd_commits_total", "engine=arrow", "mode=cdc", "table=orders"] == 3
     assert found["tailerd_commits_total", "engine=arrow", "mode=none", "table=orders"] == 1
+    assert found["tailerd_unchanged_updates_total", "engine=arrow", "table=orders"] == 10
 
 
 def test_a_removed_table_is_shown_no_more() -> None:
