@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tailerd.api import Changes, FollowedBatch, Follower, Table, changes, follow, table
+    from tailerd.api import (
+        Changes,
+        FollowedBatch,
+        Follower,
+        SchemaChange,
+        Table,
+        changes,
+        follow,
+        table,
+    )
     from tailerd.errors import TailerdError
 
 __all__ = [
     "Changes",
     "FollowedBatch",
     "Follower",
+    "SchemaChange",
     "Table",
     "TailerdError",
     "changes",

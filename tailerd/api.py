@@ -61,7 +61,9 @@ from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.formats.statistics import TableSize
 from tailerd.loop_thread import LoopThread
-from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
+from tailerd.pipeline.table_reading import Reading, resolve_range, watch_table
+from tailerd.records.schema_changes import SchemaChange as SchemaChange
+from tailerd.records.schema_changes import SchemaTracker
 from tailerd.registry import AUTO
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
@@ -131,15 +133,20 @@ class Changes:
     """
 
     def __init__(
-        self, request: _Request, since: str, until: str | None, *, has_change_columns: bool = True
+        self,
+        request: _Request,
+        since: str,
+        until: str | None,
+        *,
+        has_change_columns: bool = True,
+        has_events: bool = False,
     ) -> None:
         self._request = request
-        self._since = since
-        self._until = until
-        self._has_change_columns = has_change_columns
+        self._since, self._until = since, until
+        self._has_change_columns, self._has_events = has_change_columns, has_events
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches.
+    def __iter__(self) -> Iterator[pa.RecordBatch | SchemaChange]:
+        """Yield the batches; with events, a `SchemaChange` before the first rows with its columns.
 
         Raises:
             TailerdError: The rows cannot be read.
@@ -147,21 +154,19 @@ class Changes:
         with LoopThread() as loop:
             yield from loop.iterate(self.__aiter__())
 
-    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the batches.
-
-        Raises:
-            TailerdError: The rows cannot be read.
-        """
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch | SchemaChange]:
+        """Yield what `__iter__` does."""
         source = await self._request.open()
         at, last = await _range(source, self._since, self._until)
-        reading = Reading(source=source, last=last, batch_limit=_BATCH)
+        reading, tracker = Reading(source=source, last=last, batch_limit=_BATCH), SchemaTracker()
         async with aclosing(reading.batches(at)) as batches:
             async for batch in batches:
-                yield self._shape_batch(batch)
+                if self._has_events and (change := tracker.observe(batch.rows)) is not None:
+                    yield change
+                yield batch.rows.to_arrow() if self._has_change_columns else batch.rows.rows
 
-    def _shape_batch(self, batch: ReadBatch) -> pa.RecordBatch:
-        return batch.rows.to_arrow() if self._has_change_columns else batch.rows.rows
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        return (each for each in self if not isinstance(each, SchemaChange))
 
     def schema(self) -> pa.Schema:
         """Return the columns of the table's newest version, with the change columns.
@@ -183,7 +188,7 @@ class Changes:
             SchemaChangedError: Rows of different versions do not fit one schema.
             TailerdError: The rows cannot be read.
         """
-        tables = [pa.Table.from_batches([batch]) for batch in self]
+        tables = [pa.Table.from_batches([batch]) for batch in self._rows()]
         if not tables:
             return self.schema().empty_table()
         return _join_tables(tables, self._request.location)
@@ -222,7 +227,7 @@ class Changes:
         """Return the first rows as an HTML table, for notebooks."""
         rows: list[dict[str, object]] = []
         names: list[str] = []
-        for batch in self:
+        for batch in self._rows():
             names = names or list(batch.schema.names)
             rows += batch.slice(0, _ROWS_SHOWN + 1 - len(rows)).to_pylist()
             if len(rows) > _ROWS_SHOWN:
@@ -236,12 +241,14 @@ class FollowedBatch:
 
     Attributes:
         rows: The batch, with change columns.
+        schema_change: The columns of the rows, if they differ from those of earlier batches.
         offset: For `follow(..., offset=...)`. It is the end of a step for the step's last batch,
             and its beginning for earlier ones.
     """
 
     rows: pa.RecordBatch
     offset: str
+    schema_change: SchemaChange | None = None
 
 
 class Follower:
@@ -268,7 +275,7 @@ class Follower:
             MissingVersionError: The next version is no longer in the log.
             TailerdError: The table cannot be read.
         """
-        request = self._request
+        request, tracker = self._request, SchemaTracker()
         source = await request.open()
         at = self._offset or await source.initial_offset(self._since)
         reading = Reading(source=source, read_limit=_STEP, batch_limit=_BATCH)
@@ -279,8 +286,9 @@ class Follower:
         )
         async with watching as wakeup, aclosing(reading.batches(at, wakeup)) as batches:
             async for batch in batches:
-                offset = batch.end or batch.start
-                yield FollowedBatch(rows=batch.rows.to_arrow(), offset=offset.to_json())
+                offset, change = batch.end or batch.start, tracker.observe(batch.rows)
+                rows = batch.rows.to_arrow()
+                yield FollowedBatch(rows=rows, offset=offset.to_json(), schema_change=change)
 
 
 class Table:
@@ -291,11 +299,7 @@ class Table:
 
     @property
     def version(self) -> int:
-        """The newest version; reads the log each time.
-
-        Raises:
-            TailerdError: The table cannot be opened.
-        """
+        """The newest version; reads the log each time. Raises as `describe`."""
         return int(self.describe().version)
 
     def describe(self, version: int | None = None) -> TableDescription:
@@ -395,6 +399,7 @@ def changes(
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    events: bool = False,
     **view: Unpack[ViewOptions],
 ) -> Changes:
     """Return the row changes of a table between two points; nothing is read yet.
@@ -410,6 +415,7 @@ def changes(
             without it, observed states are kept for one iteration only.
         allowed_paths: Locations outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
+        events: Iterating also yields a `SchemaChange` before the first rows with other columns.
         view: Which columns, rows and values; see `ViewOptions`.
 
     Raises:
@@ -425,7 +431,8 @@ def changes(
         partition_timezone=partition_timezone,
         **view,
     )
-    return Changes(request, _point(since), None if until is None else _point(until))
+    end = None if until is None else _point(until)
+    return Changes(request, _point(since), end, has_events=events)
 
 
 def follow(

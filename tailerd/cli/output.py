@@ -30,6 +30,7 @@ from tailerd.errors import TailerdError, UsageError
 from tailerd.records.arrow import ArrowStream
 from tailerd.records.debezium import DebeziumEncoder
 from tailerd.records.json import JsonEncoder
+from tailerd.records.schema_changes import SchemaChange
 from tailerd.remedies import TAIL
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class ChangeWriter(Protocol):
 
     def write(self, batch: ChangeBatch) -> None:
         """Print the rows of a batch, in order."""
+        ...
+
+    def tell(self, change: SchemaChange) -> None:
+        """Print that the rows after this have other columns."""
         ...
 
     def close(self) -> None:
@@ -109,6 +114,10 @@ class JsonLinesWriter:
         """Print the rows of a batch."""
         write_bytes(self._stream, self._encoder.encode_lines(batch))
 
+    def tell(self, change: SchemaChange) -> None:
+        """Print one object with the member `_event`."""
+        write_bytes(self._stream, json_line(change.to_json()))
+
     def close(self) -> None:
         """Do nothing: every line is complete."""
 
@@ -133,6 +142,12 @@ class TableWriter:
         text = self._table.lines(_select_columns(batch, self._columns))
         write_bytes(self._stream, text.encode("utf-8", "backslashreplace"))
 
+    def tell(self, change: SchemaChange) -> None:
+        """Print the differences; a heading shows the first columns."""
+        if change.changes:
+            text = printable(f"-- version {change.version}: {change.summary}")
+            write_bytes(self._stream, _bytes(f"{text}\n"))
+
     def close(self) -> None:
         """Do nothing: the table has no end."""
 
@@ -151,6 +166,10 @@ class DebeziumWriter:
         """Print the changes of a batch."""
         write_bytes(self._stream, self._encoder.encode_lines(_select_columns(batch, self._columns)))
 
+    def tell(self, change: SchemaChange) -> None:
+        """Print the value of a record of Debezium's schema change topic."""
+        write_bytes(self._stream, _bytes(f"{self._encoder.encode_schema(change)}\n"))
+
     def close(self) -> None:
         """Do nothing: every line is complete."""
 
@@ -166,6 +185,9 @@ class ArrowWriter:
     def write(self, batch: ChangeBatch) -> None:
         """Print a batch as one record batch of the stream."""
         write_bytes(self._stream, self._arrow.append(_select_columns(batch, self._columns)))
+
+    def tell(self, change: SchemaChange) -> None:
+        """Do nothing: the stream has its schema, and other columns end it."""
 
     def close(self) -> None:
         """End the stream, so that readers can check that it is complete."""

@@ -37,6 +37,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.pipeline.last_rows import LastRows
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
+from tailerd.records.schema_changes import SchemaTracker
 from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
@@ -62,6 +63,7 @@ Examples:
   tailerd tail /lake/orders --from 12 --key order_id
   tailerd tail /lake/orders --where "region = 'EU'" --mask email=hash
   tailerd tail /lake/orders -i --from -2h
+  tailerd tail /lake/orders --from 0 --format jsonl --events
   tailerd tail /lake/orders --from 2026-11-21T08:00:00 --once --columns order_id,amount
 """
 
@@ -85,6 +87,7 @@ class TailRequest:
     ledger: LedgerLocation | None
     stores: Stores | None
     is_interactive: bool
+    has_events: bool
 
 
 @click.command("tail", epilog=_EXAMPLES)
@@ -176,6 +179,13 @@ class TailRequest:
     help="Columns that identify a row, separated by commas: a deleted and an inserted row of one"
     " commit with the same values there are shown as an update.",
 )
+@click.option(
+    "--events",
+    "has_events",
+    is_flag=True,
+    help="Also say where columns change, before the first row with other columns: jsonl has a line"
+    ' with the member "_event", debezium the value of its schema change topic, table a line.',
+)
 @allow_path_option
 @click.option(
     "--partition-timezone",
@@ -216,6 +226,8 @@ def command(format_name: str | None, since: str | None, **requested: Any) -> Non
         )
     if request.is_interactive:
         _require_screen(format_name)
+    if request.has_events and (request.is_interactive or format_name == "arrow"):
+        _refuse_both({"--events": True, "-i" if request.is_interactive else "--format arrow": True})
     writer = writer_for(
         format_name or "table",
         sys.stdout.buffer,
@@ -319,7 +331,8 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
         if request.is_interactive:
             await _show(request, batches)
         else:
-            await write_while_read(_print(batches, writer, meter, notes), sys.stdout.buffer)
+            printing = _print(batches, writer, meter, notes, is_telling=request.has_events)
+            await write_while_read(printing, sys.stdout.buffer)
 
 
 def _choose_opening(request: TailRequest) -> LastRows | None:
@@ -347,10 +360,18 @@ async def _read(
 
 
 async def _print(
-    batches: AsyncIterator[ReadBatch], writer: ChangeWriter, meter: _Meter, notes: _Notes | None
+    batches: AsyncIterator[ReadBatch],
+    writer: ChangeWriter,
+    meter: _Meter,
+    notes: _Notes | None,
+    *,
+    is_telling: bool,
 ) -> None:
+    tracker = SchemaTracker()
     with meter.progress or nullcontext():
         async for batch in batches:
+            if is_telling and (change := tracker.observe(batch.rows)) is not None:
+                writer.tell(change)
             writer.write(batch.rows)
             meter.count(batch.rows, batch.planned)
             if notes is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from tailerd import __version__
 from tailerd.changefeed.change_batch import ChangeBatch, value_rows
 from tailerd.changefeed.change_task import ChangeSourceKind
+from tailerd.records.debezium_tables import describe_table
 from tailerd.records.event_ids import newest_ids
 from tailerd.records.json import DecimalStyle, is_small
 from tailerd.records.json_columns import NULL, ColumnTexts, join_pieces, object_pieces
@@ -18,6 +20,7 @@ from tailerd.records.json_leaves import escaped_texts
 from tailerd.records.json_rows import object_texts
 from tailerd.records.json_text import quote_text, timestamp_text
 from tailerd.records.record_parts import encode_in_parts, lines_in_parts
+from tailerd.records.schema_changes import SchemaChange
 from tailerd.records.update_pairs import NO_ROW, ChangePart, RowChanges, pair_rows
 
 
@@ -84,6 +87,21 @@ class DebeziumEncoder:
         part = ChangePart(batch, pair_rows(batch, self._key))
         return lines_in_parts(part, lambda piece: self._texts(piece, now_us, "\n"))
 
+    def encode_schema(self, change: SchemaChange, *, now_us: int | None = None) -> str:
+        """Return the value of a record of Debezium's schema change topic; `changes` is our own."""
+        _, db, schema, table, _ = self._names
+        source = self._source(change.version, change.timestamp_us, change.change_source)
+        members = {
+            "databaseName": db,
+            "schemaName": schema or None,
+            "ddl": None,
+            "tableChanges": [describe_table(change, (db, schema, table), self._key)],
+            "changes": [each.to_json() for each in change.changes],
+        }
+        times = _times(change.timestamp_us if now_us is None else now_us)
+        text = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
+        return f'{{"source":{source},{times},{text[1:]}'
+
     def _texts(self, part: ChangePart, now_us: int | None, end: str, opening: str = "") -> pa.Array:
         batch, changes = part.batch, part.changes
         objects = self._objects(batch)
@@ -112,28 +130,30 @@ class DebeziumEncoder:
         return join_pieces(["{", *pieces, "}"], rows.num_rows)
 
     def _source_pieces(self, part: ChangePart) -> list[str | ColumnTexts]:
-        constant = f',"source":{self._source(part.batch)}'
+        batch = part.batch
+        source = self._source(batch.version, batch.timestamp_us, batch.change_source)
+        constant = f',"source":{source}'
         ids = newest_ids(part.batch, part.changes.before, part.changes.after)
         if ids is None:
             return [constant]
         return [constant[:-1] + ',"sequence":"', ColumnTexts(array=escaped_texts(ids)), '"}']
 
-    def _source(self, batch: ChangeBatch) -> str:
+    def _source(self, version: int, timestamp_us: int, kind: ChangeSourceKind) -> str:
         name, db, schema, table, table_id = map(quote_text, self._names)
-        is_snapshot = batch.change_source is ChangeSourceKind.SNAPSHOT
+        is_snapshot = kind is ChangeSourceKind.SNAPSHOT
         members = [
             f'"version":{quote_text(__version__)}',
             '"connector":"tailerd"',
             f'"name":{name}',
-            _times(batch.timestamp_us),
+            _times(timestamp_us),
             f'"snapshot":"{"true" if is_snapshot else "false"}"',
             f'"db":{db}',
             f'"schema":{schema}',
             f'"table":{table}',
             *([f'"table_id":{table_id}'] if self._names[4] else []),
-            f'"commit_version":{batch.version}',
-            f'"commit_timestamp":"{timestamp_text(batch.timestamp_us)}"',
-            f'"change_source":"{batch.change_source.value}"',
+            f'"commit_version":{version}',
+            f'"commit_timestamp":"{timestamp_text(timestamp_us)}"',
+            f'"change_source":"{kind.value}"',
         ]
         return "{" + ",".join(members) + "}"
 

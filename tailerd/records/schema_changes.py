@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -21,8 +21,10 @@ from tailerd.changefeed.change_batch import (
     COMMIT_VERSION,
     FIELD_ID,
     TYPE,
+    ChangeBatch,
     value_schema,
 )
+from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.offset import Version
 from tailerd.records.json_text import timestamp_text
 from tailerd.rows.schema_cast import is_widened
@@ -107,7 +109,8 @@ class SchemaChange:
     """The columns of a feed from a commit on.
 
     Attributes:
-        version, timestamp_us: As `ChangeBatch` has them: of the first row with these columns.
+        version, timestamp_us, change_source: As `ChangeBatch` has them: of the first row with these
+            columns.
         schema: The columns; those that are not delivered are left out.
         changes: How they differ from the columns before; empty if these are the first.
     """
@@ -116,6 +119,7 @@ class SchemaChange:
     timestamp_us: int
     schema: pa.Schema
     changes: tuple[FieldChange, ...] = ()
+    change_source: ChangeSourceKind = ChangeSourceKind.NONE
 
     def to_json(self) -> dict[str, object]:
         """Return the plain form for readers."""
@@ -145,7 +149,12 @@ class SchemaTracker:
     def __init__(self, told: pa.Schema | None = None) -> None:
         self.told = told
 
-    def observe(
+    def observe(self, batch: ChangeBatch) -> SchemaChange | None:
+        """Return what readers must be told before the rows of a batch; None: nothing."""
+        found = self.compare(batch.rows.schema, batch.version, batch.timestamp_us)
+        return found and replace(found, change_source=batch.change_source)
+
+    def compare(
         self, schema: pa.Schema, version: Version, timestamp_us: int
     ) -> SchemaChange | None:
         """Return what readers must be told before a row with these columns; None: nothing."""
@@ -155,9 +164,11 @@ class SchemaTracker:
         changes = () if told is None else compare_schemas(told, schema)
         if told is not None and not changes:
             return None
-        found = value_schema(schema)
         return SchemaChange(
-            version=version, timestamp_us=timestamp_us, schema=found, changes=changes
+            version=version,
+            timestamp_us=timestamp_us,
+            schema=value_schema(schema),
+            changes=changes,
         )
 
 

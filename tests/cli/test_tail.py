@@ -352,3 +352,65 @@ def test_an_update_without_a_key_prints_one_hint(tmp_path: Path) -> None:
     assert "If id identifies a row, --key id shows them as updates." in shown
     with on_terminal("tail", tmp_path, "--from", 0, "--once", "--key", "id") as terminal:
         assert "hint" not in terminal.end()
+
+
+def widened(folder: Path) -> TableBuilder:
+    """A table with a row, then another column, then a row with it."""
+    table = TableBuilder(folder)
+    table.append([{"id": 1, "name": "n1"}])
+    table.change_metadata(fields=[*table.fields, ("email", "string")])
+    table.append([{"id": 2, "name": "n2", "email": "e2"}])
+    return table
+
+
+def test_events_say_where_columns_change(tmp_path: Path, command: Commands) -> None:
+    widened(tmp_path)
+    ran = command("tail", tmp_path, "--from", 0, "--once", "--format", "jsonl", "--events")
+    assert (ran.status, ran.errors) == (0, "")
+    assert [row.get("_event", row.get("id")) for row in ran.rows] == ["schema", 1, "schema", 2]
+    first, change = ran.rows[0], ran.rows[2]
+    assert first["changes"] == []
+    assert change["_commit_version"] == 2
+    added = {"change": "added", "column": "email", "type": "string", "nullable": True}
+    assert change["changes"] == [{**added, "position": 2}]
+    assert [column["name"] for column in change["columns"]] == ["id", "name", "email"]
+
+
+def test_without_events_each_line_is_a_row(tmp_path: Path, command: Commands) -> None:
+    widened(tmp_path)
+    ran = command("tail", tmp_path, "--from", 0, "--once", "--format", "jsonl")
+    assert [row["id"] for row in ran.rows] == [1, 2]
+
+
+def test_the_table_has_a_line_where_columns_change(tmp_path: Path, command: Commands) -> None:
+    widened(tmp_path)
+    ran = command("tail", tmp_path, "--from", 0, "--once", "--events")
+    assert "-- version 2: added email (string)" in ran.output.splitlines()
+
+
+def test_events_are_of_the_view(tmp_path: Path, command: Commands) -> None:
+    widened(tmp_path)
+    view = ["--from", 0, "--once", "--format", "jsonl", "--events"]
+    ran = command("tail", tmp_path, *view, "--columns", "id,name")
+    assert [row.get("_event") for row in ran.rows] == ["schema", None, None]
+    ran = command("tail", tmp_path, *view, "--mask", "email=redact", "--rename", "email=mail")
+    assert "e2" not in ran.output
+    assert ran.rows[2]["changes"][0]["column"] == "mail"
+
+
+def test_events_in_debeziums_form(tmp_path: Path, command: Commands) -> None:
+    widened(tmp_path)
+    ran = command("tail", tmp_path, "--from", 0, "--once", "--format", "debezium", "--events")
+    first, _, change, _ = ran.rows
+    assert [row["tableChanges"][0]["type"] for row in (first, change)] == ["CREATE", "ALTER"]
+    assert change["ddl"] is None
+    [*_, email] = change["tableChanges"][0]["table"]["columns"]
+    assert (email["name"], email["jdbcType"], email["position"]) == ("email", 12, 3)
+    assert change["changes"][0]["column"] == "email"
+
+
+def test_an_arrow_stream_has_no_events(tmp_path: Path, command: Commands) -> None:
+    widened(tmp_path)
+    ran = command("tail", tmp_path, "--once", "--format", "arrow", "--events")
+    assert ran.status == 2
+    assert "--events and --format arrow exclude each other" in ran.errors

@@ -288,3 +288,25 @@ def test_importing_the_package_loads_no_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_events_come_before_the_first_rows_with_other_columns(table: TableBuilder) -> None:
+    table.change_metadata(fields=[*table.fields, ("email", "string")])
+    table.append([{"id": 3, "name": "c", "email": "d"}])
+    changes = tailerd.changes(str(table.folder), since=0, events=True)
+    found = [
+        each.summary if isinstance(each, tailerd.SchemaChange) else each.num_rows
+        for each in changes
+    ]
+    assert found == ["id (int64), name (string)", 1, 1, 1, "added email (string)", 1]
+    assert changes.to_arrow().num_rows == 4
+    assert changes._repr_html_().count("<tr>") == 5
+    [*_, batch] = tailerd.changes(str(table.folder), since=0)
+    assert isinstance(batch, pa.RecordBatch)
+
+
+def test_a_followed_batch_says_that_its_columns_are_others(table: TableBuilder) -> None:
+    follower = iter(tailerd.follow(str(table.folder), since=1))
+    first, second = next(follower), next(follower)
+    assert first.schema_change is not None
+    assert (first.schema_change.changes, second.schema_change) == ((), None)

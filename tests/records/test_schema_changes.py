@@ -107,7 +107,7 @@ def test_a_variant_is_one_type() -> None:
 def test_the_plain_form_has_the_changes_and_all_columns() -> None:
     old = pa.schema([field("a", pa.int32()), field("gone", pa.date32())])
     new = pa.schema([field("a", pa.int64()), pa.field("b", pa.string(), False, {COMMENT: b"B"})])
-    change = SchemaTracker(old).observe(new, Version(7), 1_700_000_000_000_000)
+    change = SchemaTracker(old).compare(new, Version(7), 1_700_000_000_000_000)
     assert change is not None
     assert change.to_json() == {
         "_event": "schema",
@@ -134,9 +134,9 @@ def test_the_plain_form_has_the_changes_and_all_columns() -> None:
 
 def test_the_first_columns_are_told_without_changes() -> None:
     tracker, schema = SchemaTracker(), pa.schema([field("a", pa.int32())])
-    first = tracker.observe(schema, Version(1), 0)
+    first = tracker.compare(schema, Version(1), 0)
     assert isinstance(first, SchemaChange)
     assert first.changes == ()
     assert first.summary == "a (int32)"
-    assert tracker.observe(pa.schema([field("a", pa.int32())]), Version(2), 0) is None
-    assert tracker.observe(pa.schema([field("a", pa.int32(), 1)]), Version(3), 0) is None
+    assert tracker.compare(pa.schema([field("a", pa.int32())]), Version(2), 0) is None
+    assert tracker.compare(pa.schema([field("a", pa.int32(), 1)]), Version(3), 0) is None

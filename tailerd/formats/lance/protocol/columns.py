@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tailerd.changefeed.change_batch import COLUMN_ID
 from tailerd.errors import CorruptLogError, UnsupportedFeatureError
 from tailerd.formats.lance.protocol.wire import content, decode_signed, entry, fields, number, text
 from tailerd.formats.plain_schema import plain_type
@@ -123,7 +124,18 @@ def columns_schema(columns: Iterable[Column], requested: Sequence[str] | None = 
                 f"The column {each.name} cannot be read: {each.reason}.",
                 remedy=f"Drop it from the table, or {LEAVE_OUT}.",
             )
-    return pa.schema([pa.field(each.name, each.type) for each in chosen])
+    return pa.schema([_field_with_id(each) for each in chosen])
+
+
+def _field_with_id(column: Column) -> pa.Field:
+    kind, parts = column.type, [_field_with_id(part) for part in column.parts]
+    if pa.types.is_struct(kind):
+        kind = pa.struct(parts)
+    elif pa.types.is_list(kind) and parts:
+        kind = pa.list_(parts[0].type)
+    elif pa.types.is_map(kind):
+        kind = pa.map_(*(part.type for part in parts))
+    return pa.field(column.name, kind, metadata={COLUMN_ID: str(column.id).encode()})
 
 
 def matching(column: Column, siblings: Sequence[Column], others: Sequence[Column]) -> Column | None:
