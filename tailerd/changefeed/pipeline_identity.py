@@ -6,6 +6,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from tailerd.pipeline_names import file_name
+
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_CHARS = 180
 _DIGITS = 12
@@ -13,11 +15,11 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineIdentity:
-    """A pipeline is a daemon's name, a table's name, and the location that the sink writes to.
+    """A pipeline is a daemon's name, its own name, and the location that the sink writes to.
 
     Attributes:
         daemon: `name` of the configuration.
-        table: Configured name of the table.
+        table: Name of the pipeline: of the table, or `TABLE/SINK`.
         sink: Kind of the sink.
         cluster: Id of the Kafka cluster; empty for other sinks.
         location: The configured topic, or the real path of the folder; empty for a sink without a
@@ -34,7 +36,7 @@ class PipelineIdentity:
     def key(self) -> str:
         """Return the key of the offset record in Kafka; different for different identities."""
         # Only the topic, which comes last, may contain a slash.
-        return "/".join((self.daemon, self.table, self.cluster, self.location))
+        return "/".join((self.daemon, file_name(self.table), self.cluster, self.location))
 
     @property
     def transactional_id(self) -> str:

@@ -9,6 +9,7 @@ from tailerd.changefeed.limits import ReadLimit
 from tailerd.checks.finding import as_tailerd_error
 from tailerd.checks.maintained import configure_maintenance
 from tailerd.config import Config
+from tailerd.config.sections import section_of, where_of
 from tailerd.daemon.offsets import check_pipeline, saved_offset
 from tailerd.daemon.tables import lacks_demo_table, locate_ledger, log_folder, open_source
 from tailerd.errors import ConfigError, TableError, TailerdError
@@ -87,8 +88,8 @@ def _locate_error(config: Config, name: str, error: TailerdError) -> TailerdErro
     """Return the error; one about a field of what is delivered names its place in the file."""
     if error.where not in VIEW_OPTIONS:
         return error
-    place = config.format_position(("tables", name, error.where))
-    return error.restate(f"{place}: tables.{name}.{error.where}: {error.message}")
+    place = config.format_position((*section_of(name), error.where))
+    return error.restate(f"{place}: {where_of(name)}.{error.where}: {error.message}")
 
 
 def _describe_failure(error: TailerdError) -> dict[str, object]:
@@ -209,7 +210,7 @@ async def check_columns(config: Config, name: str, source: ChangeSource) -> None
     for field, columns in config.tables[name].sink.columns_by_field().items():
         for column in columns:
             if column not in names:
-                where = f"tables.{name}.sink.{field}"
+                where = f"{where_of(name)}.sink.{field}"
                 raise ConfigError(
                     f"{where} names the column {column}, which the table does not have.",
                     remedy=suggest_name(column, names),

@@ -10,6 +10,7 @@ import click
 from tailerd.config import Config, Discovery, load_config
 from tailerd.errors import UsageError
 from tailerd.formats.table_search import discover_tables
+from tailerd.pipeline_names import table_of
 from tailerd.registry import suggest_name
 from tailerd.storage.stores import Stores
 
@@ -54,8 +55,26 @@ def read_config(
     return Configured(discovery=discovery, stores=stores)
 
 
-def check_name(config: Config, name: str) -> None:
-    """Reject a name that is not a configured table; errors then show commands for its pipeline."""
-    if name not in config.tables:
+def find_pipelines(config: Config, name: str) -> list[str]:
+    """Return the pipelines of a name: itself, or those of all sinks of a table.
+
+    Raises:
+        UsageError: There are none.
+    """
+    found = [name] if name in config.tables else []
+    found += [each for each in config.tables if each != name and table_of(each) == name]
+    if not found:
         raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, config.tables))
+    return found
+
+
+def check_name(config: Config, name: str) -> None:
+    """Reject a name that is not one pipeline; errors then show commands for it.
+
+    Raises:
+        UsageError: It is none, or a table with several sinks.
+    """
+    if len(found := find_pipelines(config, name)) > 1:
+        names = ", ".join(each for each in found if config.tables[each].has_sink)
+        raise UsageError(f"{name} has several sinks.", remedy=f"Name one of them: {names}.")
     click.get_current_context().ensure_object(dict)["reader"] = config.reader(name)

@@ -268,7 +268,7 @@ def _request_maintenance(
     allowed_paths: Sequence[str],
 ) -> ConfiguredMaintenance:
     from tailerd.checks.maintained import ConfiguredMaintenance, configure_maintenance
-    from tailerd.cli.configured import check_name, read_config
+    from tailerd.cli.configured import find_pipelines, read_config
     from tailerd.formats.maintenance import MaintenancePolicies, no_readers
     from tailerd.maintenance.settings import spark_engine
     from tailerd.storage.stores import Stores
@@ -276,7 +276,7 @@ def _request_maintenance(
     if (file := find_file(table, config_path)) is not None:
         configured = read_config(file)
         config = configured.config
-        check_name(config, table)
+        table = find_pipelines(config, table)[0]
         if allowed_paths:
             raise UsageError("--allow-path is for a table without --config: set its allowed_paths.")
         return configure_maintenance(_with_engine(config, table, engine), table, configured.stores)

@@ -86,16 +86,16 @@ def command() -> None:
 @_json_option
 def show(name: str | None, config_path: Path, is_json: bool) -> None:
     """Show the saved offset of every pipeline, or of NAME. Does not disturb a running daemon."""
-    from tailerd.cli.configured import check_name, read_config
+    from tailerd.cli.configured import find_pipelines, read_config
     from tailerd.daemon.offsets import held_offset
 
     config = read_config(config_path).config
-    delivered = [each for each, table in config.tables.items() if table.has_sink]
-    names = [name] if name is not None else delivered
+    names = list(config.tables) if name is None else find_pipelines(config, name)
+    delivered = [each for each in names if config.tables[each].has_sink]
+    if name is not None and not delivered:
+        _check_delivered(config, name)
     lines: list[str | dict[str, object]] = []
-    for each in names:
-        check_name(config, each)
-        _check_delivered(config, each)
+    for each in delivered:
         held = asyncio.run(held_offset(config, each))
         lines.append(_as_json(config, each, held) if is_json else _as_record(config, each, held))
     if is_json:

@@ -11,6 +11,7 @@ import click
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, client_config_option, http_option, token_option
 from tailerd.errors import TailerdError, find_class
+from tailerd.pipeline_names import table_of
 
 _EXAMPLES = """\b
 Examples:
@@ -18,6 +19,7 @@ Examples:
   tailerd resume orders --config tailerd.yaml
 """
 _POLL_SECONDS = 0.2
+_STATES: Mapping[object, int] = {"running": 0, "retrying": 2, "failed": 3}
 
 
 @click.command("resume", epilog=_EXAMPLES)
@@ -71,8 +73,10 @@ def _outcome(client: DaemonClient, name: str, deadline: float) -> Mapping[str, o
 
 def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:
     tables = status.get("tables")
-    found = [t for t in tables if t.get("table") == name] if isinstance(tables, list) else []
-    return found[0] if found else {}
+    known = tables if isinstance(tables, list) else []
+    found = [t for t in known if name in (t.get("table"), table_of(str(t.get("table"))))]
+    # Of the sinks of a table, the one that is furthest from running.
+    return max(found, key=lambda t: _STATES.get(t.get("state"), 1), default={})
 
 
 def _rebuild_error(table: Mapping[str, object], what: str) -> TailerdError:

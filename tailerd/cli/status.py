@@ -20,6 +20,7 @@ from tailerd.cli.paragraphs import say
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, line_width, style_word
 from tailerd.errors import DaemonRefusedError, DaemonUnreachableError, UsageError
+from tailerd.pipeline_names import table_of
 from tailerd.registry import suggest_name
 
 _EXAMPLES = """\b
@@ -92,7 +93,7 @@ def command(
         else:
             if watch:
                 _clear(as_json=as_json)
-            _show(tables, is_one=name is not None, as_json=as_json)
+            _show(tables, is_one=len(tables) == 1 and name is not None, as_json=as_json)
             for line in problem_lines(status):
                 say(line, err=True)
         if not watch:
@@ -137,7 +138,7 @@ def problem_lines(status: Mapping[str, object]) -> Iterator[str]:
 def select_tables(
     status: Mapping[str, object], url: str, name: str | None
 ) -> list[dict[str, object]]:
-    """Return the entries of `/status` for each pipeline, or for the named one.
+    """Return the entries of `/status` for each pipeline, or for the named ones.
 
     Raises:
         DaemonRefusedError: The answer is not that of a daemon.
@@ -150,7 +151,7 @@ def select_tables(
         )
     if name is None:
         return tables
-    found = [table for table in tables if table.get("table") == name]
+    found = [each for each in tables if name in (each["table"], table_of(str(each["table"])))]
     if not found:
         remedy = suggest_name(name, [str(table.get("table")) for table in tables])
         raise UsageError(f"There is no table {name!r}.", remedy=remedy)

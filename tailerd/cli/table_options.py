@@ -106,11 +106,12 @@ def of_configured_table(function: Callable[..., None]) -> Callable[..., None]:
         file = find_file(table, config_path)
         if file is None:
             return function(table=table, stores=None, **options)
-        from tailerd.cli.configured import check_name, read_config
+        from tailerd.cli.configured import find_pipelines, read_config
         from tailerd.daemon.tables import locate_ledger
 
         configured = read_config(file)
-        check_name(configured.config, table)
+        # Its sinks differ in what they deliver, not in where it is.
+        table = find_pipelines(configured.config, table)[0]
         section = configured.config.tables[table]
         options["allowed_paths"] = (*options["allowed_paths"], *section.allowed_paths)
         if options["table_format"] == AUTO:

@@ -53,19 +53,22 @@ def command(
     nothing is compared.
     """
     from tailerd.arrow_start import start_without_pandas
-    from tailerd.cli.configured import check_name, read_config
+    from tailerd.cli.configured import check_name, find_pipelines, read_config
 
     start_without_pandas()
     configured = read_config(config_path)
     config = configured.config
-    check_name(config, name)
-    verdict = asyncio.run(_verify(config, name, configured.stores))
-    if is_json:
-        click.echo(json.dumps(asdict(verdict)))
-    else:
-        say("\n".join(_lines(name, verdict)))
-    is_allowed = allow_skipped and verdict.is_equal is None
-    context.exit(0 if verdict.is_equal or is_allowed else 1)
+    named = find_pipelines(config, name)
+    is_verified = True
+    for pipeline in [each for each in named if config.tables[each].has_sink] or named:
+        check_name(config, pipeline)
+        verdict = asyncio.run(_verify(config, pipeline, configured.stores))
+        if is_json:
+            click.echo(json.dumps({"table": pipeline, **asdict(verdict)}))
+        else:
+            say("\n".join(_lines(pipeline, verdict)))
+        is_verified &= verdict.is_equal or (allow_skipped and verdict.is_equal is None)
+    context.exit(0 if is_verified else 1)
 
 
 async def _verify(config: Config, name: str, stores: Stores) -> Verdict:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tailerd.config.models import Config, check_no_conflict
-from tailerd.config.sections import TableConfig, is_table_name
+from tailerd.config.sections import TableConfig, is_table_name, split_sinks
 from tailerd.errors import ConfigError
 from tailerd.registry import is_remote, with_first_scheme
 
@@ -26,7 +26,7 @@ class Discovery:
 
     Attributes:
         config: The configuration including the tables found.
-        found: Name of each table found -> name of the pattern's section.
+        found: Name of each pipeline of a table found -> name of the pattern's section.
         rejected: (folder, reason) of folders that look like tables but cannot be used.
     """
 
@@ -66,13 +66,14 @@ def with_tables_found(
         name, group = each.name, config.discover[each.section]
         try:
             each.check(owners)
-            table = group.template.table(name, each.folder)
-            check_no_conflict(seen, name, table)
+            pipelines = split_sinks(name, group.template.table(name, each.folder))
+            for pipeline, table in pipelines.items():
+                check_no_conflict(seen, pipeline, table)
         except ConfigError as error:
             rejected.append((each.folder, str(error)))
             continue
-        tables[name] = table
-        found[name] = each.section
+        tables |= pipelines
+        found |= dict.fromkeys(pipelines, each.section)
     expanded = config.model_copy(update={"tables": tables})
     return Discovery(config=expanded, found=found, rejected=tuple(rejected))
 

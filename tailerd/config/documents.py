@@ -31,6 +31,9 @@ _HEAD = """\
 # is tables.orders.sink.path. Relative paths count from the current directory.
 """
 
+_WAYS = ("sink", "sinks", "maintenance")
+"""Fields of a table, of which it has at least one."""
+
 _TABLES: dict[str, tuple[str, str]] = {
     "orders": ("file", "spark"),
     "payments": ("console", "arrow"),
@@ -76,9 +79,10 @@ def schema() -> dict[str, Any]:
         # Merged, because a table's format may be omitted; formats have no specific field in common.
         definitions["MaintenanceConfig"]["properties"] |= section["properties"]
     for name in ("TableConfig", "TemplateConfig"):
-        definitions[name]["anyOf"] = [{"required": ["sink"]}, {"required": ["maintenance"]}]
+        definitions[name]["anyOf"] = [{"required": [way]} for way in _WAYS]
     template = definitions["TemplateConfig"]["properties"]
-    template["sink"] = definitions["TableConfig"]["properties"]["sink"]
+    for each in (template, definitions["NamedSinkConfig"]["properties"]):
+        each["sink"] = definitions["TableConfig"]["properties"]["sink"]
     for name in ("path", "create"):
         del template[name]
     whole["anyOf"] = [{"required": ["tables"]}, {"required": ["discover"]}]

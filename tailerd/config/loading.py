@@ -21,6 +21,7 @@ from tailerd.config.explain import Mistake
 from tailerd.config.mistakes import Origin, all_mistakes, mistakes_message
 from tailerd.config.models import ENV_PREFIX, Config
 from tailerd.config.positions import positions, yaml_mistake
+from tailerd.config.sections import where_of
 from tailerd.config.substitution import Substitution
 from tailerd.errors import ConfigError, MissingExtraError
 from tailerd.registry import suggest_name
@@ -52,8 +53,8 @@ def _require_names(config: Config, *, where: str) -> None:
     """Refuse paths that the locale cannot encode, because no file could be opened with them."""
     locations = {"state": config.state}
     for name, table in config.tables.items():
-        locations[f"tables.{name}.path"] = table.path
-        locations[f"tables.{name}.sink.path"] = str(getattr(table.sink, "path", ""))
+        locations[f"{where_of(name)}.path"] = table.path
+        locations[f"{where_of(name)}.sink.path"] = str(getattr(table.sink, "path", ""))
     for field, location in locations.items():
         try:
             os.fsencode(location)
@@ -246,7 +247,7 @@ def require_engines(config: Config) -> None:
     """
     if find_spec("pyspark") is not None:
         return
-    engines = {f"tables.{name}": config.select_engine(name) for name in config.tables}
+    engines = {where_of(name): config.select_engine(name) for name in config.tables}
     for name, group in config.discover.items():
         engines[f"discover.{name}"] = config.resolve_engine(group.template.engine)
     wanting = [name for name, engine in engines.items() if engine == "spark"]

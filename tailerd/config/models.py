@@ -20,7 +20,9 @@ from tailerd.config.sections import (
     TableConfig,
     is_table_name,
     parse_bucket,
-    read_sink,
+    read_sinks,
+    split_sinks,
+    where_of,
 )
 from tailerd.config.storage import StorageConfig
 from tailerd.config.values import Seconds, SizeBytes
@@ -169,6 +171,12 @@ class Config(BaseSettings):
             return tables
         return {name: _with_sink(str(name), table) for name, table in tables.items()}
 
+    @field_validator("tables")
+    @classmethod
+    def _split_sinks(cls, tables: dict[str, TableConfig]) -> dict[str, TableConfig]:
+        split = [split_sinks(name, table) for name, table in tables.items()]
+        return {name: table for pipelines in split for name, table in pipelines.items()}
+
     @field_validator("discover", mode="before")
     @classmethod
     def _read_templates(cls, groups: object) -> object:
@@ -187,7 +195,7 @@ class Config(BaseSettings):
         seen: dict[str, str] = {}
         self._check_state()
         for name, table in self.tables.items():
-            _check_engine(f"tables.{name}", table.engine or self.engine, table)
+            _check_engine(where_of(name), table.engine or self.engine, table)
             check_no_conflict(seen, name, table)
         for name, group in self.discover.items():
             _check_template(name, group, self.engine)
@@ -197,7 +205,7 @@ class Config(BaseSettings):
         """Reject Spark's checkpoints in a bucket: Spark would need its own file system for it."""
         if not is_remote(self.state):
             return
-        streams = [f"tables.{name}" for name, table in self.tables.items() if table.is_stream]
+        streams = [where_of(name) for name, table in self.tables.items() if table.is_stream]
         streams += [
             f"discover.{name}.template"
             for name, group in self.discover.items()
@@ -224,10 +232,10 @@ def check_no_conflict(seen: dict[str, str], name: str, table: TableConfig) -> No
     for key in keys:
         if key in seen:
             raise ConfigError(
-                f"tables.{name} and tables.{seen[key]} both have {key}, so their output or state"
-                " would mix.",
+                f"{where_of(name)} and {where_of(seen[key])} both have {key}, so their output or"
+                " state would mix.",
                 remedy="Give each its own.",
-                where=f"tables.{name}",
+                where=where_of(name),
             )
     seen.update(dict.fromkeys(keys, name))
 
@@ -239,31 +247,32 @@ def _with_template(name: str, group: Any) -> object:
 
 
 def _read(where: str, table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table's section with `sink` and `maintenance` parsed by their own classes."""
-    read: dict[str, Any] = {}
-    if isinstance(sink := table.get("sink"), dict):
-        read["sink"] = read_sink(f"{where}.sink", sink)
+    """Return a table's section with sinks and `maintenance` parsed by their own classes."""
+    read = dict(table)
+    read_sinks(where, read)
     if isinstance(requested := table.get("maintenance"), dict):
         table_format = table.get("format", AUTO)
         # An unknown format is reported by the field `format`.
         named = table_format if table_format in format_names() else AUTO
         read["maintenance"] = read_maintenance(f"{where}.maintenance", requested, named)
-    return {**table, **read}
+    return read
 
 
 def _check_template(name: str, group: DiscoverConfig, engine: str) -> None:
     where = f"discover.{name}.template"
     first, second = (
-        group.template.table(table, f"/{table}", where=where) for table in ("first", "second")
+        split_sinks(table, group.template.table(table, f"/{table}", where=where)).values()
+        for table in ("first", "second")
     )
-    _check_engine(where, group.template.engine or engine, first)
-    if first.sink.location() and first.sink.location() == second.sink.location():
-        raise ConfigError(
-            f"{where}.sink gives every table the location {first.sink.location()!r}, so their"
-            " output would mix.",
-            remedy="Write {name} in it, which is the table's name.",
-            where=f"{where}.sink",
-        )
+    for one, other in zip(first, second, strict=True):
+        _check_engine(where, group.template.engine or engine, one)
+        if one.sink.location() and one.sink.location() == other.sink.location():
+            raise ConfigError(
+                f"{where}.sink gives every table the location {one.sink.location()!r}, so their"
+                " output would mix.",
+                remedy="Write {name} in it, which is the table's name.",
+                where=f"{where}.sink",
+            )
 
 
 def _with_sink(name: str, table: Any) -> object:
@@ -277,8 +286,8 @@ def _with_sink(name: str, table: Any) -> object:
         )
     if not isinstance(table, dict):
         return table
-    sink = table.get("sink")
-    if sink is None and "path" in table and table.get("maintenance") is None:
+    is_delivered = table.get("sink") is not None or table.get("sinks")
+    if not is_delivered and "path" in table and table.get("maintenance") is None:
         raise ConfigError(
             f"{where}.sink is required: where the changes go.",
             where=f"{where}.sink",

@@ -125,6 +125,25 @@ class SparkConfig(BaseModel):
         return {k: str(v).lower() if isinstance(v, bool) else v for k, v in value.items()}
 
 
+Changes = Literal["auto", "compare", "cdf", "files", "net"]
+GapPolicy = Literal["stop", "snapshot", "latest", "net"]
+
+
+class NamedSinkConfig(TransformConfig):
+    """One of several sinks of a table. Fields that it does not set are those of the table."""
+
+    model_config = SECTION
+
+    start: Start | None = Field(
+        default=None, alias="from", description="As of a table.", examples=["snapshot"]
+    )
+    changes: Changes | None = Field(default=None, description="As of a table.", examples=["auto"])
+    on_gap: GapPolicy | None = Field(default=None, description="As of a table.", examples=["stop"])
+    sink: SerializeAsAny[SinkConfig] = Field(
+        description="Where the changes go.", examples=[{"kind": "console"}]
+    )
+
+
 class NetConfig(BaseModel):
     """When a table's commits are read as one difference."""
 
@@ -171,7 +190,7 @@ class TableConfig(TransformConfig):
         " commit at or after it).",
         examples=["snapshot"],
     )
-    changes: Literal["auto", "compare", "cdf", "files", "net"] = Field(
+    changes: Changes = Field(
         default="auto",
         description="How rows are found. `auto`: exactly the rows that changed, from the change"
         " files of a commit or, where it has none, by comparing the rows it removes with those it"
@@ -211,7 +230,7 @@ class TableConfig(TransformConfig):
         " machine, which many tables at rest need to cost little, and 2 s elsewhere.",
         examples=["2s"],
     )
-    on_gap: Literal["stop", "snapshot", "latest", "net"] = Field(
+    on_gap: GapPolicy = Field(
         default="stop",
         description="What to do if the next version or a data file of it no longer exists (VACUUM),"
         " or the table was dropped and created again: `stop`, or continue with a new `snapshot`,"
@@ -263,6 +282,13 @@ class TableConfig(TransformConfig):
         default=SinkConfig(kind=NO_SINK),
         description="Where the changes go; may be left out where there is `maintenance`.",
     )
+    sinks: dict[str, NamedSinkConfig] = Field(
+        default_factory=dict,
+        description="Several sinks by a name of your choice, instead of `sink`. Each is a pipeline"
+        " TABLE/SINK with its own offset, and may set `from`, `changes`, `on_gap`, `columns`,"
+        " `rename`, `where`, `mask`, `mask_key`, `unchanged` and `commits` for itself.",
+        examples=[{}],
+    )
     maintenance: SerializeAsAny[MaintenanceConfig] | None = Field(
         default=None,
         description="Maintenance of the table's log; without this section, no maintenance is done.",
@@ -279,6 +305,17 @@ class TableConfig(TransformConfig):
         if name not in names:
             raise ValueError(f"there is no table format {name!r}. {suggest_name(name, names)}")
         return name
+
+    @field_validator("sinks")
+    @classmethod
+    def _have_names(cls, sinks: dict[str, NamedSinkConfig]) -> dict[str, NamedSinkConfig]:
+        for name in sinks:
+            if not is_table_name(name):
+                raise ValueError(
+                    f"{name!r} is not a valid name of a sink: use up to 100 letters, digits, `.`,"
+                    " `_` and `-`, first a letter or digit"
+                )
+        return sinks
 
     @field_validator("path")
     @classmethod
@@ -309,7 +346,9 @@ class TableConfig(TransformConfig):
                         f"commits leaves out commits, and with {field}: {value} the rows of all"
                         " commits come"
                     )
-        if not self.has_sink and self.maintenance is None:
+        if self.has_sink and self.sinks:
+            raise ValueError("it has `sink` and `sinks`: move the first below `sinks`")
+        if not self.has_sink and not self.sinks and self.maintenance is None:
             raise ValueError("sink is missing: say where the changes go, or give `maintenance`")
         return self
 
@@ -364,9 +403,7 @@ class TemplateConfig(TableConfig):
         """
         section = _fill_field(self.model_dump(by_alias=True, exclude_unset=True), name)
         filled = {**section, "path": path}
-        if self.has_sink:
-            sink = _fill_field(self.sink.model_dump(by_alias=True, exclude_unset=True), name)
-            filled["sink"] = read_sink(f"{where}.sink".removeprefix("."), sink)
+        read_sinks(where, filled)
         if isinstance(requested := filled.get("maintenance"), dict):
             at = f"{where}.maintenance".removeprefix(".")
             filled["maintenance"] = read_maintenance(at, requested, self.format)
@@ -431,6 +468,61 @@ def _fill_field(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         return {key: _fill_field(item, name) for key, item in value.items()}
     return [_fill_field(item, name) for item in value] if isinstance(value, list) else value
+
+
+def split_sinks(name: str, table: TableConfig) -> dict[str, TableConfig]:
+    """Return the pipelines of a table by name: itself, or one for each of its sinks.
+
+    A table with several sinks and maintenance is also there without a sink.
+
+    Raises:
+        ConfigError: A field of a sink does not fit the table's.
+    """
+    if not table.sinks:
+        return {name: table}
+    apart = {"sink", "sinks", "maintenance"}
+    common = table.model_dump(by_alias=True, exclude_unset=True, exclude=apart)
+    pipelines = {}
+    if table.maintenance is not None:
+        pipelines[name] = table.model_copy(update={"sinks": {}})
+    for each, section in table.sinks.items():
+        own = section.model_dump(by_alias=True, exclude_unset=True, exclude=apart)
+        where = where_of(f"{name}/{each}")
+        try:
+            pipelines[f"{name}/{each}"] = TableConfig.model_validate(
+                {**common, **own, "sink": section.sink}
+            )
+        except ValidationError as error:
+            raise describe_error(error, TableConfig, prefix_with(where), where) from None
+    return pipelines
+
+
+def section_of(pipeline: str) -> tuple[str, ...]:
+    """Return the path of a pipeline's section in the configuration."""
+    table, _, sink = pipeline.partition("/")
+    return ("tables", table, "sinks", sink) if sink else ("tables", table)
+
+
+def where_of(pipeline: str) -> str:
+    """Return the path of a pipeline's section as text."""
+    return ".".join(section_of(pipeline))
+
+
+def read_sinks(where: str, table: dict[str, Any]) -> None:
+    """Parse the sinks of a table's section with their kinds' models, in it.
+
+    Raises:
+        ConfigError: As `read_sink`.
+    """
+    if isinstance(sink := table.get("sink"), dict):
+        table["sink"] = read_sink(f"{where}.sink".removeprefix("."), sink)
+    if isinstance(sinks := table.get("sinks"), dict):
+        table["sinks"] = {
+            name: {**each, "sink": read_sink(f"{where}.sinks.{name}.sink", each["sink"])}
+            if isinstance(each, dict) and isinstance(each.get("sink"), dict)
+            else each
+            for name, each in sinks.items()
+        }
 
 
 def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from tailerd.daemon.tables import (
     log_folder,
     open_log,
     open_source,
+    sinks_of,
     view_digest,
 )
 from tailerd.errors import BugError, ConfigError, TailerdError, UsageError
@@ -41,8 +43,10 @@ from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import TaskRunner
 from tailerd.pipeline.reset import Reset
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
+from tailerd.pipeline_names import table_of
 from tailerd.registry import is_remote
 from tailerd.sinks.opening import open_sink
+from tailerd.state.ledger import LedgerLocation
 from tailerd.state.state import State
 from tailerd.storage.stores import Stores, StoreSettings
 from tailerd.telemetry import Handler, Telemetry, events
@@ -98,6 +102,8 @@ class Assembly:
         self._is_once = is_once
         self._retry_seconds = retry_seconds
         self._warned: set[str] = set()
+        # By table and pipeline: the number below which it needs no entry of the ledger.
+        self._needed: dict[str, dict[str, int]] = {}
         self.memory = MemoryBudget(config.memory)
         web = config.web
         self.rows = NewestRows(web.rows, web.mask, telemetry) if web.rows else None
@@ -233,13 +239,24 @@ class Assembly:
                 stores=self._stores,
                 warned=self._warned,
                 memory_bytes=self.memory.total_bytes,
-                ledger=locate_ledger(config, name),
+                ledger=self._shared_ledger(config, name),
                 pipeline=name,
+                is_shared=len(sinks_of(config, name)) > 1,
             ),
             offsets=offset_store(self._state, sink),
             retries=RetryPolicy(max_attempts=table.max_attempts, max_seconds=self._retry_seconds),
             claim=build_claim(config, name, self._state),
         )
+
+    def _shared_ledger(self, config: Config, name: str) -> LedgerLocation:
+        """Return the ledger of a pipeline, which drops what no sink of the table needs."""
+        sinks, needed = sinks_of(config, name), self._needed.setdefault(table_of(name), {})
+
+        def agree(number: int) -> int:
+            needed[name] = number
+            return min(needed.get(each, 0) for each in sinks)
+
+        return replace(locate_ledger(config, name), agree=agree)
 
     def _stream_pipeline(self, name: str, config: Config) -> PipelineRunner:
         # Imports PySpark, which a daemon without Spark does not need.

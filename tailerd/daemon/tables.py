@@ -27,6 +27,7 @@ from tailerd.formats.statistics import TableStatistics
 from tailerd.maintenance.programs import MaintenanceTarget
 from tailerd.maintenance.settings import make_policies
 from tailerd.pipeline.table_explorer import OpenedLog
+from tailerd.pipeline_names import table_of
 from tailerd.registry import is_remote
 from tailerd.state.base import ScratchLocation
 from tailerd.state.ledger import LedgerLocation
@@ -34,7 +35,7 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.settings import S3Settings
-from tailerd.storage.shared_reads import filling_cache, using_cache
+from tailerd.storage.shared_reads import filling_cache, sharing_cache, using_cache
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation, locate_table
 from tailerd.telemetry import Telemetry, events
@@ -42,6 +43,8 @@ from tailerd.transforms.options import MASK_KEY, make_view
 from tailerd.transforms.view import View
 from tailerd.watchers.base import Watcher
 from tailerd.watchers.opening import WatchedFolder, open_watchers
+
+_ABSENT_SECONDS = 0.5
 
 
 async def open_source(
@@ -54,6 +57,7 @@ async def open_source(
     warned: set[str] | None = None,
     ledger: LedgerLocation | None = None,
     pipeline: str = "",
+    is_shared: bool = False,
 ) -> ChangeSource:
     """Open a table for its changes.
 
@@ -62,6 +66,7 @@ async def open_source(
         stores: Access to its files.
         ledger: Where a format without history stores the states it observed; see `locate_ledger`.
         memory_bytes: The configured `memory`, the limit for readers of its log.
+        is_shared: Whether other pipelines of this process read the same log.
         scratch: For what an unfinished snapshot needs after a restart.
         warned: Locations that have already had the warning about an assumed time zone, because
             pipelines reopen their tables often.
@@ -76,7 +81,9 @@ async def open_source(
         view=table_view(config),
         skips=skipped_commits(config),
         identity=config.pairing_columns,
-        wrap_store=lambda store: filling_cache(_meter_store(store, telemetry), stores.shared_reads),
+        wrap_store=lambda store: _share_reads(
+            config, _meter_store(store, telemetry), stores, is_shared=is_shared
+        ),
         on_warning=_make_warner(config.path, telemetry, set() if warned is None else warned),
         scratch=scratch,
         options=config.format_settings(),
@@ -93,6 +100,26 @@ async def open_source(
         )
     await _check_identity(config, source)
     return source
+
+
+def _share_reads(
+    config: TableConfig, store: ObjectStore, stores: Stores, *, is_shared: bool
+) -> ObjectStore:
+    """Return a store whose reads of the log are shared with other readers of it."""
+    location = _locate(config, stores)
+    found = presumed_format(location, config.format)
+    # A log without a folder of its own has files that are replaced.
+    if not is_shared or not found.names.folder:
+        return filling_cache(store, stores.shared_reads)
+    # One watcher wakes all pipelines of a bucket's folder, and the first one finds out for all.
+    absent_seconds = _ABSENT_SECONDS if is_remote(config.path) else 0.0
+    return sharing_cache(
+        store,
+        found.folder(location),
+        stores.shared_reads,
+        lambda path: found.names.version_of(path.rpartition("/")[2]) is not None,
+        absent_seconds,
+    )
 
 
 def table_view(config: TableConfig) -> View | None:
@@ -187,13 +214,23 @@ def locate_ledger(config: Config, name: str, *, is_read_only: bool = False) -> L
     state = config.state if is_remote(config.state) else str(Path(config.state).absolute())
     table = config.tables.get(name)
     named = None if table is None else table.ledger
-    location = named or f"{state.rstrip('/')}/ledger/{name}"
+    # The sinks of a table share one: those that observe it save the same.
+    location = named or f"{state.rstrip('/')}/ledger/{table_of(name)}"
     return LedgerLocation(location, is_read_only)
+
+
+def sinks_of(config: Config, name: str) -> list[str]:
+    """Return the pipelines of the same table that a daemon itself runs, this one included."""
+    return [
+        each
+        for each, table in config.tables.items()
+        if table.has_sink and not table.is_stream and table_of(each) == table_of(name)
+    ]
 
 
 def list_ledgers(config: Config) -> tuple[str, ...]:
     """Return the ledger locations of all pipelines."""
-    return tuple(locate_ledger(config, name).location for name in config.tables)
+    return tuple(dict.fromkeys(locate_ledger(config, name).location for name in config.tables))
 
 
 async def open_statistics(
@@ -255,6 +292,7 @@ def _locate(table: TableConfig, stores: Stores | None = None) -> TableLocation:
 
 def list_maintenance_targets(config: Config) -> dict[str, MaintenanceTarget]:
     """Return the tables whose logs are maintained."""
+    delivered = {table_of(name) for name, table in config.tables.items() if table.has_sink}
     return {
         name: MaintenanceTarget(
             location=table.path,
@@ -263,11 +301,13 @@ def list_maintenance_targets(config: Config) -> dict[str, MaintenanceTarget]:
             allowed=tuple(table.allowed_paths),
             format=table.format,
             ledgers=list_ledgers(config),
-            is_alone=not table.has_sink,
+            is_alone=name not in delivered,
             # Tables with a sink are measured alongside their pipelines; those that Spark maintains
             # are too large for one process.
             is_measured=(
-                config.table_metrics and not table.has_sink and table.maintenance.runs_on != "spark"
+                config.table_metrics
+                and name not in delivered
+                and table.maintenance.runs_on != "spark"
             ),
         )
         for name, table in config.tables.items()

@@ -14,6 +14,7 @@ from tailerd.config.discovery import with_tables_found
 from tailerd.errors import ConfigError, StorageError, TailerdError
 from tailerd.formats.base import CommitNames, TableFormat
 from tailerd.formats.detect import formats_named
+from tailerd.pipeline_names import table_of
 from tailerd.registry import is_remote
 from tailerd.storage.base import ListsFolders, ObjectStore
 from tailerd.storage.folder_pattern import FolderPattern, has_wildcard
@@ -126,7 +127,7 @@ class TableSearch:
         discovery = await asyncio.to_thread(with_tables_found, config, folders, named)
         for name, origin in discovery.found.items():
             at = discovery.config.tables[name].path
-            self._groups[origin].named.setdefault(name.casefold(), at)
+            self._groups[origin].named.setdefault(table_of(name).casefold(), at)
         for path, reason in discovery.rejected:
             if (path, reason) not in self._rejected:
                 self._telemetry.emit(events.TableRejected(path=path, reason=reason))

@@ -9,6 +9,7 @@ from pathlib import Path
 from tailerd.changefeed.offset import Offset
 from tailerd.config import Config
 from tailerd.errors import OffsetError
+from tailerd.pipeline_names import file_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,8 @@ def _newest(folder: Path) -> int | None:
 
 
 def stream_checkpoint(config: Config, name: str) -> Path:
-    """Return the folder of a table's checkpoint."""
-    return Path(config.state).absolute() / "spark" / name
+    """Return the folder of a pipeline's checkpoint."""
+    return Path(config.state).absolute() / "spark" / file_name(name)
 
 
 def delivered_until(checkpoint: Path) -> Offset | None:

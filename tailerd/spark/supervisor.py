@@ -36,7 +36,7 @@ from tailerd.errors import (
 from tailerd.pipeline.policies import give_up
 from tailerd.registry import AUTO
 from tailerd.sinks.stream.config import StreamSinkConfig
-from tailerd.spark.checkpoints import delivered_until
+from tailerd.spark.checkpoints import delivered_until, stream_checkpoint
 from tailerd.spark.claim import SparkClaim, beginning
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.progress import (
@@ -79,7 +79,7 @@ class SparkPipeline:
         self._schema_version: int | None = None
         self._schemas_tried: set[int] = set()
         self._last_end = ""
-        self._checkpoint = Path(engine.config.state).absolute() / "spark" / name
+        self._checkpoint = stream_checkpoint(engine.config, name)
 
     def stop(self) -> None:
         """Ask `run` to let the running micro-batch finish and return."""

@@ -11,6 +11,7 @@ import xxhash
 
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import FileExistsAlreadyError, TailerdError
+from tailerd.pipeline_names import file_name
 from tailerd.state.base import StateFiles
 
 _FOLDER = "corrupt_commits"
@@ -74,7 +75,7 @@ class CorruptCommits:
         """
         # Not the id itself: a log may have any text there.
         name = f"{record.version:020}-{xxhash.xxh3_64_hexdigest(record.table_id.encode())}.json"
-        path = f"{self._files.root}/{_FOLDER}/{table}/{name}"
+        path = f"{self._files.root}/{_FOLDER}/{file_name(table)}/{name}"
         fields = {**asdict(record), "token": await self._files.require_ownership()}
         body = json.dumps(fields, ensure_ascii=False).encode() + b"\n"
         with suppress(FileExistsAlreadyError):

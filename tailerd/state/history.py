@@ -12,6 +12,7 @@ import errno
 import json
 
 from tailerd.errors import StorageError
+from tailerd.pipeline_names import file_name, pipeline_of
 from tailerd.state.base import StateFiles
 from tailerd.storage.base import FileMeta, delete_all, put_nondurable
 
@@ -82,7 +83,7 @@ class History:
             self._paths[name] = path
 
     def _path(self, name: str, token: int) -> str:
-        return f"{self._folder}/{name}.{token}{_SUFFIX}"
+        return f"{self._folder}/{file_name(name)}.{token}{_SUFFIX}"
 
     def prune(self) -> None:
         """Remove superseded files and the oldest of more than `MAX_FILES`; once an hour."""
@@ -107,7 +108,7 @@ class History:
         async for file in self._files.store.list_from(self._folder):
             name, _, token = file.name.removesuffix(_SUFFIX).rpartition(".")
             if file.name.endswith(_SUFFIX) and name and token.isdecimal():
-                found.setdefault(name, []).append((int(token), file))
+                found.setdefault(pipeline_of(name), []).append((int(token), file))
         for files in found.values():
             files.sort(key=lambda each: each[0], reverse=True)
         return found

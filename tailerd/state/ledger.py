@@ -11,7 +11,7 @@ one succeeds, and the others use its entry.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -37,6 +37,8 @@ class Ledger:
         is_read_only: For a process that only inspects: its changes stay in memory, and it deletes
             nothing.
         is_durable: Whether the entries outlive the process.
+        agree: Takes the number below which its reader needs no entry, and returns that below which
+            no reader does.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class Ledger:
         *,
         is_read_only: bool = False,
         is_durable: bool = True,
+        agree: Callable[[int], int] = int,
     ) -> None:
         self._store = store
         self._folder = folder
         self.is_durable = is_durable
         self.is_read_only = is_read_only
         self._unsaved = Ledger(MemoryStore(), folder) if is_read_only else None
+        self.agree = agree
         self._oldest: int | None = None
 
     async def numbers(self) -> list[int]:
@@ -182,10 +186,11 @@ def _unpack_state(content: bytes, path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLocation:
-    """Where a ledger is: a folder or a URL, and whether it is opened read-only."""
+    """Where a ledger is: a folder or a URL, and how it is opened; see `Ledger`."""
 
     location: str
     is_read_only: bool = False
+    agree: Callable[[int], int] = int
 
 
 def open_ledger(requested: LedgerLocation | None, stores: Stores) -> Ledger:
@@ -197,4 +202,4 @@ def open_ledger(requested: LedgerLocation | None, stores: Stores) -> Ledger:
     if requested is None:
         return Ledger(MemoryStore(), "/ledger", is_durable=False)
     store, folder = stores.locate(requested.location)
-    return Ledger(store, folder, is_read_only=requested.is_read_only)
+    return Ledger(store, folder, is_read_only=requested.is_read_only, agree=requested.agree)

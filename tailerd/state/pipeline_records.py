@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import require_texts
 from tailerd.errors import OffsetError
+from tailerd.pipeline_names import file_name
 from tailerd.state.base import StateFiles
 
 FORMAT = 1
@@ -81,7 +82,7 @@ class PipelineRecords:
             OffsetError: It is damaged.
             StateInUseError, StorageError: As `StateFiles.load`.
         """
-        return await self._files.load(f"{_FOLDER}/{pipeline}", PipelineRecord.from_json)
+        return await self._files.load(f"{_FOLDER}/{file_name(pipeline)}", PipelineRecord.from_json)
 
     async def save(self, pipeline: str, record: PipelineRecord) -> None:
         """Save a record durably.
@@ -91,4 +92,4 @@ class PipelineRecords:
             StorageError: It cannot be written; the former record is still there.
         """
         await self._files.require_ownership()
-        await self._files.save(f"{_FOLDER}/{pipeline}", record.to_json().encode())
+        await self._files.save(f"{_FOLDER}/{file_name(pipeline)}", record.to_json().encode())

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from tailerd.changefeed.saved_offset import SavedOffset
+from tailerd.pipeline_names import file_name
 from tailerd.remedies import reset_command
 from tailerd.state.base import ScratchLocation, StateFiles, StateObserver
 from tailerd.state.corrupt_commits import CorruptCommits
@@ -30,10 +31,10 @@ class Offsets:
             OffsetError: It is damaged, or a newer release wrote it.
             StateInUseError, StorageError: As `StateFiles.load`.
         """
-        return await self._files.load(f"{_OFFSETS}/{pipeline}", partial(self._parse, pipeline))
+        return await self._files.load(_path(pipeline), partial(self._parse, pipeline))
 
     def _parse(self, pipeline: str, text: bytes, location: str) -> SavedOffset:
-        restore = self._files.restore_remedy(pipeline)
+        restore = self._files.restore_remedy(file_name(pipeline))
         fix = f"{reset_command(pipeline)}, or {restore}."
         return SavedOffset.from_json(text, location=f"The offset file {location}", fix=fix)
 
@@ -44,7 +45,11 @@ class Offsets:
             StateInUseError: Another process has taken over the state; nothing was saved.
             StorageError: It cannot be written; the previous content is still there.
         """
-        await self._files.save(f"{_OFFSETS}/{pipeline}", saved.to_json().encode())
+        await self._files.save(_path(pipeline), saved.to_json().encode())
+
+
+def _path(pipeline: str) -> str:
+    return f"{_OFFSETS}/{file_name(pipeline)}"
 
 
 class State:
@@ -75,4 +80,4 @@ class State:
 
     def scratch(self, pipeline: str) -> ScratchLocation:
         """Return where a pipeline's source stores a snapshot's data for a restart."""
-        return self._files.scratch(pipeline)
+        return self._files.scratch(file_name(pipeline))

@@ -7,9 +7,10 @@ for one read.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,8 @@ class SharedReadCache:
         """Start empty."""
         self._found: OrderedDict[str, tuple[float, _Found | None]] = OrderedDict()
         self._bytes = 0
+        # Of files that a reader is fetching.
+        self.pending: dict[str, asyncio.Future[None]] = {}
         # Start time, first name (exclusive), names found.
         self._listed: tuple[float, str, frozenset[str]] | None = None
 
@@ -64,6 +67,16 @@ class SharedReadCache:
         at, found = known
         self._bytes -= _size(found)
         return (found,) if time.monotonic() - at < KEEP_SECONDS else None
+
+    def peek(self, path: str, absent_seconds: float) -> tuple[_Found | None] | None:
+        """Return the cached result for a path, which stays; None where there is none or it is old.
+
+        Args:
+            absent_seconds: How long a file that was missing counts as missing.
+        """
+        at, found = self._found.get(path, (0.0, None))
+        seconds = absent_seconds if found is None else KEEP_SECONDS
+        return (found,) if time.monotonic() - at < seconds else None
 
     def _is_unlisted(self, name: str) -> bool:
         if self._listed is None:
@@ -153,6 +166,45 @@ class _CacheFiller(_Wrapped):
             cache.note_listing(began, start_after, frozenset(names))
 
 
+class _CacheSharer(_CacheFiller):
+    """Uses and fills a cache, which lives as long as this."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        shared: SharedReads,
+        cache: SharedReadCache,
+        is_shared: Callable[[str], bool],
+        absent_seconds: float,
+    ) -> None:
+        super().__init__(inner, shared)
+        self._cache = cache
+        self._is_shared = is_shared
+        self._absent_seconds = absent_seconds
+
+    async def fetch(self, path: str, start: int = 0, length: int | None = None) -> _Found:
+        if not self._is_shared(path):
+            return await super().fetch(path, start, length)
+        pending = self._cache.pending
+        if path in pending:
+            # Another reader is fetching it just now.
+            await asyncio.wait([pending[path]])
+        if (known := self._cache.peek(path, self._absent_seconds)) is not None:
+            return _part(path, known, start, length)
+        pending[path] = done = asyncio.get_running_loop().create_future()
+        try:
+            return await super().fetch(path, start, length)
+        finally:
+            done.set_result(None)
+            if pending.get(path) is done:
+                del pending[path]
+
+    async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        async for meta in super().list_from(folder, start_after):
+            self._cache.note_presence(meta.path)
+            yield meta
+
+
 class _CacheReader(_Wrapped):
     def __init__(self, inner: ObjectStore, cache: SharedReadCache) -> None:
         super().__init__(inner)
@@ -162,16 +214,37 @@ class _CacheReader(_Wrapped):
         known = self._cache.take(path)
         if known is None:
             return await self._inner.fetch(path, start, length)
-        [found] = known
-        if found is None:
-            raise FileMissingError(f"{path} did not exist when last checked.")
-        meta, body = found
-        return meta, body if start == 0 and length is None else body[start:][:length]
+        return _part(path, known, start, length)
+
+
+def _part(path: str, known: tuple[_Found | None], start: int, length: int | None) -> _Found:
+    [found] = known
+    if found is None:
+        raise FileMissingError(f"{path} did not exist when last checked.")
+    meta, body = found
+    return meta, body if start == 0 and length is None else body[start:][:length]
 
 
 def filling_cache(store: ObjectStore, shared: SharedReads) -> ObjectStore:
     """Return the store, wrapped so that its fetches fill the caches of other readers."""
     return cast(ObjectStore, _CacheFiller(store, shared))
+
+
+def sharing_cache(
+    store: ObjectStore,
+    folder: str,
+    shared: SharedReads,
+    is_shared: Callable[[str], bool],
+    absent_seconds: float,
+) -> ObjectStore:
+    """Return the store, wrapped so that several readers fetch each file of `folder` once.
+
+    Args:
+        is_shared: Whether a path is of a file that never changes.
+        absent_seconds: How long a file that was missing counts as missing.
+    """
+    cache = shared.join(store.scheme, folder.rstrip("/"))
+    return cast(ObjectStore, _CacheSharer(store, shared, cache, is_shared, absent_seconds))
 
 
 def using_cache(store: ObjectStore, folder: str, shared: SharedReads) -> ObjectStore:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tailerd.clock import Clock
+from tailerd.pipeline_names import table_of
 from tailerd.telemetry import events
 from tailerd.telemetry.problems import ProblemBoard
 from tailerd.telemetry.rates import MinuteRate
@@ -202,7 +203,7 @@ class StatusBoard:
     def _figures(self, table: str, now_ms: int) -> dict[str, object]:
         figures = self.gauges.figures(table)
         with self._lock:
-            maintenance = self._maintenance.describe(table)
+            maintenance = self._maintenance.describe(table_of(table))
             now = self._clock.monotonic()
             rates = {change: r.per_second(now) for change, r in self._rates.get(table, {}).items()}
         growth, watched = self.gauges.growth(table), self.gauges.watched_seconds(table)

@@ -16,6 +16,7 @@ from aiohttp import web
 from tailerd.config.values import check_start, parse_start
 from tailerd.errors import TailerdError, UsageError
 from tailerd.pipeline.reset import Reset
+from tailerd.pipeline_names import table_of
 from tailerd.registry import suggest_name
 from tailerd.web.answers import refusal
 
@@ -98,23 +99,29 @@ class ControlRoutes:
     def unknown(self, request: web.Request) -> web.Response | None:
         """Return a refusal for an unknown pipeline; None for a known one."""
         name = request.match_info["name"]
-        if name not in self._control.names:
+        if not self._named(name):
             remedy = suggest_name(name, self._control.names)
             return refusal(404, "unknown_pipeline", f"There is no table {name!r}. {remedy}".strip())
         return None
+
+    def _named(self, name: str) -> list[str]:
+        """Return the pipelines of a name: itself, or those of all sinks of a table."""
+        return [each for each in self._control.names if name in (each, table_of(each))]
 
     @_guard
     async def pause(self, request: web.Request) -> web.Response:
         """Pause a pipeline; answered when it has stopped."""
         name = request.match_info["name"]
-        await self._control.pause(name)
+        for each in self._named(name):
+            await self._control.pause(each)
         return web.json_response({"table": name, "state": "paused"})
 
     @_guard
     async def resume(self, request: web.Request) -> web.Response:
         """Resume a pipeline."""
         name = request.match_info["name"]
-        await self._control.resume(name)
+        for each in self._named(name):
+            await self._control.resume(each)
         return web.json_response({"table": name, "state": "starting"})
 
     @_guard
@@ -124,6 +131,9 @@ class ControlRoutes:
         With `preview` nothing moves; the answer has the new offset and the versions to skip.
         """
         name = request.match_info["name"]
+        if name not in self._control.names:
+            names = ", ".join(self._named(name))
+            raise UsageError(f"{name} has several sinks.", remedy=f"Name one of them: {names}.")
         body = await _body(request)
         to = _location(body)
         if not self._control.can_reset(name):

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tailerd.clock import Clock
 from tailerd.pipeline.newest_rows import NewestRows
+from tailerd.pipeline_names import table_of
 from tailerd.registry import suggest_name
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.bus import Handlers
@@ -223,11 +224,12 @@ class Dashboard:
         name = request.match_info["name"]
         if (refused := self._refuse_unknown(name)) is not None:
             return refused
-        if not self._maintain(name):
+        if not self._maintain(table_of(name)):
             return refusal(
                 409,
                 "not_maintained",
-                f"The log of {name} is not maintained by this daemon. Give tables.{name} a section"
+                f"The log of {name} is not maintained by this daemon. Give"
+                f" tables.{table_of(name)} a section"
                 f" `maintenance`, or run `tailerd maintain` on it.",
             )
         return web.json_response({"table": name, "asked": True}, status=202)

@@ -179,10 +179,11 @@ def test_a_template_with_neither_is_refused(tmp_path: Path) -> None:
         load_config(path)
 
 
-def test_the_schema_knows_that_one_of_both_is_needed() -> None:
+def test_the_schema_knows_that_one_of_them_is_needed() -> None:
     for name in ("TableConfig", "TemplateConfig"):
         assert schema()["$defs"][name]["anyOf"] == [
             {"required": ["sink"]},
+            {"required": ["sinks"]},
             {"required": ["maintenance"]},
         ]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
-from tailerd.errors import FileMissingError
+from tailerd.errors import FileMissingError, StorageError
 from tailerd.storage import shared_reads
 from tailerd.storage.base import (
     DeletesMany,
@@ -23,9 +25,13 @@ from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.output import OutputStore
 from tailerd.storage.s3.store import S3Store
-from tailerd.storage.shared_reads import SharedReads, filling_cache, using_cache
+from tailerd.storage.shared_reads import SharedReads, filling_cache, sharing_cache, using_cache
 
 FOLDER = "/t/_delta_log"
+
+
+def is_commit(path: str) -> bool:
+    return path.endswith(".json")
 
 
 @pytest.fixture
@@ -39,6 +45,7 @@ def store() -> MeteredStore:
     [
         lambda store: filling_cache(store, SharedReads()),
         lambda store: using_cache(store, FOLDER, SharedReads()),
+        lambda store: sharing_cache(store, FOLDER, SharedReads(), is_commit, 0.5),
     ],
 )
 @pytest.mark.parametrize(
@@ -211,3 +218,68 @@ def test_everything_else_is_the_stores_own(store: MeteredStore) -> None:
     for wrapped in (filling_cache(store, SharedReads()), using_cache(store, FOLDER, SharedReads())):
         assert wrapped.scheme == "memory"
         assert wrapped.delete == store.delete
+
+
+async def test_readers_that_share_a_log_make_the_requests_of_one(store: MeteredStore) -> None:
+    shared = SharedReads()
+    readers = [sharing_cache(store, FOLDER, shared, is_commit, 60.0) for _ in range(3)]
+    await store.put(f"{FOLDER}/1.json", b"one")
+    store.reset()
+    found = await asyncio.gather(*(each.fetch(f"{FOLDER}/1.json") for each in readers))
+    assert {body for _, body in found} == {b"one"}
+    assert store.total == 1
+    next_up = [each.fetch(f"{FOLDER}/2.json") for each in readers]
+    missing = await asyncio.gather(*next_up, return_exceptions=True)
+    assert [type(each) for each in missing] == [FileMissingError] * 3
+    assert store.total == 2
+
+
+async def test_a_listed_file_is_no_longer_missing_for_those_who_share(store: MeteredStore) -> None:
+    shared = SharedReads()
+    one, other = (sharing_cache(store, FOLDER, shared, is_commit, 60.0) for _ in range(2))
+    with pytest.raises(FileMissingError):
+        await one.fetch(f"{FOLDER}/2.json")
+    await store.put(f"{FOLDER}/2.json", b"two")
+    assert [meta.name async for meta in other.list_from(FOLDER)] == ["2.json"]
+    assert (await other.fetch(f"{FOLDER}/2.json"))[1] == b"two"
+
+
+async def test_a_missing_file_is_looked_for_again_soon(store: MeteredStore) -> None:
+    shared = SharedReads()
+    one, other = (sharing_cache(store, FOLDER, shared, is_commit, 0.0) for _ in range(2))
+    with pytest.raises(FileMissingError):
+        await one.fetch(f"{FOLDER}/2.json")
+    await store.put(f"{FOLDER}/2.json", b"two")
+    assert (await other.fetch(f"{FOLDER}/2.json"))[1] == b"two"
+
+
+async def test_files_that_are_replaced_are_not_shared(store: MeteredStore) -> None:
+    shared = SharedReads()
+    one, other = (sharing_cache(store, FOLDER, shared, is_commit, 60.0) for _ in range(2))
+    for body in (b"first", b"second"):
+        await store.put(f"{FOLDER}/_last_checkpoint", body)
+        assert (await one.fetch(f"{FOLDER}/_last_checkpoint"))[1] == body
+        assert (await other.fetch(f"{FOLDER}/_last_checkpoint"))[1] == body
+
+
+async def test_a_failed_fetch_is_repeated_by_those_who_waited(store: MeteredStore) -> None:
+    shared, tries = SharedReads(), 0
+
+    class Failing:
+        scheme = store.scheme
+
+        async def fetch(self, path: str, start: int = 0, length: int | None = None) -> object:
+            nonlocal tries
+            tries += 1
+            await asyncio.sleep(0)
+            if tries == 1:
+                raise StorageError("It is down.")
+            return await store.fetch(path, start, length)
+
+    await store.put(f"{FOLDER}/1.json", b"one")
+    inner = cast(ObjectStore, Failing())
+    readers = [sharing_cache(inner, FOLDER, shared, is_commit, 60.0) for _ in range(3)]
+    fetches = [each.fetch(f"{FOLDER}/1.json") for each in readers]
+    found = await asyncio.gather(*fetches, return_exceptions=True)
+    assert isinstance(found[0], StorageError)
+    assert [each[1] for each in found[1:] if isinstance(each, tuple)] == [b"one", b"one"]

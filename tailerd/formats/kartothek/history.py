@@ -269,7 +269,7 @@ class DatasetHistory:
         Raises:
             StorageError: One cannot be deleted.
         """
-        until = min(number, self.newest.number)
+        until = self._ledger.agree(min(number, self.newest.number))
         if self._stored is None or until <= self.first_number:
             return
         if self.spool is not None:

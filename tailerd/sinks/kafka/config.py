@@ -26,6 +26,7 @@ from tailerd.sinks.topics.templates import (
     check_placeholders,
     check_topic_name,
     filled_text,
+    table_texts,
 )
 
 Delivery = Literal["at-least-once", "exactly-once"]
@@ -473,7 +474,7 @@ class KafkaSinkConfig(SinkConfig):
 
     def name_topic(self, text: str, table: str) -> str:
         """Return the name of one of the sink's other topics for a table."""
-        return filled_text(text, dict.fromkeys(TABLE_NAMES, table))
+        return filled_text(text, table_texts(table))
 
     def guarantee(self) -> str:
         """Return the value of `delivery`."""

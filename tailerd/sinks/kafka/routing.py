@@ -18,13 +18,14 @@ from tailerd.errors import (
     IncompatibleSchemaError,
     SinkRefusedError,
 )
+from tailerd.pipeline_names import table_of
 from tailerd.records.base import EventOptions, FormatOptions, Header, Records
 from tailerd.records.json_text import timestamp_text
 from tailerd.sinks.kafka.config import CLOUD_EVENTS, ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
 from tailerd.sinks.record_formats import record_format
-from tailerd.sinks.topics.templates import TABLE_NAMES, TopicTemplate, filled_text
+from tailerd.sinks.topics.templates import TopicTemplate, filled_text, table_texts
 
 _MAX_PARTITIONS = 2**31 - 1
 _GENERATION = re.compile(r"\.v(?:[2-9]|[1-9]\d+)\Z")
@@ -102,7 +103,7 @@ class Router:
     """Chooses topic, partition and headers of the records of one table."""
 
     def __init__(self, config: KafkaSinkConfig, table: str) -> None:
-        self._config, self._table = config, table
+        self._config, self._table = config, table_of(table)
         self._topics = TopicRouter(TopicTemplate.parse(config.topic), table, config.headers)
         self._partition = config.partition
         self._is_commit_time = config.timestamp == "commit"
@@ -246,7 +247,7 @@ def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> Format
     """Return the options of a sink's value format for a table."""
     options = FormatOptions(
         name=config.topic_prefix,
-        table=table,
+        table=table_of(table),
         table_id=table_id,
         key=config.key,
         routed_by=config.routing_columns,
@@ -259,7 +260,7 @@ def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> Format
     if config.format != CLOUD_EVENTS:
         return replace(options, has_ids=config.has_event_ids)
     events = config.cloudevents
-    names = {**dict.fromkeys(TABLE_NAMES, table), "topic_prefix": config.topic_prefix}
+    names = {**table_texts(table), "topic_prefix": config.topic_prefix}
     return replace(
         options,
         events=EventOptions(
@@ -339,7 +340,7 @@ class TopicRouter:
         if not self._headers:
             return {}
         values = {
-            **dict.fromkeys(TABLE_NAMES, self._table),
+            **table_texts(self._table),
             "commit_version": str(batch.version),
             "commit_timestamp": timestamp_text(batch.timestamp_us),
             "change_source": batch.change_source.value,

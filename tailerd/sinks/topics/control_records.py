@@ -9,6 +9,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeSourceKind
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
+from tailerd.pipeline_names import table_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class CommitMarkers:
         assert self._open is not None
         counts = None
         if count is not None:
-            counts = [{"data_collection": self.table, "event_count": count}]
+            counts = [{"data_collection": table_of(self.table), "event_count": count}]
         value = {
             "status": status,
             "id": self._id,
@@ -102,7 +103,7 @@ def gap_record(gap: Gap, *, topic: str, now_ms: int) -> ControlRecord:
     value = {
         "status": "GAP",
         "id": identity,
-        "data_collection": gap.table,
+        "data_collection": table_of(gap.table),
         "reason": gap.reason,
         "from": json.loads(gap.start.to_json()),
         "to": json.loads(gap.end.to_json()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailerd.pipeline_names import table_of
 from tailerd.records.base import Records
 
 TOO_LARGE = "record_too_large"
@@ -55,7 +56,7 @@ class OversizeRecords:
         """Return headers with the reason and the row's origin: one for all, or one per record."""
         return {
             "tailerd.reason": TOO_LARGE,
-            "tailerd.table": self.table,
+            "tailerd.table": table_of(self.table),
             "tailerd.topic": self.topic,
             "tailerd.limit_bytes": str(self.limit_bytes),
             "tailerd.commit_version": self.versions,

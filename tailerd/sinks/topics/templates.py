@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailerd.pipeline_names import table_of
 from tailerd.registry import suggest_name
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -14,6 +15,11 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ALLOWED = "it has 1 to 249 letters, digits, `.`, `_`, `-`"
 TABLE_NAMES = ("table", "name")
 HEADER_PLACEHOLDERS = (*TABLE_NAMES, "commit_version", "commit_timestamp", "change_source")
+
+
+def table_texts(pipeline: str) -> dict[str, str]:
+    """Return the values of the placeholders for a pipeline's table."""
+    return dict.fromkeys(TABLE_NAMES, table_of(pipeline))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class TopicTemplate:
         Raises:
             ValueError: The result is not a valid topic name.
         """
-        filled = filled_text(self.text, dict.fromkeys(TABLE_NAMES, table))
+        filled = filled_text(self.text, table_texts(table))
         if self.column is not None and value is not None:
             filled = filled.replace(f"{{{_COLUMN}{self.column}}}", value)
             if not is_topic_name(filled):
@@ -65,7 +71,7 @@ class TopicTemplate:
 
     def can_produce(self, table: str, topic: str) -> bool:
         """Return whether this template can produce `topic` for a table."""
-        filled = re.escape(filled_text(self.text, dict.fromkeys(TABLE_NAMES, table)))
+        filled = re.escape(filled_text(self.text, table_texts(table)))
         if self.column is not None:
             filled = filled.replace(re.escape(f"{{{_COLUMN}{self.column}}}"), ".+")
         return re.fullmatch(filled, topic) is not None

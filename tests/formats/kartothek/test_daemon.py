@@ -9,6 +9,10 @@ import pytest
 
 from tests.formats.delivering import changes, delivered, run_once
 from tests.integration.daemon.running import (
+    address,
+    daemon,
+    delivered_ids,
+    eventually,
     file_table,
     run_to_end,
     write_config,
@@ -88,3 +92,33 @@ def test_offsets_are_reset_to_the_present_state(tmp_path: Path) -> None:
     assert found == Counter([("insert", 1, 0), ("insert", 3, 2)])
     again = run_to_end("offsets", "reset", "orders", "--to", "0", "--config", config)
     assert again.returncode == 3, again.stderr
+
+
+@pytest.mark.full
+def test_the_ledger_keeps_what_the_slower_of_two_sinks_needs(tmp_path: Path) -> None:
+    writer = DatasetWriter(tmp_path / "store")
+    writer.commit(rows(1))
+    both = {
+        name: {"sink": {"kind": "file", "path": str(tmp_path / name)}} for name in ("fast", "slow")
+    }
+    table: dict[str, object] = {
+        "path": str(writer.location),
+        "from": "snapshot",
+        "sinks": both,
+    }
+    config = write_config(tmp_path, orders=table)
+    run_once(config)
+    with daemon(config):
+        url = address(config)
+        done = run_to_end("pause", "orders/slow", "--http", url)
+        assert done.returncode == 0, done.stderr
+        for number in (2, 3, 4):
+            writer.commit(rows(number))
+            eventually(lambda number=number: number in delivered_ids(tmp_path / "fast"))  # type: ignore[misc]
+        assert sorted(delivered_ids(tmp_path / "slow")) == [1]
+        assert run_to_end("resume", "orders/slow", "--http", url).returncode == 0
+        eventually(lambda: 4 in delivered_ids(tmp_path / "slow"))
+    assert changes(delivered(tmp_path / "slow")) == changes(delivered(tmp_path / "fast"))
+    assert [path.name for path in (tmp_path / "state/ledger").iterdir()] == ["orders"]
+    done = run_to_end("verify", "orders", "--config", config)
+    assert done.returncode == 0, done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -199,3 +200,33 @@ def test_a_topic_that_would_delete_old_rows_at_once_is_refused_and_others_are_no
     path = configured(tmp_path, kafka_broker, topic, key=["id"], timestamp="delivery")
     assert command("run", "--config", path, "--once").status == 0
     assert command("verify", topic, "--config", path).status == 0
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_two_topics_of_one_table_are_two_pipelines(
+    delivery: str, tmp_path: Path, kafka_broker: Broker, topics: Topics, command: Commands
+) -> None:
+    table = lively(tmp_path)
+    whole, some = topics.create(partitions=2), topics.create(partitions=2)
+    config = configured(tmp_path, kafka_broker, whole, delivery=delivery, format="debezium")
+    content = yaml.safe_load(config.read_text())
+    section = content["tables"].pop(whole)
+    sink = section.pop("sink")
+    section["sinks"] = {
+        "whole": {"sink": {**sink, "topic": whole}},
+        "some": {"where": "id < 40", "sink": {**sink, "topic": some}},
+    }
+    content["tables"][whole] = section
+    config.write_text(yaml.safe_dump(content))
+    assert command("run", "--config", config, "--once").status == 0
+    table.append([{"id": 7, "name": "later", "tags": []}])
+    assert command("run", "--config", config, "--once").status == 0
+    ran = command("verify", whole, "--config", config, "--json")
+    assert (ran.status, ran.errors) == (0, "")
+    assert {(each["table"], each["is_equal"]) for each in ran.rows} == {
+        (f"{whole}/some", True),
+        (f"{whole}/whole", True),
+    }
+    for topic in (whole, some):
+        values = [each.value for each in read_topic(kafka_broker.plain, topic)]
+        assert {json.loads(value)["source"]["table"] for value in values if value} == {whole}

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tailerd.config import load_config
 from tailerd.daemon.daemon import Daemon
@@ -94,6 +95,40 @@ def test_a_commit_woken_by_the_queue_takes_three_requests(
             eventually(lambda: has_all(living, tmp_path))
             eventually(proxy.is_quiet)
             assert sum(proxy.counts().values()) == 3, proxy.requests
+
+
+@pytest.mark.full
+def test_three_sinks_poll_and_read_the_log_with_the_requests_of_one(
+    living: LivingTable, tmp_path: Path
+) -> None:
+    with FaultProxy(living.notified.server.port) as proxy:
+        path = write_config(tmp_path, living, storage=proxy.endpoint, has_queue=False)
+        config = yaml.safe_load(path.read_text())
+        table = config["tables"]["orders"]
+        del table["sink"]
+        outs = {name: tmp_path / "out" / name for name in ("one", "two", "three")}
+        table["sinks"] = {
+            name: {"sink": {"kind": "file", "path": str(out)}} for name, out in outs.items()
+        }
+        table["poll_interval"] = "1s"
+        path.write_text(yaml.safe_dump(config))
+
+        def is_everywhere() -> bool:
+            return all(delivered_ids(out) == living.ids for out in outs.values())
+
+        with daemon(path):
+            eventually(is_everywhere)
+            proxy.forget()
+            time.sleep(5.0)
+            polls = [each for each in proxy.requests if "_delta_log" in str(each)]
+            # One each second for all three, and one more where the clock ticks in between.
+            assert len(polls) <= 7, polls
+            living.append()
+            eventually(is_everywhere)
+            reads = [
+                each for each in proxy.requests if f"{len(living.ids) - 1:020}.json" in str(each)
+            ]
+            assert len(reads) <= 10, reads
 
 
 @pytest.mark.full
