@@ -49,6 +49,8 @@ REMEDIES: Mapping[str, str] = {
     "too_large": "Raise `memory`, if the file is intact.",
     "schema_changed": "Start again with the `schemaVersion` that the message names; `tailerd run`"
     " does so by itself.",
+    "transforms_mismatch": "Correct the field that the message names, then go on with"
+    " `tailerd offsets accept NAME`.",
     "change_feed_disabled": "Use `changes: auto`, or start at a version with the feed enabled.",
     "table_recreated": _RESTART,
     "path_outside_table": "Allow the path: `allowed_paths`, or `--allow-path`.",

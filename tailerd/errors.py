@@ -370,6 +370,12 @@ class SchemaChangedError(TableError):
     schema_version: int | None = None
 
 
+class TransformsMismatchError(TableError):
+    """A commit drops or changes a column that columns, rename, where or mask name."""
+
+    code = "transforms_mismatch"
+
+
 class ChangeFeedDisabledError(TableError):
     """Delta's change data feed was requested at a version where it is not enabled."""
 

@@ -330,6 +330,8 @@ class OpenRequest:
     Attributes:
         changes: Which changes are requested.
         view: Which columns, rows and values are delivered; None: all, as they are.
+        is_resumed: Whether commits are pending that the view may fit although it does not fit the
+            newest version: it is then checked when they are read, and not when the table is opened.
         skips: Commits that are not delivered; None: all are.
         identity: Key columns: a format emits an update if one commit deletes and inserts rows with
             the same values in them; empty: none.
@@ -350,6 +352,7 @@ class OpenRequest:
 
     changes: ChangeMode = ChangeMode.AUTO
     view: View | None = None
+    is_resumed: bool = False
     skips: CommitFilter | None = None
     identity: Sequence[str] = ()
     wrap_store: Callable[[ObjectStore], ObjectStore] | None = None

@@ -23,6 +23,7 @@ from tailerd.errors import (
     BugError,
     MissingVersionError,
     TableError,
+    TransformsMismatchError,
     UsageError,
 )
 from tailerd.formats.base import (
@@ -37,7 +38,7 @@ from tailerd.formats.base import (
 from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import StepPlan, SupportsDifference, TableLog
 from tailerd.formats.view_reader import ViewReader, hiding_values
-from tailerd.remedies import RESET_PIPELINE
+from tailerd.remedies import CONFIG_FILE, PIPELINE, RESET_PIPELINE
 from tailerd.transforms.view import View
 
 GROUP_TASKS = 10_000
@@ -57,6 +58,8 @@ class VersionedSource:
     def __init__(self, log: TableLog, reader: TaskReader, request: OpenRequest) -> None:
         self._log = log
         self._view = request.view
+        self._fitting: pa.Schema | None = None
+        self._is_unchecked = request.is_resumed and request.view is not None
         self._skips = request.skips
         self._task_reader = reader if request.view is None else ViewReader(reader, request.view)
         self._stores = log.location.stores
@@ -148,10 +151,14 @@ class VersionedSource:
         Raises:
             TableRecreatedError: `start` is of another table, or this one was dropped.
             MissingVersionError: A version that is needed is missing.
-            TableError: The first commit cannot be read.
+            TableError: The first commit cannot be read, or has no longer what the view names.
+        UsageError: Nothing is pending, and the view does not fit the newest version.
         """
         with hiding_values(self._view):
-            return await self._log.advance(start, lambda: self._walk(start, limit))
+            end = await self._log.advance(start, lambda: self._walk(start, limit))
+        if end == start and self._is_unchecked:
+            await self._check_newest()
+        return end
 
     async def _walk(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return how far one step may go from the commits that exist.
@@ -188,6 +195,7 @@ class VersionedSource:
             step = await self._step(at)
             if step is None:
                 return None
+            await self._check_view(step.version)
             is_entire = step.is_whole or not at.position
             is_fitting = is_entire and not step.is_alone and step.max_files <= files
             return step, await step.size_bytes() if is_fitting else None
@@ -397,8 +405,49 @@ class VersionedSource:
                 " that.",
                 remedy="Skip them by operations, or leave `commits` out.",
             )
-        if self._view is not None:
-            self._view.check(await self._source_schema(self._view, None))
+        if not self._is_unchecked:
+            await self._check_newest()
+
+    async def _check_newest(self) -> None:
+        """Make sure that the view fits the newest version.
+
+        Raises:
+            UsageError: It does not.
+        """
+        if (error := await self._find_misfit(None)) is not None:
+            raise error
+        self._is_unchecked = False
+
+    async def _check_view(self, version: Version) -> None:
+        """Make sure that a version has what the view names, unless only later ones have it.
+
+        Raises:
+            TransformsMismatchError: It has not, and neither has the newest version.
+        """
+        error = await self._find_misfit(version)
+        if error is None or await self._find_misfit(None) is None:
+            return
+        reason = error.message.splitlines()[-1]
+        raise TransformsMismatchError(
+            f"Version {version} of {self.name} does not fit `{error.where}`: {reason} Everything"
+            " before it is delivered.",
+            remedy=f"Correct `{error.where}`; a pipeline then goes on with this version after"
+            f" `tailerd offsets accept {PIPELINE} --config {CONFIG_FILE}`.",
+            version=version,
+        ) from None
+
+    async def _find_misfit(self, version: Version | None) -> UsageError | None:
+        """Return why the view does not fit a version; None if it does."""
+        if self._view is None:
+            return None
+        schema = await self._source_schema(self._view, version)
+        if schema != self._fitting:
+            try:
+                self._view.check(schema)
+            except UsageError as error:
+                return error
+            self._fitting = schema
+        return None
 
     async def count_skipped(self, start: Offset, end: Offset) -> int | None:
         """Return the number of commits with row changes that are not delivered in [start, end).
@@ -466,6 +515,7 @@ class ComparingSource(VersionedSource):
         return end
 
     async def _end_after(self, start: Offset, version: Version) -> Offset:
+        await self._check_view(version)
         end = Offset(table_id=start.table_id, version=self.next_version(version))
         return await self._log.identify(end)
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tailerd.changefeed.change_task import ChangeType
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.errors import MissingDataFileError, PathOutsideTableError, UsageError
+from tailerd.errors import (
+    MissingDataFileError,
+    PathOutsideTableError,
+    TransformsMismatchError,
+    UsageError,
+)
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_reader, open_table, read_tasks
 from tailerd.storage.stores import Stores
@@ -20,6 +27,7 @@ from tailerd.storage.table_location import locate_table
 from tailerd.transforms.options import make_view
 from tests.formats.conftest import Table
 from tests.tables.builder import TableBuilder
+from tests.tables.lance_writer import LanceWriter
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
 VIEW: dict[str, Any] = {
@@ -151,3 +159,121 @@ def test_values_of_masked_columns_are_hidden_in_messages() -> None:
         ("value 'A' of column id is no date", "value 'A' of column id is no date"),
     ):
         assert view.hide_values(text) == hidden
+
+
+def delta_that_drops(folder: Path) -> tuple[Version, Callable[[], object]]:
+    """Write a table; return the version after its last, and what drops the column `region`."""
+    fields = [("id", "long"), ("name", "string"), ("region", "string")]
+    table = TableBuilder(folder, fields=fields, mapping="name")
+    for number in range(3):
+        table.append([{"id": number, "name": f"n{number}", "region": "EU"}])
+
+    def drop() -> None:
+        table.change_metadata(fields=[each for each in table.fields if each["name"] != "region"])
+        table.append([{"id": 9, "name": "n9"}])
+
+    return Version(table.version + 1), drop
+
+
+def delta_that_changes_a_type(folder: Path) -> tuple[Version, Callable[[], object]]:
+    """As `delta_that_drops`, but `region` becomes a number."""
+    fields = [("id", "long"), ("name", "string"), ("region", "string")]
+    table = TableBuilder(folder, fields=fields)
+    for number in range(3):
+        table.append([{"id": number, "name": f"n{number}", "region": "EU"}])
+
+    def overwrite() -> None:
+        removes = [table.remove({"add": add}) for add in table.state().adds.values()]
+        table.field_named("region")["type"] = "long"
+        file = table.data_file([{"id": 9, "name": "n9", "region": 1}])
+        table.commit(table.metadata(), *removes, file)
+
+    return Version(table.version + 1), overwrite
+
+
+def lance_that_drops(folder: Path) -> tuple[Version, Callable[[], object]]:
+    """As `delta_that_drops`."""
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("region", pa.string())])
+    table = LanceWriter(folder, schema=schema)
+    for number in range(3):
+        table.append([{"id": number, "name": f"n{number}", "region": "EU"}])
+
+    def drop() -> None:
+        table.dataset.drop_columns(["region"])
+        table.schema = pa.schema(list(schema)[:2])
+        table.append([{"id": 9, "name": "n9"}])
+
+    return Version(table.dataset.version + 1), drop
+
+
+@pytest.mark.parametrize("when", ["following", "resumed"])
+@pytest.mark.parametrize(
+    "write",
+    [delta_that_drops, delta_that_changes_a_type, lance_that_drops],
+    ids=lambda f: f.__name__,
+)
+async def test_a_commit_that_drops_a_column_is_where_a_view_that_names_it_ends(
+    write: Callable[[Path], tuple[Version, Callable[[], object]]], when: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "table"
+    dropped_at, drop = write(folder)
+    view = make_view(columns=["id"], where="region = 'EU'")
+    if when == "resumed":
+        drop()
+    request = OpenRequest(view=view, is_resumed=True)
+    source = await open_table(locate_table(str(folder)), request)
+    at = await source.offset_at(Version(dropped_at - 2))
+    if when == "following":
+        assert (await source.latest_offset(at, EVERYTHING)).version == dropped_at
+        drop()
+    end = await source.latest_offset(at, EVERYTHING)
+    assert end.version == dropped_at
+    tasks = [task for group in [g async for g in source.plan(at, end)] for task in group.tasks]
+    assert [
+        batch.rows.to_pylist() for task in tasks for batch in source.read(task, DEFAULT_BATCH_LIMIT)
+    ] == [[{"id": 1}], [{"id": 2}]]
+    with pytest.raises(TransformsMismatchError, match="does not fit `where`") as raised:
+        await source.latest_offset(end, EVERYTHING)
+    assert raised.value.version == dropped_at
+    assert "offsets accept" in raised.value.remedy
+    # With another condition the pipeline goes on with that commit.
+    mended = OpenRequest(view=make_view(columns=["id"], where="name <> 'x'"), is_resumed=True)
+    source = await open_table(locate_table(str(folder)), mended)
+    last = await source.latest_offset(end, EVERYTHING)
+    tasks = [task for group in [g async for g in source.plan(end, last)] for task in group.tasks]
+    rows = [
+        (kind, row["id"])
+        for task in tasks
+        for batch in source.read(task, DEFAULT_BATCH_LIMIT)
+        for kind, row in zip(batch.change_types().to_pylist(), batch.rows.to_pylist(), strict=True)
+    ]
+    assert rows[-1] == ("insert", 9)
+
+
+async def test_versions_before_a_column_was_added_have_null_in_it(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, fields=[("id", "long")])
+    table.append([{"id": 1}])
+    table.change_metadata(fields=[*table.fields, ("name", "string")])
+    table.append([{"id": 2, "name": "a"}])
+    view = make_view(columns=["id"], where="name is null or name = 'a'")
+    for is_resumed in (False, True):
+        request = OpenRequest(view=view, is_resumed=is_resumed)
+        source = await open_table(locate_table(str(tmp_path)), request)
+        begin = await source.initial_offset("0")
+        end = await source.latest_offset(begin, EVERYTHING)
+        tasks = [
+            task for group in [g async for g in source.plan(begin, end)] for task in group.tasks
+        ]
+        batches = [batch for t in tasks for batch in source.read(t, DEFAULT_BATCH_LIMIT)]
+        assert [batch.rows.to_pylist() for batch in batches] == [[{"id": 1}], [{"id": 2}]]
+
+
+async def test_a_view_that_fits_no_version_is_refused_while_nothing_is_pending(
+    table: Table,
+) -> None:
+    table.append([1])
+    request = OpenRequest(view=make_view(where="nam = 'x'"), ledger=table.ledger, is_resumed=True)
+    source = await open_table(locate_table(str(table.location)), request)
+    begin = await source.initial_offset("latest")
+    with pytest.raises(UsageError, match="Did you mean 'name'"):
+        await source.latest_offset(begin, EVERYTHING)

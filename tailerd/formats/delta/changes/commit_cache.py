@@ -372,6 +372,11 @@ class TableStateHistory:
         return self._start <= version <= self._end
 
     @property
+    def end(self) -> int:
+        """The newest known version; -1 before any is known."""
+        return self._end
+
+    @property
     def newest(self) -> TableState | None:
         """The state of the newest known version; None before any is known."""
         return self._states[-1] if self._states else None

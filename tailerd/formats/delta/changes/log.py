@@ -21,7 +21,11 @@ from tailerd.errors import MissingVersionError, TableRecreatedError
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, DeltaCommit
-from tailerd.formats.delta.changes.delta_step import DeltaDifference, DeltaSnapshot
+from tailerd.formats.delta.changes.delta_step import (
+    DeltaDifference,
+    DeltaSnapshot,
+    find_rows_schema,
+)
 from tailerd.formats.delta.changes.feed_check import FeedCheck
 from tailerd.formats.delta.changes.log_continuity import LogContinuityCheck
 from tailerd.formats.delta.changes.net_changes import NetChanges
@@ -405,15 +409,22 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         """Return the columns of a version, as far as the log still has it.
 
         Args:
-            version: None for the newest when the table was opened.
+            version: None for the newest that was read.
 
         Raises:
             TableError: The log no longer has it, or not yet.
         """
-        state = self._head_state
-        if version is not None:
+        timeline = self._window.timeline
+        if version is None:
+            is_older = timeline.end <= self._head_version
+            state = self._head_state if is_older else timeline.at(timeline.end)
+        elif timeline.knows(version):
+            state = timeline.at(version)
+        else:
             state = (await self._reader.open(version, with_files=False)).state
-        return rows_schema(state.schema, None if columns is None else tuple(columns))
+        if columns is None:
+            return find_rows_schema(state.schema)
+        return rows_schema(state.schema, tuple(columns))
 
     async def widened_floats(self) -> frozenset[str]:
         """Return the columns in which floats became doubles, as of the newest version."""
