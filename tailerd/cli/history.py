@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 
 import click
 
+from tailerd.changefeed.commit_filter import CommitFilter
 from tailerd.changefeed.points import show_ms
 from tailerd.cli.completion import table_locations
 from tailerd.cli.inspect import open_inspection
@@ -15,6 +16,7 @@ from tailerd.cli.output import print_records
 from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import (
+    CONFIG,
     allow_path_option,
     ledger_option,
     of_configured_table,
@@ -28,6 +30,7 @@ _EXAMPLES = """\b
 Examples:
   tailerd history /lake/orders
   tailerd history /lake/orders --limit 5 --json
+  tailerd history orders --config tailerd.yaml
 """
 _LAYOUT = Layout(
     columns=("version", "time", "operation", "files", "size", "changes"),
@@ -66,25 +69,56 @@ def command(
     `changes` of a Delta table is cdc (change files), vectors (deletion vectors), rows (the rows it
     removes and adds, compared), files (all rows of files it adds or removes) or none. The history
     of a Kartothek dataset is only in a ledger: name its folder with --ledger FOLDER.
+
+    If pipelines of a configured table skip commits, `skipped` (with --json `skipped_by`) names
+    those that skip each commit.
     """
+    filters = _configured_filters()
 
     async def show() -> None:
         inspected = await open_inspection(
             table, table_format, allowed_paths, is_strict=True, ledger=ledger, stores=stores
         )
+        commits = [commit async for commit in inspected.inspection.history(limit)]
         shown = _for_scripts if as_json else _for_people
-        rows = [shown(commit) async for commit in inspected.inspection.history(limit)]
-        print_records(rows, _LAYOUT, as_json=as_json)
+        rows = [shown(commit, _skipping(filters, commit)) for commit in commits]
+        columns = (*_LAYOUT.columns, *(("skipped",) if filters else ()))
+        print_records(rows, replace(_LAYOUT, columns=columns), as_json=as_json)
 
     asyncio.run(show())
 
 
-def _for_scripts(commit: CommitDescription) -> Mapping[str, object]:
+def _configured_filters() -> dict[str, CommitFilter]:
+    """Return the filters of the configured table's pipelines, by name."""
+    context = click.get_current_context()
+    config = context.meta.get(CONFIG)
+    if config is None:
+        return {}
+    from tailerd.cli.configured import find_pipelines
+    from tailerd.daemon.tables import skipped_commits
+
+    names = find_pipelines(config, context.params["table"])
+    found = {name: skipped_commits(config.tables[name]) for name in names}
+    return {name: skips for name, skips in found.items() if skips is not None}
+
+
+def _skipping(filters: Mapping[str, CommitFilter], commit: CommitDescription) -> list[str]:
+    """Return the pipelines that skip a commit."""
+    facts = commit.operation or "", commit.application_ids, commit.user_metadata
+    return [name for name, skips in filters.items() if skips.skips(*facts)]
+
+
+def _for_scripts(commit: CommitDescription, skipped_by: Sequence[str]) -> Mapping[str, object]:
     fields = asdict(commit)
-    return {"version": fields.pop("version"), "time": show_ms(commit.timestamp_ms), **fields}
+    return {
+        "version": fields.pop("version"),
+        "time": show_ms(commit.timestamp_ms),
+        **fields,
+        "skipped_by": skipped_by,
+    }
 
 
-def _for_people(commit: CommitDescription) -> Mapping[str, object]:
+def _for_people(commit: CommitDescription, skipped_by: Sequence[str]) -> Mapping[str, object]:
     """Return a line's cells: times by the second, added and removed together."""
     return {
         "version": commit.version,
@@ -93,6 +127,7 @@ def _for_people(commit: CommitDescription) -> Mapping[str, object]:
         "files": f"+{commit.files_added} -{commit.files_removed}",
         "size": f"+{_size(commit.bytes_added)} -{_size(commit.bytes_removed)}",
         "changes": commit.changes,
+        "skipped": ", ".join(skipped_by),
     }
 
 

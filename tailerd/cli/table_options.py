@@ -17,6 +17,8 @@ from tailerd.state.ledger import LedgerLocation
 
 DEFAULT_FILE = Path("tailerd.yaml")
 _FILE = "tailerd.file"
+CONFIG = "tailerd.config"
+"""Key of the context's `meta` with the configuration in which TABLE is a name."""
 
 
 def config_option(about: str, *, is_required: bool = True) -> Callable[[Any], Any]:
@@ -110,6 +112,7 @@ def of_configured_table(function: Callable[..., None]) -> Callable[..., None]:
         from tailerd.daemon.tables import locate_ledger
 
         configured = read_config(file)
+        click.get_current_context().meta[CONFIG] = configured.config
         # Its sinks differ in what they deliver, not in where it is.
         table = find_pipelines(configured.config, table)[0]
         section = configured.config.tables[table]

@@ -68,6 +68,7 @@ class CommitDescription:
         bytes_added, bytes_removed: None if they were not counted.
         change_files, change_bytes: Files that contain only row changes.
         changes: How its row changes are read; one word, defined by the format.
+        application_ids, user_metadata: As in `CommitFilter`; empty where the format has none.
     """
 
     version: Version
@@ -80,6 +81,8 @@ class CommitDescription:
     change_files: int
     change_bytes: int
     changes: str
+    application_ids: tuple[str, ...] = ()
+    user_metadata: str = ""
 
 
 class TableInspection(Protocol):

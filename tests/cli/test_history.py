@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.commands import Commands
 from tests.tables.builder import CDF, START_MS, TableBuilder
@@ -34,6 +35,37 @@ def test_json_tells_each_commit(tmp_path: Path, command: Commands) -> None:
     assert records[0]["bytes_added"] == records[1]["bytes_removed"] > 0
     assert records[1]["timestamp_ms"] == START_MS + 1000
     assert records[1]["time"] == "2024-01-01T00:00:01.000Z"
+
+
+def test_commits_that_a_pipeline_skips_are_named(tmp_path: Path, command: Commands) -> None:
+    table = eventful(tmp_path / "orders")
+    table.commit(
+        {"txn": {"appId": "feed", "version": 1}}, table.data_file([{"id": 3}]), operation="WRITE"
+    )
+    skip = {"operations": ["delete"], "application_ids": ["feed"]}
+    config = tmp_path / "tailerd.yaml"
+    section = {"path": str(table.folder), "from": 0, "sink": {"kind": "console"}}
+    sinks = {
+        "eu": {"sink": {"kind": "console"}, "commits": {"skip": skip}},
+        "all": {"sink": {"kind": "console"}},
+    }
+    tables = {
+        "orders": {**section, "commits": {"skip": skip}},
+        "plain": section,
+        "several": {"path": str(table.folder), "from": 0, "sinks": sinks},
+    }
+    config.write_text(yaml.safe_dump({"engine": "arrow", "tables": tables}))
+    records = command("history", "orders", "--config", config, "--json").rows
+    assert [record["skipped_by"] for record in records] == [[], ["orders"], [], [], ["orders"]]
+    assert records[-1]["application_ids"] == ["feed"]
+    heading, *lines = command("history", "orders", "--config", config).output.splitlines()
+    assert heading.split()[-1] == "skipped"
+    assert [line.split()[-1] == "orders" for line in lines] == [False, True, False, False, True]
+    records = command("history", "several", "--config", config, "--json").rows
+    assert [record["skipped_by"] for record in records] == [
+        *([], ["several/eu"], [], [], ["several/eu"])
+    ]
+    assert "skipped" not in command("history", "plain", "--config", config).output
 
 
 def test_the_newest_commits_are_shown_newest_last(tmp_path: Path, command: Commands) -> None:

@@ -238,4 +238,6 @@ def _describe_commit(version: int, plan: CommitPlan, commit: Commit) -> CommitDe
         change_files=commit.change_files.files,
         change_bytes=commit.change_files.size_bytes,
         changes=plan.kind.value,
+        application_ids=plan.applications,
+        user_metadata=plan.user_metadata,
     )
