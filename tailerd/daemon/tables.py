@@ -17,6 +17,7 @@ from tailerd.errors import (
     ConfigError,
     TailerdError,
     UnsupportedFeatureError,
+    UsageError,
     ZoneAssumedError,
 )
 from tailerd.formats.base import ChangeSource, NetSteps, OpenRequest, TableFormat
@@ -192,13 +193,14 @@ def _make_warner(
 
 async def _check_identity(config: TableConfig, source: ChangeSource) -> None:
     """Refuse an identity with columns that the table does not have."""
-    names = (await source.arrow_schema()).names if config.identity else []
-    if unknown := [name for name in config.identity if name not in names]:
+    if not config.identity:
+        return
+    try:
+        await source.schema_at(None, config.identity)
+    except UsageError as error:
         raise ConfigError(
-            f"`identity` names {unknown[0]!r}, and {config.path} has no such column: it has"
-            f" {', '.join(names)}.",
-            remedy="Check the spelling; names are case-sensitive.",
-        )
+            f"`identity` of {config.path}: {error.message}", remedy=error.remedy
+        ) from None
 
 
 def _meter_store(store: ObjectStore, telemetry: Telemetry) -> ObjectStore:

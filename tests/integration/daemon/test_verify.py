@@ -239,6 +239,32 @@ def test_commits_that_the_log_has_no_longer_may_have_been_skipped(
     assert command("verify", "orders", "--config", config, "--allow-skipped").status == 0
 
 
+def test_a_governed_sink_equals_its_view(tmp_path: Path, command: Commands) -> None:
+    fields = [("id", "long"), ("name", "string"), ("region", "string"), ("n", "long")]
+    table = TableBuilder(tmp_path / "orders", fields=fields)
+    rows: list[dict[str, Any]] = [
+        {"id": i, "name": f"n{i}", "region": "EU" if i % 2 else "US", "n": i} for i in range(9)
+    ]
+    [first] = table.append(rows).adds
+    changed = [{**row, "region": "EU" if row["id"] > 4 else "US"} for row in rows]
+    table.commit(table.remove(first), table.data_file(changed))
+    config = configured(
+        tmp_path,
+        "0",
+        identity=["key"],
+        columns=["name", "n"],
+        rename={"id": "key"},
+        where="region = 'EU'",
+        mask={"name": "hash", "region": "hash"},
+        mask_key="deep-thought-42",
+        unchanged="drop",
+    )
+    assert command("run", "--config", config, "--once").status == 0
+    ran = command("verify", "orders", "--config", config)
+    assert (ran.status, ran.errors) == (0, ""), ran.output
+    assert ran.output.startswith("equal: ")
+
+
 def test_nothing_delivered_yet_and_sinks_that_keep_nothing_are_told(
     tmp_path: Path, command: Commands
 ) -> None:
