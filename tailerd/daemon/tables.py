@@ -80,6 +80,7 @@ async def open_source(
     request = OpenRequest(
         changes=ChangeMode(config.changes),
         view=table_view(config),
+        is_resumed=bool(pipeline),
         skips=skipped_commits(config),
         identity=config.pairing_columns,
         wrap_store=lambda store: _share_reads(

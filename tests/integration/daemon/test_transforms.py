@@ -88,6 +88,28 @@ def test_a_changed_mask_stops_the_pipeline_until_it_is_accepted(tmp_path: Path) 
     assert '"name":"***"' in "".join(f.read_text() for f in (tmp_path / "out").glob("*.jsonl"))
 
 
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.full)])
+def test_a_dropped_column_stops_the_pipeline_before_its_commit(tmp_path: Path, engine: str) -> None:
+    table = TableBuilder(tmp_path / "table", fields=FIELDS, mapping="name", start_ms=None)
+    table.append([{"id": 1, "name": SECRET, "region": "EU"}])
+    config = governed(tmp_path, engine=engine)
+    assert run_to_end("run", "--config", config, "--once").returncode == 0
+    table.append([{"id": 2, "name": "Ford", "region": "EU"}])
+    table.change_metadata(fields=[each for each in table.fields if each["name"] != "region"])
+    table.append([{"id": 3, "name": "Trillian"}])
+    for _ in range(2):
+        done = run_to_end("run", "--config", config, "--once")
+        assert done.returncode == 3
+        assert "error[transforms_mismatch]: orders: Version 2 of " in done.stderr
+        assert "does not fit `where`: There is no column 'region'." in done.stderr
+        assert f"`tailerd offsets accept orders --config {config}`" in done.stderr
+        assert rows(tmp_path) == [("insert", 1), ("insert", 2)]
+    config = governed(tmp_path, engine=engine, where="name <> 'Marvin'")
+    assert run_to_end("offsets", "accept", "orders", "--config", config).returncode == 0
+    assert run_to_end("run", "--config", config, "--once").returncode == 0
+    assert rows(tmp_path)[2:] == [("insert", 3)]
+
+
 def test_a_reset_delivers_all_rows_in_the_new_form(tmp_path: Path) -> None:
     make_table(tmp_path / "table")
     assert run_to_end("run", "--config", governed(tmp_path), "--once").returncode == 0
