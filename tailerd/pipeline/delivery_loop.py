@@ -24,6 +24,7 @@ from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.delivered_schemas import DeliveredSchemas, SchemaWatch
 from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import CommitCheck, OnCorruptCommit, OnGap
@@ -143,6 +144,7 @@ class DeliveryLoop:
             if plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
             else None
         )
+        self._schemas = DeliveredSchemas(source)
         self._slots = asyncio.Semaphore(parts.sink.max_in_flight)
         self._tracker = DeliveryTracker()
         self._saving = asyncio.Lock()
@@ -339,19 +341,24 @@ class DeliveryLoop:
     async def _deliver(self, start: Offset, end: Offset) -> None:
         began = self._parts.clock.monotonic()
         saved = await self._offsets.make_saved(end, self._source)
+        schemas = await self._schemas.watch(start, end, self._offsets.first, saved.schema_id)
         sink, runner = self._parts.sink, self._parts.runner
         rows: ChangeStream | RemoteRows | None = None
         if runner is not None and isinstance(sink, WritesRemotely):
-            rows = await self._deliver_at(runner, sink, start, end, saved)
+            rows = await self._deliver_at(runner, sink, start, end, saved, schemas)
         if rows is None:
-            rows = await self._deliver_here(start, end, saved)
+            rows = await self._deliver_here(start, end, saved, schemas)
         self._emit_delivery(rows, start, end, self._parts.clock.monotonic() - began)
+        if schemas.changes:
+            self._emit_schemas(schemas)
         safe = self._tracker.acknowledge(end)
         if safe is not None:
             await self._save(safe, is_stored=self._parts.sink.offsets is not None)
         await self._offsets.note_changes()
 
-    async def _deliver_here(self, start: Offset, end: Offset, saved: SavedOffset) -> ChangeStream:
+    async def _deliver_here(
+        self, start: Offset, end: Offset, saved: SavedOffset, schemas: SchemaWatch
+    ) -> ChangeStream:
         stream = ChangeStream(
             self._source,
             start,
@@ -362,7 +369,10 @@ class DeliveryLoop:
             memory=self._parts.memory,
             on_batch=self._parts.on_batch,
         )
-        async with aclosing(stream.batches()) as batches:
+        async with (
+            aclosing(stream.batches()) as rows_read,
+            aclosing(schemas.watch(rows_read, stream.commits)) as batches,
+        ):
             delivery = Delivery(
                 table=self._plan.table,
                 start=start,
@@ -370,6 +380,7 @@ class DeliveryLoop:
                 saved=saved,
                 batches=batches,
                 is_net=self._is_net(start),
+                schema_changes=schemas.pending,
             )
             with self._detecting_sink_cancel():
                 rows = await self._parts.sink.write(delivery)
@@ -387,6 +398,7 @@ class DeliveryLoop:
         start: Offset,
         end: Offset,
         saved: SavedOffset,
+        schemas: SchemaWatch,
     ) -> RemoteRows | None:
         """Deliver with `runner`; None if there are no rows, so nothing to run there."""
         rows = RemoteRows(
@@ -400,6 +412,7 @@ class DeliveryLoop:
         )
         if not await rows.plan():
             return None
+        schemas.plan(rows.tasks, rows.commits)
         delivery = RemoteDelivery(
             table=self._plan.table,
             start=start,
@@ -407,6 +420,7 @@ class DeliveryLoop:
             saved=saved,
             run=rows.run,
             is_net=self._is_net(start),
+            schema_changes=schemas.pending,
         )
         with self._detecting_sink_cancel():
             await sink.write_remotely(delivery)
@@ -445,6 +459,18 @@ class DeliveryLoop:
                     unchanged_updates=stream.unchanged,
                 )
             )
+
+    def _emit_schemas(self, schemas: SchemaWatch) -> None:
+        for change in schemas.changes:
+            if change.changes:
+                self._parts.telemetry.emit(
+                    events.SchemaChanged(
+                        table=self._plan.table,
+                        engine=self._plan.engine,
+                        version=change.version,
+                        summary=change.summary,
+                    )
+                )
 
     @contextmanager
     def _detecting_sink_cancel(self) -> Iterator[None]:

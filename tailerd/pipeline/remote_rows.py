@@ -7,13 +7,14 @@ one after another and passes the rows to the sink's writer. Only counts are retu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import BugError
@@ -163,6 +164,11 @@ class RemoteRows:
         """
         self._runs = tuple([run async for run in self._planner.between(*self._between)])
         return bool(self._runs)
+
+    @property
+    def tasks(self) -> Iterator[ChangeTask]:
+        """The planned tasks, in order."""
+        return (task for run in self._runs for task in run.tasks)
 
     async def run(self, writer: RowWriter) -> object:
         """Read and write the planned rows; return the writer's result.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -11,13 +12,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset
 from tailerd.changefeed.saved_offset import OffsetStore, SavedOffset
+from tailerd.records.schema_changes import SchemaChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,9 @@ class Delivery:
         saved: The offset to save once this is delivered; for a sink that stores offsets itself.
         batches: The rows in order, read lazily, so that memory stays bounded.
         is_net: The rows are one difference over several commits, all with the last one's version.
+        schema_changes: Changes of the columns that readers have to be told before the batch that
+            was yielded last; once all are yielded, also those after it. A sink that can tell them
+            takes them out, and they count as delivered like the rows.
     """
 
     table: str
@@ -38,6 +43,7 @@ class Delivery:
     saved: SavedOffset
     batches: AsyncIterator[ChangeBatch]
     is_net: bool = False
+    schema_changes: deque[SchemaChange] = field(default_factory=deque)
 
 
 RowWriter = Callable[[Iterator[ChangeBatch]], object]
@@ -61,6 +67,7 @@ class RemoteDelivery:
 
     Attributes:
         table, start, end, saved, is_net: As in `Delivery`.
+        schema_changes: As in `Delivery`, of all rows.
         run: Reads the rows in another process and passes them to a writer once; returns the
             writer's result or raises its error, or that of reading. A writer that raised may have
             written some rows.
@@ -72,6 +79,7 @@ class RemoteDelivery:
     saved: SavedOffset
     run: Callable[[RowWriter], Awaitable[object]]
     is_net: bool = False
+    schema_changes: deque[SchemaChange] = field(default_factory=deque)
 
 
 class Sink(Protocol):

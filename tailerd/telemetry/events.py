@@ -296,6 +296,16 @@ class SchemaAdopted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChanged:
+    """The delivered columns changed with the rows of `version`; `summary` says how."""
+
+    table: str
+    engine: str
+    version: int
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFailed:
     """A pipeline failed with a permanent error, and stopped."""
 
@@ -420,11 +430,7 @@ class DeliveredCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaObserved:
-    """A table has this schema since a version, or is read for the first time.
-
-    Attributes:
-        columns: Name and type of each column, in order.
-    """
+    """A table has these columns (name and type) since a version, or is read for the first time."""
 
     table: str
     version: int
@@ -557,6 +563,7 @@ Event = (
     | OffsetSaved
     | RetryScheduled
     | SchemaAdopted
+    | SchemaChanged
     | PipelineFailed
     | GapMet
     | CommitSkipped

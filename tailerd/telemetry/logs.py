@@ -69,6 +69,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.OffsetSaved: ("debug", "Offset saved"),
     events.RetryScheduled: ("warning", "Attempt failed, retrying"),
     events.SchemaAdopted: ("info", "Schema changed, restarting the query"),
+    events.SchemaChanged: ("info", "Schema changed"),
     events.PipelineFailed: ("error", "Pipeline failed"),
     events.GapMet: ("error", "Gap in the changes, continuing after it"),
     events.CommitSkipped: ("error", "Corrupt commit recorded and skipped"),

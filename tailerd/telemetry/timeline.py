@@ -122,6 +122,11 @@ def _schema(event: events.SchemaAdopted) -> tuple[str, Level, str]:
     return "schema", "info", event.reason
 
 
+def _columns(event: events.SchemaChanged) -> tuple[str, Level, str]:
+    # `schema` is of the table: it may have more columns, and changes before it is delivered.
+    return "schema delivered", "info", f"{event.summary[:1].upper()}{event.summary[1:]}."
+
+
 def _describe_removal(event: events.TableRemoved) -> tuple[str, Level, str]:
     return "table removed", "warning", event.reason
 
@@ -153,6 +158,7 @@ _DESCRIBE: Mapping[type[events.Event], _Describe] = {
     events.CommitSkipped: _describe_error("commit skipped", "error"),
     events.DeadLettersStored: _dead_letters,
     events.SchemaAdopted: _schema,
+    events.SchemaChanged: _columns,
     events.TableAltered: _constant("configuration", "info", "Settings changed."),
     events.GrowthUnavailable: _describe_error("size not known", "warning"),
     events.MaskUnmatched: _describe_error("mask", "warning"),

@@ -8,14 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
+from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.pipeline.delivered_schemas import SchemaWatch
 from tailerd.pipeline.table_reading import Reading
 from tailerd.records.schema_changes import SchemaChange, SchemaTracker, compare_schemas
 from tailerd.storage.table_location import locate_table
 from tailerd.transforms.options import make_view
 from tests.formats.conftest import Table
 from tests.formats.evolving import add_column
+from tests.formats.test_views import EVERYTHING
 from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.tables.lance_writer import LanceWriter
@@ -48,6 +52,32 @@ async def test_a_column_is_added_before_the_first_row_with_it(
     assert (start.version, start.changes) == (first, ())
     assert (added.version, added.summary) == (version, "added extra (double)")
     assert added.schema.names == ["key" if view else "id", *([] if view else ["name"]), "extra"]
+
+
+@pytest.mark.parametrize("view", [{}, {"columns": ["extra", "id"], "rename": {"extra": "more"}}])
+async def test_changes_are_the_same_where_another_process_reads(
+    table: Table, view: dict[str, object]
+) -> None:
+    first = table.append([1])
+    if table.format == "memory":
+        pytest.skip("its columns are fixed")
+    last = add_column(table, 3)
+    request = OpenRequest(view=make_view(**view), ledger=table.ledger)  # type: ignore[arg-type]
+    source = await open_table(locate_table(str(table.location)), request)
+    start = await source.initial_offset(str(first))
+    end = await source.latest_offset(start, EVERYTHING)
+    after = await source.schema_at(last)
+    here, there = (SchemaWatch(None, after, lambda: last) for _ in range(2))
+    stream = ChangeStream(source, start, end, limit=DEFAULT_BATCH_LIMIT)
+    [_ async for _ in here.watch(stream.batches(), stream.commits)]
+    tasks = [task async for group in source.plan(start, end) for task in group.tasks]
+    there.plan(tasks, stream.commits)
+    assert [change.summary for change in here.changes][1:] == [
+        "added more (double)" if view else "added extra (double)"
+    ]
+    assert [change.to_json() for change in here.changes] == [
+        change.to_json() for change in there.changes
+    ]
 
 
 async def test_a_column_that_is_not_delivered_is_not_told(table: Table) -> None:

@@ -419,3 +419,14 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
         keeping.save()
     assert len(complaints) == 1
     assert "a file is where a folder must be" in complaints[0]
+
+
+def test_the_timeline_shows_changes_of_the_delivered_columns() -> None:
+    told = Told()
+    summary = "added email (string), renamed a to b"
+    told.tell(events.SchemaChanged(table="orders", engine="arrow", version=4, summary=summary))
+    found = told.shown["events"]
+    assert isinstance(found, list)
+    [record] = found
+    assert (record["kind"], record["version"]) == ("schema delivered", 4)
+    assert record["text"] == "Added email (string), renamed a to b."

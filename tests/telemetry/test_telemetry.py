@@ -29,6 +29,7 @@ NOT_COUNTED = {
     events.TableAltered,
     events.TableRejected,
     events.SchemaAdopted,
+    events.SchemaChanged,
     events.ShutdownRequested,
     events.MaintenanceStarted,
     events.WatcherUnavailable,
