@@ -10,6 +10,7 @@ import enum
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -365,10 +366,9 @@ class OpenRequest:
     clock: Clock | None = None
     net_above: int | None = None
 
-    @property
-    def columns(self) -> Sequence[str] | None:
-        """The table's columns to read; None: all."""
-        return None if self.view is None else self.view.source_columns
+    def columns(self, names: Iterable[str]) -> Sequence[str] | None:
+        """Return the columns to read of a table with these names; None: all."""
+        return None if self.view is None else self.view.source_columns(names)
 
 
 @runtime_checkable
@@ -406,6 +406,15 @@ class SupportsFileLookup(Protocol):
         Raises:
             TableError: The newest version cannot be read.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsColumnNames(Protocol):
+    """A task reader that names columns whose types it does not support. Optional."""
+
+    def column_names(self, task: ChangeTask) -> Sequence[str]:
+        """Return the names of all columns that a task's rows have in the table."""
         ...
 
 

@@ -301,6 +301,10 @@ class TableLog(Versions, Protocol):
         """
         ...
 
+    async def column_names(self, version: Version | None) -> Sequence[str]:
+        """Return the names of a version's columns, also of those with unsupported types."""
+        return list((await self.schema(version, None)).names)
+
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the head is from an offset, with at most one poll."""
         ...

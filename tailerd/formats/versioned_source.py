@@ -388,9 +388,12 @@ class VersionedSource:
             return await self._log.schema(version, None)
         except TableError:
             # A column that is not read may have any type, and any name.
-            if view.source_columns is None:
+            names = await self._log.column_names(version)
+            if (columns := view.source_columns(names)) is None:
                 raise
-            return await self._log.schema(version, view.source_columns)
+            found = await self._log.schema(version, columns)
+            known = {field.name: field for field in found}
+            return pa.schema([known.get(name) or pa.field(name, pa.null()) for name in names])
 
     async def check_request(self) -> None:
         """Make sure that the view fits the newest version, and that commits can be skipped.

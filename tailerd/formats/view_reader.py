@@ -13,7 +13,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import TailerdError
-from tailerd.formats.base import TaskReader
+from tailerd.formats.base import SupportsColumnNames, TaskReader
 from tailerd.formats.plain_schema import select_columns
 from tailerd.storage.stores import Stores
 from tailerd.transforms.view import BoundView, View
@@ -34,7 +34,7 @@ class ViewReader:
 
     def schema(self, task: ChangeTask, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of a task's rows, without change columns."""
-        found = self._view.schema(self._reader.schema(task, self._view.source_columns))
+        found = self._view.schema(self._reader.schema(task, self._columns([task])))
         return found if columns is None else select_columns(found, columns)
 
     def read(
@@ -46,7 +46,7 @@ class ViewReader:
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield a task's rows."""
-        rows = self._reader.read(task, limit, self._view.source_columns, stores=stores)
+        rows = self._reader.read(task, limit, self._columns([task]), stores=stores)
         return self._show(rows, columns, limit)
 
     def read_run(
@@ -58,7 +58,7 @@ class ViewReader:
         stores: Stores | None = None,
     ) -> Iterator[ChangeBatch]:
         """Yield the rows of tasks in order."""
-        rows = self._reader.read_run(tasks, limit, self._view.source_columns, stores=stores)
+        rows = self._reader.read_run(tasks, limit, self._columns(tasks), stores=stores)
         return self._show(rows, columns, limit)
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
@@ -70,11 +70,19 @@ class ViewReader:
         # Tasks of one kind in a version have one schema; a snapshot may have a million of them.
         kind = task.version, task.change_type
         if self._bound is None or self._bound[0] != kind:
-            schema = self._reader.schema(task, self._view.source_columns)
+            schema = self._reader.schema(task, self._columns([task]))
             self._bound = kind, self._view.bind(schema)
         bound = self._bound[1]
         known = [each for each in map(bound.source_filter, filters) if each is not None]
         return self._reader.excludes(task, [*known, *bound.filters])
+
+    def _columns(self, tasks: Sequence[ChangeTask]) -> Sequence[str] | None:
+        """Return the columns that are read for tasks, as far as their versions have them."""
+        reader, names = self._reader, dict[str, None]()
+        if self._view.exclude and isinstance(reader, SupportsColumnNames):
+            for task in {(task.version, task.change_type): task for task in tasks}.values():
+                names |= dict.fromkeys(reader.column_names(task))
+        return self._view.source_columns(names) or None
 
     def _show(
         self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None, limit: BatchLimit

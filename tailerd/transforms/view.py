@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -102,15 +102,14 @@ class View:
                     remedy="Set mask_key, or TAILERD_MASK_KEY.",
                 )
 
-    @property
-    def source_columns(self) -> tuple[str, ...] | None:
-        """The table's columns that are read; None: all."""
-        if self.include is None:
-            return None
-        names = [path[0] for path in self.include]
-        names += () if self.where is None else self.where.columns
-        names += self.source_names((*self.key, *self.extra))
-        return tuple(dict.fromkeys(names))
+    def source_columns(self, names: Iterable[str]) -> tuple[str, ...] | None:
+        """Return the columns that are read of a table with these names; None: all."""
+        needed = () if self.where is None else self.where.columns
+        needed += self.source_names((*self.key, *self.extra))
+        if self.include is not None:
+            return tuple(dict.fromkeys((*(path[0] for path in self.include), *needed)))
+        unread = {path[0] for path in self.exclude if len(path) == 1}.difference(needed)
+        return tuple(name for name in names if name not in unread) if unread else None
 
     def hide_values(self, text: str) -> str:
         """Return a message in which values of masked partition columns are replaced."""

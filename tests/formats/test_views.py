@@ -18,6 +18,7 @@ from tailerd.errors import (
     MissingDataFileError,
     PathOutsideTableError,
     TransformsMismatchError,
+    UnsupportedFeatureError,
     UsageError,
 )
 from tailerd.formats.base import ChangeSource, OpenRequest
@@ -26,7 +27,8 @@ from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 from tailerd.transforms.options import make_view
 from tests.formats.conftest import Table
-from tests.tables.builder import TableBuilder
+from tests.tables import delta_schema
+from tests.tables.builder import CDF, TableBuilder
 from tests.tables.lance_writer import LanceWriter
 
 EVERYTHING = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -159,6 +161,46 @@ def test_values_of_masked_columns_are_hidden_in_messages() -> None:
         ("value 'A' of column id is no date", "value 'A' of column id is no date"),
     ):
         assert view.hide_values(text) == hidden
+
+
+@pytest.mark.parametrize("kind", ["interval day to second", "geometry(4326)"])
+@pytest.mark.parametrize("has_feed", [False, True])
+async def test_an_excluded_column_may_have_any_type(
+    kind: str, has_feed: bool, tmp_path: Path
+) -> None:
+    table = TableBuilder(tmp_path, properties=CDF if has_feed else {})
+    table.fields.insert(1, delta_schema.field("odd", kind))
+    old, new = (pa.table({"id": [1, 2], "name": names}) for names in (["a", "b"], ["a", "c"]))
+    table.create(add := table.data_file(old, partition={}))
+    images = {"id": 2, "name": "b", "_change_type": "update_preimage"}
+    later = {"id": 2, "name": "c", "_change_type": "update_postimage"}
+    feed = [table.cdc_file(pa.Table.from_pylist([images, later]))] if has_feed else []
+    table.commit(table.remove(add), table.data_file(new, partition={}), *feed)
+    location = locate_table(str(tmp_path))
+    plain = OpenRequest(view=make_view(where="id > 0"))
+    with pytest.raises(UnsupportedFeatureError, match="Column odd has the type"):
+        await open_table(location, plain)
+    with pytest.raises(UsageError, match="columns names 'od'"):
+        await open_table(location, OpenRequest(view=make_view(columns={"exclude": ["odd", "od"]})))
+    request = OpenRequest(view=make_view(columns={"exclude": ["odd"]}), identity=["id"])
+    source = await open_table(location, request)
+    assert (await source.arrow_schema()).names == ["id", "name"]
+    begin = await source.initial_offset("0")
+    end = await source.latest_offset(begin, EVERYTHING)
+    tasks = [task for group in [g async for g in source.plan(begin, end)] for task in group.tasks]
+    rows = [
+        (kind, *row.values())
+        for batch in read_tasks(
+            pickle.loads(pickle.dumps(tasks)), DEFAULT_BATCH_LIMIT, stores=Stores()
+        )
+        for kind, row in zip(batch.change_types().to_pylist(), batch.rows.to_pylist(), strict=True)
+    ]
+    assert rows == [
+        ("insert", 1, "a"),
+        ("insert", 2, "b"),
+        ("update_preimage", 2, "b"),
+        ("update_postimage", 2, "c"),
+    ]
 
 
 def delta_that_drops(folder: Path) -> tuple[Version, Callable[[], object]]:

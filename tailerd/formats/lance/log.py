@@ -356,6 +356,11 @@ class LanceLog(LanceVersions, TableLog):
         # A missing name raises an error that lists the existing ones.
         return require_columns(named, columns) if columns is not None else named
 
+    async def column_names(self, version: Version | None) -> Sequence[str]:
+        """Return the names of a version's columns, also of those with unsupported types."""
+        manifest = await self._manifest(self.newest if version is None else version)
+        return [each.name for each in self._versions.columns(manifest)]
+
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest version is from `start`, with one poll."""
         await self._versions.refresh()
@@ -395,7 +400,8 @@ async def open_source(
     if versions.staged is not None and request.on_warning is not None:
         request.on_warning(staged_warning(versions, location.name))
     head = await versions.manifest(versions.head, lambda: "which was the newest")
-    columns_schema(versions.columns(head), request.columns)
+    columns = versions.columns(head)
+    columns_schema(columns, request.columns(each.name for each in columns))
     log = LanceLog(
         location,
         versions,

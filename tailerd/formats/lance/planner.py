@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,7 +88,7 @@ class LancePlanner:
     """Plans the tasks of one table.
 
     Args:
-        columns: Names of the columns that are read; None for all.
+        columns: Returns which of a version's columns are read; None for all.
         key: Key columns by which a delete and an insert are paired to an update; empty for none.
     """
 
@@ -98,7 +98,7 @@ class LancePlanner:
         files: TableFiles,
         url: str,
         *,
-        columns: Sequence[str] | None,
+        columns: Callable[[Iterable[str]], Sequence[str] | None],
         key: Sequence[str],
     ) -> None:
         self._log = log
@@ -284,7 +284,7 @@ class LancePlanner:
         Raises:
             UnsupportedFeatureError: A requested one cannot be read.
         """
-        columns_schema(columns, self._columns)
+        columns_schema(columns, self._columns(each.name for each in columns))
         return [each for each in columns if each.type is not None]
 
     def _schema(self, manifest: Manifest) -> pa.Schema:

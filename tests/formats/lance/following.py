@@ -27,7 +27,7 @@ async def opened(
     location: Path | str,
     *,
     changes: ChangeMode = ChangeMode.AUTO,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     identity: Sequence[str] = (),
     allowed: Sequence[str] = (),
     net_above: int | None = None,

@@ -122,8 +122,13 @@ async def test_a_column_without_a_known_type_is_refused_unless_it_is_left_out(
     rewritten(newest(tmp_path / "t"), strange)
     with pytest.raises(UnsupportedFeatureError, match="The column j cannot be read"):
         await opened(tmp_path / "t")
-    source = await opened(tmp_path / "t", columns=["id"])
-    assert (await source.arrow_schema()).names == ["id"]
+    for chosen in (["id"], {"exclude": ["j"]}):
+        source = await opened(tmp_path / "t", columns=chosen)
+        assert (await source.arrow_schema()).names == ["id"]
+        # The library itself cannot open such a file.
+        begin = await source.initial_offset("1")
+        [group] = [each async for each in source.plan(begin, begin.after_version(source))]
+        assert len(group.tasks) == 1
 
 
 async def test_a_manifest_that_is_torn_is_damage(tmp_path: Path) -> None:

@@ -414,17 +414,22 @@ class DeltaLog(ConsecutiveVersions, TableLog):
         Raises:
             TableError: The log no longer has it, or not yet.
         """
+        schema = (await self._state(version)).schema
+        return find_rows_schema(schema) if columns is None else rows_schema(schema, tuple(columns))
+
+    async def column_names(self, version: Version | None) -> Sequence[str]:
+        """Return the names of a version's columns, also of those with unsupported types."""
+        schema = (await self._state(version)).schema
+        return [field.name for field in parse_schema(schema.text).fields]
+
+    async def _state(self, version: Version | None) -> TableState:
         timeline = self._window.timeline
         if version is None:
             is_older = timeline.end <= self._head_version
-            state = self._head_state if is_older else timeline.at(timeline.end)
-        elif timeline.knows(version):
-            state = timeline.at(version)
-        else:
-            state = (await self._reader.open(version, with_files=False)).state
-        if columns is None:
-            return find_rows_schema(state.schema)
-        return rows_schema(state.schema, tuple(columns))
+            return self._head_state if is_older else timeline.at(timeline.end)
+        if timeline.knows(version):
+            return timeline.at(version)
+        return (await self._reader.open(version, with_files=False)).state
 
     async def widened_floats(self) -> frozenset[str]:
         """Return the columns in which floats became doubles, as of the newest version."""

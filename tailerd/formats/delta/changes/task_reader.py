@@ -47,6 +47,10 @@ class DeltaTaskReader:
         scans = column_scans(select_schema(task), None if columns is None else tuple(columns))
         return pa.schema([field.target for field in scans])
 
+    def column_names(self, task: ChangeTask) -> Sequence[str]:
+        """Return the names of all columns, also of those with unsupported types."""
+        return [field.name for field in parse_schema(select_schema(task).text).fields]
+
     def read(
         self,
         task: ChangeTask,

@@ -48,7 +48,7 @@ _ARROW = {
 }
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(-?\d{1,9})\s*\)")
 
-_INTERVAL = "interval "
+_OPAQUE = re.compile(r"\s*(interval |geometry|geography)", re.IGNORECASE)
 _TYPE_KEYS = frozenset({"type", "elementType", "keyType", "valueType"})
 
 MAX_DEPTH = 60
@@ -165,11 +165,11 @@ def parse_schema(text: str) -> StructType:
 
 @functools.lru_cache(maxsize=256)
 def comparable_text(text: str) -> str:
-    """Return `schemaString` with intervals as the integers that files have for them.
+    """Return `schemaString` with intervals and shapes as the values that files have for them.
 
     Rows of a table are compared in all columns, also in those that cannot be delivered.
     """
-    return json.dumps(_comparable(schema_json(text))) if _INTERVAL in text else text
+    return json.dumps(_comparable(schema_json(text))) if _OPAQUE.search(text) else text
 
 
 def _comparable(node: Any) -> Any:
@@ -182,8 +182,10 @@ def _comparable(node: Any) -> Any:
 
 
 def _comparable_type(node: Any) -> Any:
-    if not isinstance(node, str) or not node.strip().lower().startswith(_INTERVAL):
+    if not isinstance(node, str) or (found := _OPAQUE.match(node)) is None:
         return _comparable(node)
+    if found[1].lower().startswith("geo"):
+        return "binary"
     is_of_months = "year" in node.lower() or "month" in node.lower()
     return "integer" if is_of_months else "long"
 
