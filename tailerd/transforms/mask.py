@@ -26,6 +26,8 @@ _BLOCK_BYTES = 64
 _HASH_BYTES = 16
 _MAX_KNOWN = 200_000
 """Hashes that are remembered, some tens of megabytes."""
+_MAX_LISTED = 16_384
+"""Distinct values of a column up to which looking them up costs less than hashing them."""
 DATE_UNITS = ("year", "quarter", "month", "week", "day")
 TIME_UNITS = (*DATE_UNITS, "hour", "minute", "second")
 
@@ -132,6 +134,7 @@ class Hasher:
         self._inner = hashlib.sha256(key.translate(_XOR_36))
         self._outer = hashlib.sha256(key.translate(_XOR_5C))
         self._known: dict[str, str] = {}
+        self._listed: dict[tuple[str, pa.DataType], tuple[pa.Array, pa.Array] | None] = {}
 
     def hash(self, values: pa.Array, field: pa.Field) -> pa.Array:
         """Return HMAC-SHA-256 of the JSON texts of values: the first 16 bytes, in hexadecimal.
@@ -140,19 +143,47 @@ class Hasher:
         batch is hashed once, and those that many batches have once for all.
         """
         values = plain_array(values)
+        listed = self._find_listed(values, field)
+        if listed is not None:
+            return listed
         if pa.types.is_nested(values.type):
             # Arrow has no dictionaries of nested values.
             texts = column_texts(values, field, quote_decimals=False).complete()
             codes = pc.if_else(values.is_null(), None, texts).dictionary_encode()
-            texts = codes.dictionary
-        else:
-            codes = values.dictionary_encode()
-            texts = column_texts(codes.dictionary, field, quote_decimals=False).complete()
+            return self._hash_texts(codes.dictionary).take(codes.indices)
+        codes = values.dictionary_encode()
+        return self._hash_values(codes.dictionary, field).take(codes.indices)
+
+    def _find_listed(self, values: pa.Array, field: pa.Field) -> pa.Array | None:
+        """Return the hashes of values of a column that has few distinct ones; None for others.
+
+        Arrow finds them without an object for each distinct value of each batch.
+        """
+        listed = self._listed.get((field.name, values.type), _nothing(values.type))
+        if listed is None:
+            return None
+        known, hashes = listed
+        found = pc.index_in(values, value_set=known)
+        if found.null_count > values.null_count:
+            new = values.filter(pc.and_not(found.is_null(), values.is_null())).unique()
+            if len(known) + len(new) > _MAX_LISTED:
+                self._listed[field.name, values.type] = None
+                return None
+            known = pa.concat_arrays([known, new])
+            hashes = pa.concat_arrays([hashes, self._hash_values(new, field)])
+            self._listed[field.name, values.type] = known, hashes
+            found = pc.index_in(values, value_set=known)
+        return hashes.take(found)
+
+    def _hash_values(self, values: pa.Array, field: pa.Field) -> pa.Array:
+        return self._hash_texts(column_texts(values, field, quote_decimals=False).complete())
+
+    def _hash_texts(self, texts: pa.Array) -> pa.Array:
         if len(self._known) > _MAX_KNOWN:
             self._known = {}
         known = self._known
         hashes = [known.get(text) or self._hash(text) for text in texts.to_pylist()]
-        return pa.array(hashes, pa.string()).take(codes.indices)
+        return pa.array(hashes, pa.string())
 
     def _hash(self, text: str) -> str:
         first, second = self._inner.copy(), self._outer.copy()
@@ -160,6 +191,11 @@ class Hasher:
         second.update(first.digest())
         found = self._known[text] = second.hexdigest()[: 2 * _HASH_BYTES]
         return found
+
+
+def _nothing(kind: pa.DataType) -> tuple[pa.Array, pa.Array] | None:
+    is_listed = pa.types.is_string(kind) or pa.types.is_integer(kind)
+    return (pa.array([], kind), pa.array([], pa.string())) if is_listed else None
 
 
 _XOR_36 = bytes(byte ^ 0x36 for byte in range(256))

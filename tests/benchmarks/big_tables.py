@@ -133,6 +133,14 @@ def update_feed(commits: int, rows_per_commit: int) -> Path:
     )
 
 
+def wide_files(files: int, rows: int, columns: int) -> Path:
+    """A table of appends, one file a commit: `id`, `amount`, and numbers and texts in turns."""
+    return _cached(
+        f"files-{files}x{rows}x{columns}",
+        lambda folder: _make_wide_files(folder, files, rows, columns),
+    )
+
+
 def backlog(commits: int, rows_per_commit: int) -> Path:
     """`commits` commits of one file each, all of them links to one file of that many rows."""
     return _cached(
@@ -259,6 +267,23 @@ def _adds_in_chunks(files: int, chunk: int = 100_000) -> Iterator[pa.Array]:
             ],
             fields=list(kind),
         )
+
+
+def _make_wide_files(folder: Path, files: int, rows: int, columns: int) -> None:
+    others = [(f"c{number}", "string" if number % 2 else "double") for number in range(2, columns)]
+    table = TableBuilder(folder, fields=[("id", "long"), ("amount", "double"), *others])
+    random = np.random.default_rng(7)
+    texts = pa.array([f"text-{number:06}" for number in range(10**6)])
+    table.create()
+    for number in range(files):
+        data: dict[str, Any] = {
+            "id": np.arange(number * rows, (number + 1) * rows),
+            "amount": random.random(rows),
+        }
+        for name, kind in others:
+            values = random.integers(0, len(texts), rows)
+            data[name] = texts.take(pa.array(values)) if kind == "string" else values / 7
+        table.commit(table.data_file(pa.table(data), partition={}))
 
 
 def _make_backlog(folder: Path, commits: int, rows: int) -> None:
