@@ -83,7 +83,16 @@ def _configured_names(path: object) -> list[str]:
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
     tables = content.get("tables") if isinstance(content, dict) else None
-    return sorted(map(str, tables)) if isinstance(tables, dict) else []
+    if not isinstance(tables, dict):
+        return []
+    sinks = {name: table["sinks"] for name, table in tables.items() if _has_sinks(table)}
+    return sorted(
+        [*map(str, tables), *(f"{name}/{each}" for name in sinks for each in sinks[name])]
+    )
+
+
+def _has_sinks(table: object) -> bool:
+    return isinstance(table, dict) and isinstance(table.get("sinks"), dict)
 
 
 def _daemon_names(url: object) -> list[str]:

@@ -23,6 +23,7 @@ from tailerd.cli.table_options import (
     table_format_option,
 )
 from tailerd.errors import UsageError
+from tailerd.pipeline_names import table_of
 
 if TYPE_CHECKING:
     from tailerd.checks.maintained import ConfiguredMaintenance
@@ -303,7 +304,7 @@ def _with_engine(config: Config, table: str, engine: str | None) -> Config:
         return config
     known = section.maintenance
     fields = {} if known is None else known.model_dump(exclude_unset=True)
-    where = f"tables.{table}.maintenance"
+    where = f"tables.{table_of(table)}.maintenance"
     maintenance = read_maintenance(where, {**fields, "engine": engine}, section.format)
     altered = section.model_copy(update={"maintenance": maintenance})
     return config.model_copy(update={"tables": {**config.tables, table: altered}})

@@ -134,6 +134,7 @@ def reset(
     after the new offset, also from the middle of a file.
     """
     from tailerd.cli.configured import check_name, read_config
+    from tailerd.config.sections import where_of
     from tailerd.daemon.offsets import preview_reset
     from tailerd.errors import StateInUseError, UsageError
     from tailerd.spark.checkpoints import logged_batches, stream_checkpoint
@@ -146,7 +147,7 @@ def reset(
     if config.tables[name].is_stream and logged_batches(checkpoint).logged is not None:
         raise UsageError(
             f"The offset of {name} is kept by Spark, in {checkpoint}.",
-            remedy=f"Stop the daemon, remove that folder and set tables.{name}.from to {to!r}.",
+            remedy=f"Stop the daemon, remove that folder and set {where_of(name)}.from to {to!r}.",
         )
     # Without the state's lock: a daemon may run, or start while the question waits.
     preview = asyncio.run(preview_reset(config, name, point))

@@ -39,6 +39,10 @@ def test_names_come_from_the_configuration_even_while_it_is_written(tmp_path: Pa
     path = tmp_path / "t.yaml"
     path.write_text("tables:\n  orders: {pth: x}\n  offers: {}\n  payments: {}\n")
     assert completed("o", config_path=path) == ["offers", "orders"]
+    path.write_text("tables: {orders: {sinks: {eu: {}, all: null}}, offers: {sinks: [}}")
+    assert completed("o", config_path=path) == []
+    path.write_text("tables: {orders: {sinks: {eu: {}, all: }}, offers: {sinks: 3}}")
+    assert completed("o", config_path=path) == ["offers", "orders", "orders/all", "orders/eu"]
     path.write_text("tables: [")
     assert completed("o", config_path=path) == []
     assert completed("o", config_path=tmp_path / "nowhere") == []
