@@ -17,7 +17,9 @@ from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.parts import JsonLinesPart, ParquetPart, Part
 from tailerd.sinks.resources import EncodeBatch
 
-NAME = re.compile(r"(\d{20})-([01])-(\d{20})-(\d{5,})(\.net)?\.(jsonl|parquet|gap\.json)")
+NAME = re.compile(
+    r"_?(\d{20})-([01])-(\d{20})-(\d{5,})(\.net)?\.(jsonl|parquet|gap\.json|schema\.json)"
+)
 
 NET = ".net."
 """In the names of files whose rows are one difference over several commits."""

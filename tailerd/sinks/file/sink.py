@@ -8,8 +8,9 @@ reader sees each row once; between a crash and the restart, a reader may see row
 replaced by the same rows. If an operator set the offset back into the middle of a file, `resume`
 removes the rows after it from that file. The file `.tailerd.json` names the table of the folder,
 and the folder `.tailerd` records the owning process and the last delivery (`owner.py`). A gap is a
-file `....gap.json`, named by what follows it; files of a replaced table are moved to a folder
-`replaced-...`.
+file `....gap.json`, and a change of the columns a file `_....schema.json`: named by what follows
+it. The latter is removed with its rows, and readers of a whole folder of Parquet files leave files
+with `_` out. Files of a replaced table are moved to a folder `replaced-...`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -47,6 +48,7 @@ from tailerd.threads import in_thread
 
 _MARKER = ".tailerd.json"
 _GAP = "-00000.gap.json"
+_SCHEMA = ".schema.json"
 _FORMAT = 1
 _ATTEMPT_BYTES = 4
 
@@ -142,7 +144,8 @@ class FileSink:
             async for batch in delivery.batches:
                 await in_thread(files.add, batch)
             await in_thread(files.finish)
-            await in_thread(self._publish, delivery.start, delivery.end, files.paths)
+            records = await in_thread(self._write_schemas, delivery)
+            await in_thread(self._publish, delivery, [*records, *files.paths])
         except BaseException as error:
             # Also when cancelled: only temporary files remain.
             await in_thread(files.discard)
@@ -166,7 +169,8 @@ class FileSink:
             found = await delivery.run(FilesWriter(folder=location, start=delivery.start))
             if not isinstance(found, list):
                 raise BugError(f"Files were written, and {found!r} is not a list of them.")
-            await in_thread(self._publish, delivery.start, delivery.end, found, attempt)
+            records = await in_thread(self._write_schemas, delivery, attempt)
+            await in_thread(self._publish, delivery, [*records, *found], attempt)
         except OSError as error:
             raise self._location.unwritable(error) from error
 
@@ -201,12 +205,27 @@ class FileSink:
     async def aclose(self) -> None:
         """Do nothing: no file stays open between deliveries."""
 
+    def _write_schemas(self, delivery: Delivery | RemoteDelivery, attempt: str = "") -> list[Path]:
+        """Write a record of each change of the columns; return their final paths."""
+        start, paths = delivery.start, list[Path]()
+        while delivery.schema_changes:
+            change, at = delivery.schema_changes.popleft(), start
+            if change.version > start.version:
+                at = Offset(table_id="", version=change.version)
+            name = f"_{prefix(at)}-"
+            number = sum(path.name.startswith(name) for path in paths)
+            path = self._folder / f"{name}{number:05d}{_SCHEMA}"
+            content = {"table": delivery.table, **change.to_json()}
+            write_record(self._owner.temporary(path, attempt), content, self._config.file_mode())
+            paths.append(path)
+        return paths
+
     def _publish(
-        self, start: Offset, end: Offset, paths: Sequence[Path], attempt: str = ""
+        self, delivery: Delivery | RemoteDelivery, paths: Sequence[Path], attempt: str = ""
     ) -> None:
         if not paths:
             return
-        self._owner.record(start, end)
+        self._owner.record(delivery.start, delivery.end)
         for path in paths:
             self._owner.publish(path, attempt)
         sync_folder(self._folder)
@@ -284,7 +303,7 @@ class FileSink:
     def _last_delivery(self, offset: Offset) -> list[Path]:
         """Return the files of the last delivery before `offset`, which may extend beyond it."""
         names = [path.name for path in self._folder.iterdir() if _is_own(path.name)]
-        before = [n for n in names if not n.endswith(_GAP) and not _is_at_or_after(n, offset)]
+        before = [n for n in names if not _is_note(n) and not _is_at_or_after(n, offset)]
         start = _parse_prefix(max(before, default=""))
         return [self._folder / name for name in sorted(before) if _parse_prefix(name) == start]
 
@@ -292,7 +311,7 @@ class FileSink:
         """Return the start offset of the newest file of changes; None if there is none."""
         if not self._folder.exists():
             return None
-        names = [path.name for path in self._folder.iterdir() if not path.name.endswith(_GAP)]
+        names = [path.name for path in self._folder.iterdir() if not _is_note(path.name)]
         newest = max(filter(_is_own, names), default=None)
         if newest is None:
             return None
@@ -362,6 +381,10 @@ def _is_own(name: str) -> bool:
     return NAME.fullmatch(name) is not None
 
 
+def _is_note(name: str) -> bool:
+    return name.endswith((_GAP, _SCHEMA))
+
+
 def _is_at_or_after(name: str, offset: Offset) -> bool:
     match = NAME.fullmatch(name)
     if match is None:
@@ -394,11 +417,16 @@ def write_gap_record(path: Path, gap: Gap, owner: FolderOwner, mode: int | None 
         "from": json.loads(gap.start.to_json()),
         "to": json.loads(gap.end.to_json()),
     }
-    with open_temporary(owner.temporary(path), mode) as file:
-        file.write(json.dumps(content, indent=2).encode() + b"\n")
-        close_durably(file)
+    write_record(owner.temporary(path), content, mode)
     owner.publish(path)
     sync_folder(path.parent)
+
+
+def write_record(temporary: Path, content: Mapping[str, object], mode: int | None) -> None:
+    """Write a durable file with a JSON object; raises `OSError`."""
+    with open_temporary(temporary, mode) as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
+        close_durably(file)
 
 
 def set_aside(folder: Path, files: Iterable[Path], gap: Gap) -> None:
