@@ -76,6 +76,57 @@ def may_pass(value: object, condition: ColumnFilter) -> bool:
             return any(_holds(value, operand, compare) for operand in condition.values)
 
 
+_LOWER = {
+    Comparison.EQUAL: Comparison.AT_MOST,
+    Comparison.IN: Comparison.AT_MOST,
+    Comparison.LESS: Comparison.LESS,
+    Comparison.AT_MOST: Comparison.AT_MOST,
+}
+_UPPER = {
+    Comparison.EQUAL: Comparison.AT_LEAST,
+    Comparison.IN: Comparison.AT_LEAST,
+    Comparison.GREATER: Comparison.GREATER,
+    Comparison.AT_LEAST: Comparison.AT_LEAST,
+}
+"""What must hold for the least and the greatest value of a column so that any can pass."""
+
+
+def may_pass_within(
+    lower: object, upper: object, nulls: int | None, rows: int | None, condition: ColumnFilter
+) -> bool:
+    """Return whether one of some rows can pass, by the bounds of their values.
+
+    Args:
+        lower, upper: No value is below or above; None: not known.
+        nulls, rows: How many of the rows have null; None: not known.
+    """
+    match condition.comparison:
+        case Comparison.IS_NULL:
+            return nulls != 0
+        case Comparison.IS_NOT_NULL:
+            return nulls is None or nulls != rows
+        case how:
+            if nulls is not None and nulls == rows:
+                return False
+            known = [(lower, _LOWER), (upper, _UPPER)]
+            needed = [(each, each_how[how]) for each, each_how in known if how in each_how]
+            return any(
+                all(
+                    each is None or _holds(_exact(each), _exact(operand), _COMPARED[compared])
+                    for each, compared in needed
+                )
+                for operand in condition.values
+            )
+
+
+def _exact(value: object) -> object:
+    """Return times as microseconds, which are compared exactly."""
+    if not isinstance(value, datetime.datetime):
+        return value
+    start = datetime.datetime(1970, 1, 1, tzinfo=value.tzinfo and datetime.UTC)
+    return (value - start) // datetime.timedelta(microseconds=1)
+
+
 def _holds(value: object, operand: object, compare: Callable[..., bool]) -> bool:
     """Compare values of one type that all engines order the same; return True for any other."""
     if value is None or operand is None:

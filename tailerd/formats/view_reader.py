@@ -120,6 +120,18 @@ def hiding_values(view: View | None) -> Iterator[None]:
         raise error.restate(message, remedy=remedy) from None
 
 
+def view_filters(task: ChangeTask, schema: pa.Schema) -> tuple[ColumnFilter, ...]:
+    """Return conditions that all rows meet that are delivered of a task.
+
+    Args:
+        schema: Of the rows as they are read.
+    """
+    view = task.view
+    if not isinstance(view, View) or view.where is None:
+        return ()
+    return view.bind(schema).filters
+
+
 def view_reader(reader: TaskReader, task: ChangeTask) -> TaskReader:
     """Return the reader of a task that may carry a view."""
     return ViewReader(reader, task.view) if isinstance(task.view, View) else reader

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.reading.row_selection import SelectRows
 
 
@@ -64,6 +65,8 @@ class FileScan:
         share: Which row groups.
         change_column: Name of the file's column of change types; empty if it has none.
         table_names: Names in the file of all columns of the table, also of those not in `fields`.
+        filters: Conditions on the columns of the result; row groups of which no row meets them may
+            be left out.
     """
 
     url: str
@@ -72,6 +75,7 @@ class FileScan:
     share: FileShare = WHOLE_FILE
     change_column: str = ""
     table_names: frozenset[str] = frozenset()
+    filters: tuple[ColumnFilter, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:

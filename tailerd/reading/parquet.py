@@ -24,14 +24,16 @@ import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import join_columns
 from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
 from tailerd.reading.conform import FileFields, conform
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
+from tailerd.reading.group_bounds import may_have_match
 from tailerd.reading.legacy_calendar import LegacyCalendar
 from tailerd.reading.parquet_batches import BoundedBatches
-from tailerd.reading.parquet_chunks import RowGroup
+from tailerd.reading.parquet_chunks import FileFooter, RowGroup
 from tailerd.reading.parquet_open import OpenedParquet, open_parquet, to_arrow
 from tailerd.reading.parquet_pieces import SPARSE, RowPieces
 from tailerd.reading.row_selection import RowSelection
@@ -238,6 +240,8 @@ class Shape:
         if opened.footer.notes:
             self._calendar = LegacyCalendar.from_notes(opened.footer.notes)
         self._types = [] if self._calendar is None else opened.physical_types(self.leaves)
+        self._stored = file_schema
+        self._positions = dict(zip(scan.schema.names, positions, strict=True))
         constants = [field.constant for field in scan.fields if field.constant is not None]
         # Other types have a fixed size, and dates beyond Python's cannot be converted.
         self.constant_bytes = sum(
@@ -245,6 +249,23 @@ class Shape:
             for constant in constants
             if isinstance(constant, pa.StringScalar | pa.BinaryScalar)
         ) + sum(map(_padded_bytes, scan.fields))
+
+    def may_match(self, footer: FileFooter, group: int) -> bool:
+        """Return whether a row of a row group can meet the conditions of the scan."""
+        return all(self._may_meet(footer, group, each) for each in self._scan.filters)
+
+    def _may_meet(self, footer: FileFooter, group: int, by: ColumnFilter) -> bool:
+        position = self._positions.get(by.column)
+        if position is None or self._calendar is not None:
+            return True
+        field = self._scan.fields[self._schema.get_field_index(by.column)]
+        stored = self._stored.field(position)
+        [*leaves] = _list_leaves(self._stored, {position})[0]
+        is_changed = field.pad_to is not None or field.default is not None
+        if len(leaves) != 1 or pa.types.is_nested(stored.type) or is_changed:
+            return True
+        chunk = footer.groups[group].chunks[leaves[0]]
+        return may_have_match(footer, chunk, stored.type, field.target.type, by)
 
     def make_part(self, batch: pa.RecordBatch, start: int) -> _Part:
         """Return rows and change types of a batch of the file, whose first row is at `start`."""
@@ -344,6 +365,7 @@ class _RowGroups:
     ) -> None:
         self._scan = scan
         self._groups = opened.footer.groups
+        self._footer, self._shape = opened.footer, shape
         self._source = source
         self._leaves = shape.leaves
         self._columns = shape.columns
@@ -370,6 +392,11 @@ class _RowGroups:
     def read(self, selection: RowSelection | None) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield batches with all selected rows, each with the position of its first row."""
         requested = _select_groups(self._groups, self._scan.share, selection)
+        if self._scan.filters:
+            matching = [each for each in requested if self._shape.may_match(self._footer, each[0])]
+            # The images of an update may be in two row groups.
+            if not self._scan.change_column or not matching:
+                requested = matching
         for position, (group, first_row) in enumerate(requested):
             size = _batch_rows(self._groups[group], self._limit)
             pieces = None if selection is None else self._few(group, first_row, size, selection)

@@ -104,11 +104,15 @@ class RowGroup(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Statistics of a column chunk; bounds are encoded, None: not known."""
+    """Statistics of a column chunk; bounds are encoded, None: not known.
+
+    Those of old writers are not in the order of the column's type: `is_ordered` is false.
+    """
 
     null_count: int | None
     lower: bytes | None
     upper: bytes | None
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,7 @@ class FileFooter:
             null_count if is_count else None,
             lower if isinstance(lower, bytes) else None,
             upper if isinstance(upper, bytes) else None,
+            5 in found and 6 in found,
         )
 
 

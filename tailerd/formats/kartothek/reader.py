@@ -22,6 +22,7 @@ from tailerd.formats.kartothek.partition_files import (
 )
 from tailerd.formats.kartothek.table_schema import field_scans, path_pieces, path_value
 from tailerd.formats.plain_schema import decode_schema, select_columns
+from tailerd.formats.view_reader import view_filters
 from tailerd.reading.compared_files import Columns
 from tailerd.reading.compared_rows import read_compared
 from tailerd.reading.file_scan import FileScan, FileShare
@@ -217,7 +218,8 @@ def _file_rows(
             raise describe_collected(url) from error
 
     share = FileShare(index=payload.share_index, count=payload.share_count)
-    scan = replace(_scan(payload.file, decode_schema(payload.schema), columns), share=share)
+    scan = _scan(payload.file, decode_schema(payload.schema), columns)
+    scan = replace(scan, share=share, filters=view_filters(task, scan.schema))
     for rows, _, positions in read_file(scan, limit, open_file):
         yield ChangeBatch(
             rows=rows,

@@ -36,6 +36,7 @@ from tailerd.formats.delta.protocol.schema import (
     arrow_field,
     parse_schema,
 )
+from tailerd.formats.view_reader import view_filters
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.files_ahead import FilesAhead
 from tailerd.reading.small_files import read_files
@@ -99,7 +100,11 @@ def file_scan(
         version=task.version,
         is_removed=task.change_type is ChangeType.DELETE,
     )
-    return replace(scan, change_column=CHANGE_TYPE if task.change_type is None else "")
+    return replace(
+        scan,
+        change_column=CHANGE_TYPE if task.change_type is None else "",
+        filters=view_filters(task, scan.schema),
+    )
 
 
 def plan_scan(
