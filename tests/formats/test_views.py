@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -201,6 +202,54 @@ async def test_an_excluded_column_may_have_any_type(
         ("update_preimage", 2, "b"),
         ("update_postimage", 2, "c"),
     ]
+
+
+async def changes_and_files(
+    folder: Path, version: int, where: str
+) -> tuple[list[tuple[Any, ...]], int]:
+    """Return the rows of a commit that meet a condition, and how many tasks read them."""
+    source = await open_table(locate_table(str(folder)), OpenRequest(view=make_view(where=where)))
+    begin = await source.offset_at(Version(version))
+    end = begin.after_version(source)
+    tasks = [task for group in [g async for g in source.plan(begin, end)] for task in group.tasks]
+    batches = [batch for task in tasks for batch in source.read(task, DEFAULT_BATCH_LIMIT)]
+    rows = [
+        (kind, row["id"])
+        for batch in batches
+        for kind, row in zip(batch.change_types().to_pylist(), batch.rows.to_pylist(), strict=True)
+    ]
+    return rows, len(tasks)
+
+
+async def test_files_are_left_out_whose_statistics_exclude_the_condition(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, reader_features=["deletionVectors"], mapping="name")
+    adds = [
+        table.data_file([{"id": 10 * n + each, "name": "x"} for each in range(10)])
+        for n in range(10)
+    ]
+    table.create(*adds)
+    assert await changes_and_files(tmp_path, 0, "id between 52 and 53") == (
+        [("insert", 52), ("insert", 53)],
+        1,
+    )
+    assert await changes_and_files(tmp_path, 0, "id > 99 or name = 'x' and false") == ([], 10)
+    assert await changes_and_files(tmp_path, 0, "id > 99") == ([], 0)
+    # The statistics of the new action are those of the rows that are left.
+    marked = table.with_vector(adds[9], [9])
+    stats = json.loads(marked["add"]["stats"])
+    stats["maxValues"] = {
+        name: 98 if value == 99 else value for name, value in stats["maxValues"].items()
+    }
+    marked["add"]["stats"] = json.dumps(stats)
+    table.commit(marked, table.remove(adds[9], stats=adds[9]["add"]["stats"]), operation="DELETE")
+    assert await changes_and_files(tmp_path, 1, "id = 99") == ([("delete", 99)], 1)
+    assert await changes_and_files(tmp_path, 1, "id = 50") == ([], 0)
+    # Files that are compared are read together, or not at all.
+    rewritten = [{"id": each, "name": "y"} for each in range(10)]
+    removed = [table.remove(add, stats=add["add"]["stats"]) for add in adds[:2]]
+    table.commit(*removed, table.data_file(rewritten))
+    assert await changes_and_files(tmp_path, 2, "id = 15") == ([("delete", 15)], 1)
+    assert await changes_and_files(tmp_path, 2, "id = 20") == ([], 0)
 
 
 def delta_that_drops(folder: Path) -> tuple[Version, Callable[[], object]]:

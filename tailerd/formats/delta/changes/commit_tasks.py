@@ -51,12 +51,20 @@ class CommitTasks:
         window: Looks up commits.
         paths: Resolves the files they name.
         key: Key columns by which deletes and inserts are paired to updates; empty: no pairing.
+        conditioned: Columns whose bounds exclude files.
     """
 
-    def __init__(self, window: CommitCache, paths: DataPaths, key: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        window: CommitCache,
+        paths: DataPaths,
+        key: Sequence[str] = (),
+        conditioned: Sequence[str] = (),
+    ) -> None:
         self._window = window
         self._paths = paths
         self._key = tuple(key)
+        self._conditioned = tuple(conditioned)
         self._former = FormerValues(window.reader, paths)
         self._marks: dict[int, _Marks] = {}
         self._admitted: tuple[Version, int, list[ChangeTask]] | None = None
@@ -114,7 +122,7 @@ class CommitTasks:
         """Yield the tasks of a commit from a position on."""
         if not plan.passes:
             return
-        planner = TaskPlanner(plan, self._paths)
+        planner = TaskPlanner(plan, self._paths, self._conditioned)
         tasks = self._file_tasks(found, plan, planner, position)
         if not plan.is_compared:
             async for some in tasks:

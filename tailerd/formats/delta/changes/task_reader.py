@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
-from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
+from tailerd.changefeed.column_filter import (
+    UNKNOWN,
+    ColumnFilter,
+    may_pass,
+    may_pass_within,
+)
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import BugError, MissingDataFileError
 from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
@@ -98,12 +103,14 @@ class DeltaTaskReader:
         ]
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
-        """Return whether a partition value of the task's file excludes all its rows."""
-        if isinstance(task.payload, RewrittenFiles):
-            # All rows are needed: rows of one file are compared with those of another.
-            return False
-        file = data_file(task)
-        return not all(may_pass(_value(file, each.column), each) for each in filters)
+        """Return whether a partition value or bounds of each of the task's files exclude its rows.
+
+        One file of a comparison alone is not left out: its rows are compared with those of another.
+        """
+        if not isinstance(task.payload, RewrittenFiles):
+            return _excludes(data_file(task), task.num_records, filters)
+        files = (*task.payload.removed, *task.payload.added)
+        return bool(files) and all(_excludes(file, None, filters) for file in files)
 
 
 def _read(
@@ -118,6 +125,20 @@ def _read(
             continue
         for task in some:
             yield from read_exact(task, limit, columns, files)
+
+
+def _excludes(file: DataFile, rows: int | None, filters: Sequence[ColumnFilter]) -> bool:
+    columns, bounds = parse_schema(file.schema.text), dict(file.bounds)
+    for each in filters:
+        if not may_pass(_value(file, each.column), each):
+            return True
+        field = columns.find_field(each.column)
+        name = "" if field is None else field.physical_name(file.schema.column_mapping)
+        if (found := bounds.get(name)) is not None and not may_pass_within(
+            found.lower, found.upper, found.null_count, rows, each
+        ):
+            return True
+    return False
 
 
 def _value(file: DataFile, name: str) -> object:

@@ -22,7 +22,7 @@ Protocol: PROTOCOL.md#reader-requirements-for-addcdcfile, #deletion-vectors
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +63,7 @@ from tailerd.formats.delta.protocol.rewritten_files import (
     MAX_EXACT_FILES,
     can_compare,
     file_bounds,
+    parse_bounds,
 )
 from tailerd.formats.delta.protocol.schema import parse_schema
 from tailerd.formats.delta.protocol.snapshot import TableState
@@ -254,14 +255,18 @@ class TaskPlanner:
     Args:
         plan: From `plan_commit`.
         paths: Resolves the files' positions.
+        conditioned: Columns whose bounds are noted for each file.
 
     Attributes:
         position: Number of tasks so far.
         bounds: Known bounds of each task's file, for a commit whose rows are compared.
     """
 
-    def __init__(self, plan: CommitPlan, paths: DataPaths) -> None:
+    def __init__(
+        self, plan: CommitPlan, paths: DataPaths, conditioned: Collection[str] = ()
+    ) -> None:
         self._plan = plan
+        self._conditioned = conditioned
         self._paths = paths
         self._paired = set(plan.paired.tolist()) if len(plan.paired) <= MAX_PAIRS_PER_PASS else None
         self._is_first_of_phase = True
@@ -361,7 +366,9 @@ class TaskPlanner:
             )
         # Case D. Both describe the same file; the `add` has more fields.
         if new is not None and self._gives_deletes:
-            yield self._task(added, ChangeType.DELETE, RowFilter(include=new, exclude=old))
+            # Bounds of `added` may be without the deleted rows.
+            rows = RowFilter(include=new, exclude=old)
+            yield self._task(added, ChangeType.DELETE, rows, stats=removed.stats)
         if old is not None and self._gives_inserts:
             yield self._task(added, ChangeType.INSERT, RowFilter(include=old, exclude=new))
 
@@ -370,8 +377,16 @@ class TaskPlanner:
             return None
         return self._paths.vector(action.deletion_vector)
 
-    def _task(self, action: FileAction, change: ChangeType | None, rows: RowFilter) -> ChangeTask:
+    def _task(
+        self,
+        action: FileAction,
+        change: ChangeType | None,
+        rows: RowFilter,
+        stats: bytes | None = None,
+    ) -> ChangeTask:
+        """Return the task of a file; `stats` are those of its rows, by default the action's."""
         plan = self._plan
+        stats = action.stats if stats is None else stats
         schema = plan.before if change is ChangeType.DELETE else plan.after
         task = ChangeTask(
             version=plan.version,
@@ -387,6 +402,9 @@ class TaskPlanner:
                 partition_values=decode_partition_values(action) or _all_null(action, schema),
                 rows=rows,
                 row_ids=plan.row_columns.read_row_ids(action) if plan.row_columns else None,
+                bounds=tuple(parse_bounds(stats, schema, self._conditioned).items())
+                if self._conditioned and change is not None
+                else (),
             ),
             num_records=read_num_records(action),
             table_id=plan.table_id,
@@ -394,7 +412,7 @@ class TaskPlanner:
         self.position += 1
         if self._has_bounds:
             is_few = plan.max_tasks <= MAX_BOUNDED_FILES
-            self.bounds.append(file_bounds(data_file(task), action.stats, with_statistics=is_few))
+            self.bounds.append(file_bounds(data_file(task), stats, with_statistics=is_few))
         return task
 
 

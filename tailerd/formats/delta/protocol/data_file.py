@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.offset import ConsecutiveVersions
 from tailerd.errors import BugError
+from tailerd.rows.groups import ColumnBounds
 
 FORMAT = "delta"
 """Name of this table format."""
@@ -102,6 +103,7 @@ class DataFile:
         rows: Which rows are selected.
         row_ids: Row ids, if they show which rows a commit carried over.
         share_index, share_count: Which row groups; see `reading.file_scan.FileShare`.
+        bounds: Known bounds of the rows by physical name, of columns that a condition names.
     """
 
     url: str
@@ -111,6 +113,7 @@ class DataFile:
     row_ids: RowIds | None = None
     share_index: int = 0
     share_count: int = 1
+    bounds: tuple[tuple[str, ColumnBounds], ...] = ()
 
 
 def data_file(task: ChangeTask) -> DataFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -305,7 +305,9 @@ _TEXT = msgspec.json.Decoder(str | None)
 _BOUNDS = msgspec.json.Decoder(_Bounds)
 
 
-def parse_bounds(stats: str | bytes | None, schema: TableSchema) -> dict[str, ColumnBounds]:
+def parse_bounds(
+    stats: str | bytes | None, schema: TableSchema, columns: Collection[str] | None = None
+) -> dict[str, ColumnBounds]:
     """Return the bounds of a file's columns by physical name; empty if they are not known.
 
     Only for types that JSON represents exactly and whose order is certain: integers, texts, dates
@@ -313,6 +315,7 @@ def parse_bounds(stats: str | bytes | None, schema: TableSchema) -> dict[str, Co
 
     Args:
         stats: The `stats` of an action as in the log: a JSON text of a JSON object.
+        columns: Logical names; None for the first `MAX_COLUMNS`.
     """
     if not stats:
         return {}
@@ -322,29 +325,31 @@ def parse_bounds(stats: str | bytes | None, schema: TableSchema) -> dict[str, Co
     except UNREADABLE:
         # Statistics are optional: unreadable ones count as absent.
         return {}
-    columns = {}
-    for name, kind in _list_bounded_columns(schema):
+    bounds = {}
+    known = _list_bounded_columns(schema)
+    chosen = known[:MAX_COLUMNS] if columns is None else [e for e in known if e[0] in columns]
+    for _, name, kind in chosen:
         nulls = found.null_count.get(name)
         lower, upper = widened_bounds(
             _value(found.min_values.get(name), kind), _value(found.max_values.get(name), kind)
         )
-        columns[name] = ColumnBounds(
+        bounds[name] = ColumnBounds(
             lower=lower, upper=upper, null_count=nulls if type(nulls) is int else None
         )
-    return columns
+    return bounds
 
 
 @functools.lru_cache(maxsize=64)
-def _list_bounded_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:
-    """Return physical name and type of the columns whose bounds are used; cached for many files."""
+def _list_bounded_columns(schema: TableSchema) -> tuple[tuple[str, str, str], ...]:
+    """Return both names and the type of columns with bounds; cached for many files."""
     return tuple(
-        (field.physical_name(schema.column_mapping), field.type.name)
+        (field.name, field.physical_name(schema.column_mapping), field.type.name)
         for field in parse_schema(schema.text).fields
         if isinstance(field.type, PrimitiveType)
         and field.type.name in _PARSED
         and not field.char_length
         and field.name not in schema.partition_columns
-    )[:MAX_COLUMNS]
+    )
 
 
 def _value(value: Any, kind: str) -> Any:
