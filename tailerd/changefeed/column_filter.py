@@ -76,21 +76,6 @@ def may_pass(value: object, condition: ColumnFilter) -> bool:
             return any(_holds(value, operand, compare) for operand in condition.values)
 
 
-_LOWER = {
-    Comparison.EQUAL: Comparison.AT_MOST,
-    Comparison.IN: Comparison.AT_MOST,
-    Comparison.LESS: Comparison.LESS,
-    Comparison.AT_MOST: Comparison.AT_MOST,
-}
-_UPPER = {
-    Comparison.EQUAL: Comparison.AT_LEAST,
-    Comparison.IN: Comparison.AT_LEAST,
-    Comparison.GREATER: Comparison.GREATER,
-    Comparison.AT_LEAST: Comparison.AT_LEAST,
-}
-"""What must hold for the least and the greatest value of a column so that any can pass."""
-
-
 def may_pass_within(
     lower: object, upper: object, nulls: int | None, rows: int | None, condition: ColumnFilter
 ) -> bool:
@@ -108,13 +93,14 @@ def may_pass_within(
         case how:
             if nulls is not None and nulls == rows:
                 return False
-            known = [(lower, _LOWER), (upper, _UPPER)]
-            needed = [(each, each_how[how]) for each, each_how in known if how in each_how]
+            # What the least and the greatest value must meet, so that any can.
+            below = _COMPARED[how if how is Comparison.LESS else Comparison.AT_MOST]
+            above = _COMPARED[how if how is Comparison.GREATER else Comparison.AT_LEAST]
+            has_lower = lower is not None and how not in (Comparison.GREATER, Comparison.AT_LEAST)
+            has_upper = upper is not None and how not in (Comparison.LESS, Comparison.AT_MOST)
             return any(
-                all(
-                    each is None or _holds(_exact(each), _exact(operand), _COMPARED[compared])
-                    for each, compared in needed
-                )
+                (not has_lower or _holds(_exact(lower), _exact(operand), below))
+                and (not has_upper or _holds(_exact(upper), _exact(operand), above))
                 for operand in condition.values
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ def command(
         if is_json:
             click.echo(json.dumps({"table": pipeline, **asdict(verdict)}))
         else:
-            say("\n".join(_lines(pipeline, verdict)))
+            say("\n".join(_lines(pipeline, verdict, config_path)))
         is_verified &= verdict.is_equal or (allow_skipped and verdict.is_equal is None)
     context.exit(0 if is_verified else 1)
 
@@ -113,7 +114,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
         await sink.aclose()
 
 
-def _lines(name: str, verdict: Verdict) -> list[str]:
+def _lines(name: str, verdict: Verdict, config_path: Path) -> list[str]:
     base = "" if verdict.base is None else f" on top of version {verdict.base}"
     if verdict.is_equal:
         return [
@@ -124,7 +125,8 @@ def _lines(name: str, verdict: Verdict) -> list[str]:
         count = f"{verdict.skipped_commits:,} commit{'s' * (verdict.skipped_commits > 1)}"
         return [
             f"not comparable: {count} skipped. Their rows are in version {verdict.version} of the"
-            f" table and not in the sink: `tailerd history {name} --config FILE` names them."
+            f" table and not in the sink: `tailerd history {shlex.quote(name)} --config"
+            f" {shlex.quote(str(config_path))}` names them."
         ]
     if verdict.is_equal is None:
         return [

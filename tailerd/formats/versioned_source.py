@@ -311,29 +311,25 @@ class VersionedSource:
 
     async def schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         """Yield where in [start, end) rows of another schema begin, the first rows included."""
-        with hiding_values(self._view):
-            async for step in self._schema_steps(start, end):
-                yield step
-
-    async def _schema_steps(self, start: Offset, end: Offset) -> AsyncIterator[SchemaStep]:
         at, last = start, None
-        while at.is_before(end):
-            try:
-                step = await self._step(at, end)
-            except MissingVersionError:
-                return
-            if step is None:
-                return
-            async for position, version, schema in step.schemas(at.position):
-                offset = await self._inside(at, position, step, end)
-                if not offset.is_before(end):
+        with hiding_values(self._view):
+            while at.is_before(end):
+                try:
+                    step = await self._step(at, end)
+                except MissingVersionError:
                     return
-                if self._view is not None:
-                    schema = self._view.schema(schema)
-                if schema != last:
-                    last = schema
-                    yield SchemaStep(offset=offset, version=version, schema=schema)
-            at = await self._after(at, step, end)
+                if step is None:
+                    return
+                async for position, version, schema in step.schemas(at.position):
+                    offset = await self._inside(at, position, step, end)
+                    if not offset.is_before(end):
+                        return
+                    if self._view is not None:
+                        schema = self._view.schema(schema)
+                    if schema != last:
+                        last = schema
+                        yield SchemaStep(offset=offset, version=version, schema=schema)
+                at = await self._after(at, step, end)
 
     # ------------------------------------------------------------------ rows and the rest
 

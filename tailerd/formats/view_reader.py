@@ -87,24 +87,18 @@ class ViewReader:
     def _show(
         self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None, limit: BatchLimit
     ) -> Iterator[ChangeBatch]:
-        with hiding_values(self._view):
-            yield from self._select(batches, columns, limit)
-
-    def _select(
-        self, batches: Iterator[ChangeBatch], columns: Sequence[str] | None, limit: BatchLimit
-    ) -> Iterator[ChangeBatch]:
         last: tuple[pa.Schema, BoundView] | None = None
-        for batch in batches:
-            schema = batch.rows.schema
-            if last is None or not schema.equals(last[0], check_metadata=True):
-                last = schema, self._view.bind(schema)
-            shown = last[1].apply(batch, limit.on_unchanged)
-            if shown is None:
-                continue
-            if columns is not None:
-                names = [name for name in shown.rows.schema.names if name in columns]
-                shown = replace(shown, rows=select_by_name(shown.rows, names))
-            yield shown
+        with hiding_values(self._view):
+            for batch in batches:
+                schema = batch.rows.schema
+                if last is None or not schema.equals(last[0], check_metadata=True):
+                    last = schema, self._view.bind(schema)
+                shown = last[1].apply(batch, limit.on_unchanged)
+                if shown is not None and columns is not None:
+                    names = [name for name in shown.rows.schema.names if name in columns]
+                    shown = replace(shown, rows=select_by_name(shown.rows, names))
+                if shown is not None:
+                    yield shown
 
 
 @contextmanager
