@@ -265,6 +265,12 @@ class KafkaSinkConfig(SinkConfig):
         " them; gaps are written there too.",
         examples=["orders.transactions"],
     )
+    schema_change_topic: str | None = Field(
+        default=None,
+        description="Topic for a record of each change of the delivered columns, before the first"
+        " row that has it: as Debezium writes them, or as JSON where values are not Debezium's.",
+        examples=["orders.schema-changes"],
+    )
     heartbeat_interval: Seconds | None = Field(
         default=None,
         ge=0.1,
@@ -312,7 +318,10 @@ class KafkaSinkConfig(SinkConfig):
             raise ValueError(f"write one of {', '.join(names)}")
         return value
 
-    @field_validator("dead_letter_topic", "transaction_topic", "heartbeat_topic", "offsets_topic")
+    @field_validator(
+        *("dead_letter_topic", "transaction_topic", "schema_change_topic"),
+        *("heartbeat_topic", "offsets_topic"),
+    )
     @classmethod
     def _is_a_topic(cls, value: str | None) -> str | None:
         if value is not None:
@@ -361,6 +370,11 @@ class KafkaSinkConfig(SinkConfig):
             raise ValueError("transactional_id is for exactly-once; leave it out")
         if self.on_oversize == "dead-letter" and self.dead_letter_topic is None:
             raise ValueError("on_oversize is dead-letter, so name the dead_letter_topic")
+        if self.schema_change_topic == self.topic:
+            raise ValueError(
+                "schema_change_topic is the topic of the rows, whose readers expect only rows: name"
+                f" another one, such as {self.topic}.schema-changes"
+            )
         if fault := self._schema_fault():
             raise ValueError(fault)
         return self

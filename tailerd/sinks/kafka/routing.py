@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +21,14 @@ from tailerd.errors import (
 )
 from tailerd.pipeline_names import table_of
 from tailerd.records.base import EventOptions, FormatOptions, Header, Records
+from tailerd.records.debezium import DebeziumEncoder
 from tailerd.records.json_text import timestamp_text
+from tailerd.records.schema_changes import SchemaChange
 from tailerd.sinks.kafka.config import CLOUD_EVENTS, ColumnPartition, KafkaSinkConfig
 from tailerd.sinks.kafka.produce_request import ProduceRequest
 from tailerd.sinks.kafka.record_batches.partitioning import assign_partitions, explicit_partitions
 from tailerd.sinks.record_formats import record_format
+from tailerd.sinks.topics.control_records import ControlRecord
 from tailerd.sinks.topics.templates import TopicTemplate, filled_text, table_texts
 
 _MAX_PARTITIONS = 2**31 - 1
@@ -268,6 +272,28 @@ def format_options(config: KafkaSinkConfig, table: str, table_id: str) -> Format
             mode=events.mode,
             source=filled_text(events.source, names),
         ),
+    )
+
+
+def schema_record(
+    config: KafkaSinkConfig, table: str, table_id: str, change: SchemaChange, now_ms: int
+) -> ControlRecord:
+    """Return the record of a change of the columns, in the form of the rows' values.
+
+    It has the time of the delivery: as old as its commit, the topic might delete it at once.
+    """
+    if config.data_format == "debezium" or config.is_enveloped:
+        name = config.topic_prefix
+        encoder = DebeziumEncoder(name=name, table=table, table_id=table_id, key=config.key)
+        key, value = {"databaseName": ""}, encoder.encode_schema(change, now_us=now_ms * 1000)
+    else:
+        key = {"table": table}
+        value = json.dumps({**key, **change.to_json(), "ts_ms": now_ms}, ensure_ascii=False)
+    return ControlRecord(
+        topic=config.name_topic(config.schema_change_topic or "", table),
+        key=json.dumps(key),
+        value=value,
+        timestamp_ms=now_ms,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -245,10 +245,9 @@ class Session:
 
     def _check_topics(self) -> None:
         """Check, every few seconds, that the topics have not been deleted or recreated."""
-        if time.monotonic() - self._checked_at > _CHECK_EVERY_SECONDS:
-            failure = self.check_brokers()
-            if failure is not None:
-                raise failure
+        is_due = time.monotonic() - self._checked_at > _CHECK_EVERY_SECONDS
+        if is_due and (failure := self.check_brokers()) is not None:
+            raise failure
 
     def send(self, start: Offset, batch: ChangeBatch) -> None:
         """Pass the rows of a batch to the producer; waits while too much is in flight.
@@ -383,9 +382,13 @@ class Session:
             )
         )
 
-    def send_control_record(self, record: ControlRecord) -> None:
-        """Send a single control record; `flush` waits for it."""
-        self._send_side(record)
+    def tell(self, records: Sequence[ControlRecord]) -> None:
+        """Send control records after the rows before them; wait until all are acknowledged."""
+        for ready in self._coalescer.rest():
+            self._send(ready)
+        for record in records:
+            self._send_side(record)
+        self._await_acknowledgements()
 
     def flush(self) -> None:
         """End a delivery of control records."""
@@ -573,6 +576,8 @@ def list_required_topics(config: KafkaSinkConfig, table: str) -> dict[str, NewTo
         wanted[config.name_topic(config.dead_letter_topic, table)] = single
     if config.transaction_topic is not None:
         wanted[config.name_topic(config.transaction_topic, table)] = single
+    if config.schema_change_topic is not None:
+        wanted[config.name_topic(config.schema_change_topic, table)] = single
     if config.heartbeat_interval is not None:
         wanted[config.name_topic(config.heartbeat_topic, table)] = single
     if config.stores_offsets:

@@ -31,6 +31,7 @@ from tailerd.sinks.kafka.errors import build_fenced_error
 from tailerd.sinks.kafka.offset_topic import OffsetTopic, check_offset_topic
 from tailerd.sinks.kafka.read_back import read_back_format, read_values
 from tailerd.sinks.kafka.remote_writer import RecordsWriter
+from tailerd.sinks.kafka.routing import schema_record
 from tailerd.sinks.kafka.session import Session, WrittenRecords, list_required_topics, new_window
 from tailerd.sinks.kafka.topics import PROBLEM_HINT, NewTopic, Topics, check_writable, topic_missing
 from tailerd.sinks.kafka.transactions import Claim
@@ -331,15 +332,36 @@ class KafkaSink:
         rows = 0
         abandon = session.begin().abandon
         async for batch in delivery.batches:
+            if delivery.schema_changes:
+                await self._tell(session, delivery, abandon)
             if batch.num_rows:
                 await self._worker.run(session.send, delivery.start, batch, on_cancel=abandon)
                 rows += batch.num_rows
+        if delivery.schema_changes:
+            await self._tell(session, delivery, abandon)
         await self._worker.run(session.send_rest, delivery.end, on_cancel=abandon)
         await self._worker.run(session.finish, delivery.saved, on_cancel=abandon)
         return rows
 
+    async def _tell(
+        self,
+        session: Session,
+        delivery: Delivery | RemoteDelivery,
+        abandon: Callable[[], None],
+    ) -> None:
+        """Send a record of each pending change of the columns, if there is a topic for them."""
+        now_ms, config = time.time_ns() // 1_000_000, self._config
+        changes, table_id = list(delivery.schema_changes), delivery.start.table_id
+        delivery.schema_changes.clear()
+        if config.schema_change_topic is None:
+            return
+        records = [schema_record(config, self._table, table_id, each, now_ms) for each in changes]
+        await self._worker.run(session.tell, records, on_cancel=abandon)
+
     async def _deliver_remotely(self, session: Session, delivery: RemoteDelivery) -> None:
         abandon = session.begin().abandon
+        # In the same transaction, and acknowledged before another process writes.
+        await self._tell(session, delivery, abandon)
         transaction = await self._worker.run(session.share)
         writer = RecordsWriter(
             config=self._config,
@@ -373,7 +395,7 @@ class KafkaSink:
             raise SinkError(f"{error.message} {problem}", remedy=PROBLEM_HINT) from error
 
     async def _send(self, session: Session, record: ControlRecord) -> None:
-        await self._in_delivery(session, lambda: session.send_control_record(record))
+        await self._in_delivery(session, lambda: session.tell([record]))
 
     async def _in_delivery(self, session: Session, hand_over: Callable[[], None]) -> None:
         def step() -> None:

@@ -187,6 +187,38 @@ def test_topics_have_the_same_records_in_the_same_partitions_on_both_engines(
 
 @pytest.mark.full
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_changes_of_columns_are_the_same_records_on_both_engines(
+    kafka_broker: Broker, topics: Topics, tmp_path: Path, command: Commands, delivery: str
+) -> None:
+    table = filled(tmp_path / "table")
+    table.change_metadata(fields=[("id", "long"), ("name", "string"), ("note", "string")])
+    table.append([{"id": 90, "name": "y", "note": "new"}])
+    table.change_metadata(fields=[("id", "long"), ("note", "string")])
+    found = {}
+    for engine in ENGINES:
+        topic, told = topics.create(), topics.create()
+        sink = kafka(
+            *(kafka_broker, topics, topic),
+            delivery=delivery,
+            schema_change_topic=told,
+            offsets="kafka",
+        )
+        orders = {"path": str(tmp_path / "table"), "from": "0", "max_files_per_batch": 2}
+        for _ in range(2):
+            ran = run_on(command, engine, tmp_path / engine, {"orders": {**orders, "sink": sink}})
+            assert ran.status == 0, ran.errors
+        records = [json.loads(each.value or b"") for each in read_topic(kafka_broker.plain, told)]
+        found[engine] = [{**record, "ts_ms": 0} for record in records]
+        rows = [json.loads(each.value or b"") for each in read_topic(kafka_broker.plain, topic)]
+        assert len(rows) == 13
+    assert found["spark"] == found["arrow"]
+    changes = [[each["change"] for each in record["changes"]] for record in found["arrow"]]
+    assert changes == [[], ["added"], ["dropped"]]
+    assert [record["_commit_version"] for record in found["arrow"]] == [0, 4, 5]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
 def test_a_broken_table_of_many_into_kafka_stops_alone_and_goes_on_once_it_is_mended(
     kafka_broker: Broker, topics: Topics, tmp_path: Path, command: Commands, delivery: str
 ) -> None:

@@ -101,6 +101,10 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "an id nobody uses": ({"transactional_id": "x"}, ["exactly-once"]),
     "dead letters without a place": ({"on_oversize": "dead-letter"}, ["dead_letter_topic"]),
+    "changes of columns among the rows": (
+        {"schema_change_topic": "changes"},
+        ["is the topic of the rows", "changes.schema-changes"],
+    ),
     "a partition below zero": ({"partition": -1}, ["a number from 0"]),
     "a partition by no column": ({"partition": {"colum": "x"}}, ["{column: NAME}"]),
     "a header's placeholder": ({"headers": {"v": "{version}"}}, ["commit_version"]),
