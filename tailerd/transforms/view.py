@@ -230,16 +230,20 @@ class BoundView:
             on_unchanged: Called with the number of updates that are left out.
         """
         view = self._view
+        pairs = RowChanges(_NO_ROWS, _NO_ROWS)
+        if view.where is not None or view.drops_unchanged:
+            changes = pair_rows(batch, self._key)
+            updates = changes.updates
+            pairs = RowChanges(changes.before[updates], changes.after[updates])
         if view.where is not None:
-            batch = _select_rows(batch, view.where.passes(batch.rows), self._key)
+            batch, pairs = _select_rows(batch, view.where.passes(batch.rows), pairs)
         if not batch.num_rows:
             return None
         found = replace(batch, rows=self._project(batch.rows))
-        if view.drops_unchanged:
-            rows = found.num_rows
-            found = self._drop_unchanged(batch, found)
-            if on_unchanged is not None and (dropped := rows - found.num_rows):
-                on_unchanged(dropped // 2)
+        if len(pairs.before) and view.drops_unchanged:
+            found = self._drop_unchanged(batch, found, pairs)
+            if on_unchanged is not None and found.num_rows < batch.num_rows:
+                on_unchanged((batch.num_rows - found.num_rows) // 2)
         return found if found.num_rows else None
 
     def _project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -249,11 +253,10 @@ class BoundView:
         ]
         return join_columns(arrays, self.schema, rows.num_rows)
 
-    def _drop_unchanged(self, batch: ChangeBatch, found: ChangeBatch) -> ChangeBatch:
+    def _drop_unchanged(
+        self, batch: ChangeBatch, found: ChangeBatch, pairs: RowChanges
+    ) -> ChangeBatch:
         """Return the rows without the images of updates that change nothing."""
-        pairs = pair_images(batch, self._key)
-        if not len(pairs.before):
-            return found
         is_equal = np.ones(len(pairs.before), np.bool_)
         for rows, names in (
             (found.rows, found.rows.schema.names),
@@ -277,12 +280,7 @@ def _table_names(
     return tuple(names) if all(name in schema.names for name in names) else ()
 
 
-def pair_images(batch: ChangeBatch, key: Sequence[str]) -> RowChanges:
-    """Return the updates of a batch both images of which are known, as row numbers."""
-    changes = pair_rows(batch, key)
-    return RowChanges(changes.before[changes.updates], changes.after[changes.updates])
-
-
+_NO_ROWS = np.empty(0, np.int64)
 _KINDS = list(ChangeType)
 _ALONE = {
     ChangeType.UPDATE_PREIMAGE: ChangeType.DELETE,
@@ -296,8 +294,10 @@ def _words() -> pa.StringArray:
     return pa.array([kind.value for kind in _KINDS], pa.string())
 
 
-def _select_rows(batch: ChangeBatch, passes: Bools, key: Sequence[str]) -> ChangeBatch:
-    """Return the rows that pass a condition.
+def _select_rows(
+    batch: ChangeBatch, passes: Bools, pairs: RowChanges
+) -> tuple[ChangeBatch, RowChanges]:
+    """Return the rows that pass a condition, and the updates that are left of `pairs`.
 
     An image whose other image does not pass, or is not known, is a delete or an insert.
     """
@@ -305,8 +305,7 @@ def _select_rows(batch: ChangeBatch, passes: Bools, key: Sequence[str]) -> Chang
     if isinstance(kinds, ChangeType):
         kind = _ALONE.get(kinds, kinds)
         found = batch if kind is kinds else replace(batch, change_type=kind)
-        return found if passes.all() else found.take(np.flatnonzero(passes))
-    pairs = pair_images(batch, key)
+        return found if passes.all() else found.take(np.flatnonzero(passes)), pairs
     codes = pc.index_in(batch.change_types(), _words()).to_numpy().astype(np.int64)
     is_whole = passes[pairs.before] & passes[pairs.after]
     is_alone = np.ones(batch.num_rows, np.bool_)
@@ -316,4 +315,8 @@ def _select_rows(batch: ChangeBatch, passes: Bools, key: Sequence[str]) -> Chang
         codes[is_alone & (codes == _KINDS.index(image))] = _KINDS.index(kind)
     renamed = pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), _words())
     found = replace(batch, change_type=renamed)
-    return found if passes.all() else found.take(np.flatnonzero(passes))
+    if passes.all():
+        return found, pairs
+    at = np.cumsum(passes) - 1
+    pairs = RowChanges(at[pairs.before[is_whole]], at[pairs.after[is_whole]])
+    return found.take(np.flatnonzero(passes)), pairs

@@ -13,6 +13,7 @@ from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, ChangeT
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Version
 from tailerd.errors import MissingVersionError, TableError
+from tailerd.formats.base import OpenRequest
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.delta_step import DeltaStep, find_rows_schema
 from tailerd.formats.delta.log.live_files import read_live_files
@@ -50,21 +51,16 @@ class CommitTasks:
     Args:
         window: Looks up commits.
         paths: Resolves the files they name.
-        key: Key columns by which deletes and inserts are paired to updates; empty: no pairing.
-        conditioned: Columns whose bounds exclude files.
+        request: Key columns by which deletes and inserts are paired to updates, and the condition
+            whose columns have bounds that exclude files.
     """
 
-    def __init__(
-        self,
-        window: CommitCache,
-        paths: DataPaths,
-        key: Sequence[str] = (),
-        conditioned: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, window: CommitCache, paths: DataPaths, request: OpenRequest) -> None:
         self._window = window
         self._paths = paths
-        self._key = tuple(key)
-        self._conditioned = tuple(conditioned)
+        self._key = tuple(request.identity)
+        where = None if request.view is None else request.view.where
+        self._conditioned = () if where is None else where.columns
         self._former = FormerValues(window.reader, paths)
         self._marks: dict[int, _Marks] = {}
         self._admitted: tuple[Version, int, list[ChangeTask]] | None = None

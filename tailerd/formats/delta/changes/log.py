@@ -94,9 +94,7 @@ class DeltaLog(ConsecutiveVersions, TableLog):
             ChangeMode.AUTO if request.changes is ChangeMode.NET else request.changes,
             feed_check=FeedCheck(reader, self._paths, location.stores),
         )
-        where = None if request.view is None else request.view.where
-        conditioned = () if where is None else where.columns
-        self._commits = CommitTasks(self._window, self._paths, request.identity, conditioned)
+        self._commits = CommitTasks(self._window, self._paths, request)
         plan_file = NetPlanFile(spool, self._paths)
         self._differences = NetChanges(reader, self._paths, request.identity, plan_file)
         self._snapshot: SnapshotFiles | None = None

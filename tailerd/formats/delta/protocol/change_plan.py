@@ -366,9 +366,7 @@ class TaskPlanner:
             )
         # Case D. Both describe the same file; the `add` has more fields.
         if new is not None and self._gives_deletes:
-            # Bounds of `added` may be without the deleted rows.
-            rows = RowFilter(include=new, exclude=old)
-            yield self._task(added, ChangeType.DELETE, rows, stats=removed.stats)
+            yield self._task(added, ChangeType.DELETE, RowFilter(include=new, exclude=old))
         if old is not None and self._gives_inserts:
             yield self._task(added, ChangeType.INSERT, RowFilter(include=old, exclude=new))
 
@@ -377,17 +375,11 @@ class TaskPlanner:
             return None
         return self._paths.vector(action.deletion_vector)
 
-    def _task(
-        self,
-        action: FileAction,
-        change: ChangeType | None,
-        rows: RowFilter,
-        stats: bytes | None = None,
-    ) -> ChangeTask:
-        """Return the task of a file; `stats` are those of its rows, by default the action's."""
+    def _task(self, action: FileAction, change: ChangeType | None, rows: RowFilter) -> ChangeTask:
         plan = self._plan
-        stats = action.stats if stats is None else stats
         schema = plan.before if change is ChangeType.DELETE else plan.after
+        # Bounds of a file with a new vector may be without the rows that it deletes.
+        is_bounded = self._conditioned and change is not None and rows.include is None
         task = ChangeTask(
             version=plan.version,
             timestamp_us=plan.timestamp_us,
@@ -402,8 +394,8 @@ class TaskPlanner:
                 partition_values=decode_partition_values(action) or _all_null(action, schema),
                 rows=rows,
                 row_ids=plan.row_columns.read_row_ids(action) if plan.row_columns else None,
-                bounds=tuple(parse_bounds(stats, schema, self._conditioned).items())
-                if self._conditioned and change is not None
+                bounds=tuple(parse_bounds(action.stats, schema, self._conditioned).items())
+                if is_bounded
                 else (),
             ),
             num_records=read_num_records(action),
@@ -412,7 +404,7 @@ class TaskPlanner:
         self.position += 1
         if self._has_bounds:
             is_few = plan.max_tasks <= MAX_BOUNDED_FILES
-            self.bounds.append(file_bounds(data_file(task), stats, with_statistics=is_few))
+            self.bounds.append(file_bounds(data_file(task), action.stats, with_statistics=is_few))
         return task
 
 
