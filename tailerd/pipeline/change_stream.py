@@ -276,17 +276,19 @@ class DeliveredCommits:
         kinds: Commits begun so far, by how they are read; snapshots are not counted.
         details: The plan's details of each of them.
         planned: End of the last tasks that were planned; some of them may still be read.
+        last: Version and `timestamp_us` of these tasks.
     """
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.details: list[DeliveredCommit] = []
         self.planned: Offset | None = None
+        self.last: tuple[Version, int] | None = None
         self._counted: Version | None = None
 
     def count(self, group: TaskGroup) -> None:
         """Add a group of tasks."""
-        self.planned = group.end
+        self.planned, self.last = group.end, (group.version, group.timestamp_us)
         is_begin = group.start.phase is Phase.FOLLOW and group.start.position == 0
         if is_begin and group.version != self._counted:
             self._counted = group.version

@@ -7,8 +7,7 @@ commit only changed the columns. So the offset alone says what they know, also a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 import pyarrow as pa
 
@@ -48,7 +47,7 @@ class DeliveredSchemas:
         else:
             after = known[1]
         self._last = end, after
-        return SchemaWatch(told, after, lambda: end.last_version(self._source))
+        return SchemaWatch(told, after)
 
     async def before(self, offset: Offset) -> pa.Schema | None:
         """Return the columns of the rows before an offset; None if they are not known."""
@@ -87,24 +86,12 @@ class SchemaWatch:
         changes: All of them.
     """
 
-    def __init__(
-        self,
-        told: pa.Schema | None,
-        after: pa.Schema | None,
-        get_last: Callable[[], Version],
-    ) -> None:
-        """Initialize.
-
-        Args:
-            told: The columns that readers know; None: none.
-            after: Those that they know after the delivery, if that is known.
-            get_last: Returns the last version of the delivery.
-        """
+    def __init__(self, told: pa.Schema | None, after: pa.Schema | None) -> None:
+        """Begin with the columns that readers know; `after` the delivery, they know those."""
         self.pending: deque[SchemaChange] = deque()
         self.changes: list[SchemaChange] = []
         self._tracker = SchemaTracker(told)
-        self._after, self._get_last = after, get_last
-        self._time_us = 0
+        self._after = after
 
     async def watch(
         self, batches: AsyncIterator[ChangeBatch], commits: DeliveredCommits
@@ -112,7 +99,6 @@ class SchemaWatch:
         """Yield the batches; a change is pending before the first of them that has it."""
         tracker = self._tracker
         async for batch in batches:
-            self._time_us = batch.timestamp_us
             # Nothing is called for a batch that has the columns of the one before.
             schema = batch.rows.schema
             if tracker.told is None or not tracker.told.equals(schema, check_metadata=True):
@@ -122,23 +108,22 @@ class SchemaWatch:
 
     def plan(self, tasks: Iterable[ChangeTask], commits: DeliveredCommits) -> None:
         """Note the columns of tasks that another process reads; all changes are pending."""
-        seen = set()
+        kinds: dict[object, ChangeTask] = {}
         for task in tasks:
             # Tasks of one kind in a version have one schema.
-            if (kind := (task.version, task.change_type)) not in seen:
-                seen.add(kind)
-                self._time_us = task.timestamp_us
-                schema = find_reader(task).schema(task)
-                found = self._tracker.compare(schema, task.version, task.timestamp_us)
-                self._add(found and replace(found, change_source=task.change_source))
+            kinds.setdefault((task.version, task.change_type), task)
+        for task in kinds.values():
+            schema, source = find_reader(task).schema(task), task.change_source
+            self._add(self._tracker.compare(schema, task.version, task.timestamp_us, source))
         self._finish(commits)
 
     def _finish(self, commits: DeliveredCommits) -> None:
         """Note the columns after the delivery: a commit that changed them may have no rows."""
-        told, after, details = self._tracker.told, self._after, commits.details
-        if after is not None and (told is None or not told.equals(after, check_metadata=True)):
-            time_us = details[-1].timestamp_ms * 1000 if details else self._time_us
-            self._add(self._tracker.compare(after, self._get_last(), time_us))
+        told, after = self._tracker.told, self._after
+        if after is None or commits.last is None:
+            return
+        if told is None or not told.equals(after, check_metadata=True):
+            self._add(self._tracker.compare(after, *commits.last))
 
     def _add(self, change: SchemaChange | None) -> None:
         if change is not None:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from tailerd.records.schema_changes import SchemaChange, describe_field
 
-_OTHER = 1111
-_JDBC_TYPES: Sequence[tuple[Callable[[pa.DataType], bool], int]] = (
-    (pa.types.is_boolean, 16),
-    (pa.types.is_int8, -6),
-    (lambda kind: pa.types.is_int16(kind) or pa.types.is_uint8(kind), 5),
-    (lambda kind: pa.types.is_int32(kind) or pa.types.is_uint16(kind), 4),
-    (lambda kind: pa.types.is_int64(kind) or pa.types.is_uint32(kind), -5),
-    (pa.types.is_uint64, 2),
-    (lambda kind: pa.types.is_float16(kind) or pa.types.is_float32(kind), 7),
-    (pa.types.is_float64, 8),
-    (pa.types.is_decimal, 3),
-    (pa.types.is_string, 12),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind), -3),
-    (pa.types.is_date, 91),
-    (pa.types.is_time, 92),
-    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, 2014),
-    (pa.types.is_timestamp, 93),
-    (pa.types.is_struct, 2002),
-    (pa.types.is_list, 2003),
+_JDBC_TYPES: dict[str, str] = dict(
+    re.findall(
+        r"(\w+)=(\S+)",
+        "bool=16 int8=-6 int16=5 int32=4 int64=-5 uint8=5 uint16=4 uint32=-5 uint64=2"
+        " halffloat=7 float=7 double=8 decimal128=3 decimal256=3 string=12 binary=-3"
+        " fixed_size_binary=-3 date32=91 time32=92 time64=92 timestamp=93 struct=2002 list=2003",
+    )
 )
 """Numbers of `java.sql.Types`; unsigned integers have those of the next wider type."""
+_WITH_TIME_ZONE, _OTHER = 2014, 1111
 
 
 def describe_table(change: SchemaChange, names: Sequence[str], key: Sequence[str]) -> object:
@@ -53,14 +43,14 @@ def describe_table(change: SchemaChange, names: Sequence[str], key: Sequence[str
 
 
 def _describe_column(field: pa.Field, position: int) -> dict[str, object]:
-    described = describe_field(field)
-    kind, name = field.type, described["type"]
+    kind, described = field.type, describe_field(field)
+    name = str(described["type"])
+    jdbc = int(_JDBC_TYPES.get(re.split(r"\W", name)[0], _OTHER))
+    has_zone = pa.types.is_timestamp(kind) and kind.tz is not None
     is_decimal = pa.types.is_decimal(kind)
-    is_variant = name == "variant"
-    jdbc = _OTHER if is_variant else next((n for is_it, n in _JDBC_TYPES if is_it(kind)), _OTHER)
     return {
         "name": field.name,
-        "jdbcType": jdbc,
+        "jdbcType": _WITH_TIME_ZONE if has_zone else jdbc,
         "nativeType": None,
         "typeName": name,
         "typeExpression": name,

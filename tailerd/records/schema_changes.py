@@ -8,9 +8,8 @@ type, it was dropped and added again.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -29,82 +28,53 @@ from tailerd.changefeed.offset import Version
 from tailerd.records.json_text import timestamp_text
 from tailerd.rows.schema_cast import is_widened
 
-EVENT = "_event"
-"""Member that tells an event from a row in JSON lines."""
-
 Path = tuple[str, ...]
 """Names from a column down to a field: `element` of lists, `key` and `value` of maps."""
 
 
-class Kind(enum.StrEnum):
-    """What happened to a column or a field."""
+_WORDS = {
+    "added": "added {name} ({type})",
+    "dropped": "dropped {name} ({type})",
+    "renamed": "renamed {from} to {name}",
+    "widened": "widened {name} from {from} to {to}",
+    "retyped": "retyped {name} from {from} to {to}",
+    "nullable": "{name} may be null",
+    "required": "{name} is never null",
+    "comment": "changed the comment of {name}",
+    "reordered": "reordered {name}",
+}
 
-    ADDED = "added"
-    DROPPED = "dropped"
-    RENAMED = "renamed"
-    WIDENED = "widened"
-    RETYPED = "retyped"
-    NULLABLE = "nullable"
-    COMMENT = "comment"
-    REORDERED = "reordered"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FieldChange:
     """One difference. All differences of two schemas apply together.
 
     Attributes:
-        kind: What happened.
+        kind: What happened: `added`, `dropped`, `renamed`, `widened`, `retyped`, `nullable`,
+            `required`, `comment` or `reordered`.
         path: Where, by the new names; the last name of a dropped field is its old one. Of
             `reordered`, the struct; empty: the table.
-        before, after: What differs: a `pa.Field` that was dropped or added, or got another type; a
-            name; whether nulls are allowed; a comment; for `reordered`, the names of the remaining
-            fields.
-        position: Of an added field among the new ones.
+        facts: Details for readers: what was and what is, as JSON values.
+        field: The field that was added, dropped or renamed, or got another type, as it is then;
+            as it was, if it was dropped or renamed.
     """
 
-    kind: Kind
+    kind: str
     path: Path
-    before: object = None
-    after: object = None
-    position: int = 0
+    facts: Mapping[str, object]
+    field: pa.Field = None
 
     def to_json(self) -> dict[str, object]:
         """Return the form for readers."""
-        found: dict[str, object] = {"change": self.kind.value}
-        if self.path:
-            found["column"] = path_text(self.path)
-        if self.kind in (Kind.ADDED, Kind.DROPPED):
-            place = {"position": self.position} if self.kind is Kind.ADDED else {}
-            return found | describe_field(self._field, has_name=False) | place
-        for name, value in (("from", self.before), ("to", self.after)):
-            if value is not None:
-                found[name] = type_text(value) if isinstance(value, pa.Field) else value
-        return found
-
-    @property
-    def _field(self) -> pa.Field:
-        return self.after if self.before is None else self.before
+        column = {"column": path_text(self.path)} if self.path else {}
+        return {"change": self.kind, **column, **self.facts}
 
     def __str__(self) -> str:
         """Return the difference in words."""
-        name, found = path_text(self.path), self.to_json()
-        match self.kind:
-            case Kind.ADDED | Kind.DROPPED:
-                return f"{self.kind} {name} ({found['type']})"
-            case Kind.RENAMED:
-                return f"renamed {path_text((*self.path[:-1], str(self.before)))} to {name}"
-            case Kind.WIDENED | Kind.RETYPED:
-                return f"{self.kind} {name} from {found['from']} to {found['to']}"
-            case Kind.NULLABLE:
-                return f"{name} {'may be' if self.after else 'is never'} null"
-            case Kind.COMMENT:
-                return f"changed the comment of {name}"
-            case Kind.REORDERED:
-                return f"reordered {f'the fields of {name}' if name else 'the columns'}"
+        return _WORDS[self.kind].format(name=path_text(self.path) or "columns", **self.facts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SchemaChange:
     """The columns of a feed from a commit on.
 
@@ -124,11 +94,11 @@ class SchemaChange:
     def to_json(self) -> dict[str, object]:
         """Return the plain form for readers."""
         return {
-            EVENT: "schema",
+            "_event": "schema",
             COMMIT_VERSION: self.version,
             COMMIT_TIMESTAMP: timestamp_text(self.timestamp_us),
             "changes": [change.to_json() for change in self.changes],
-            "columns": [describe_field(field) for field in self.schema],
+            "columns": [{"name": each.name, **describe_field(each)} for each in self.schema],
         }
 
     @property
@@ -151,25 +121,22 @@ class SchemaTracker:
 
     def observe(self, batch: ChangeBatch) -> SchemaChange | None:
         """Return what readers must be told before the rows of a batch; None: nothing."""
-        found = self.compare(batch.rows.schema, batch.version, batch.timestamp_us)
-        return found and replace(found, change_source=batch.change_source)
+        source = batch.change_source
+        return self.compare(batch.rows.schema, batch.version, batch.timestamp_us, source)
 
     def compare(
-        self, schema: pa.Schema, version: Version, timestamp_us: int
+        self,
+        schema: pa.Schema,
+        version: Version,
+        timestamp_us: int,
+        source: ChangeSourceKind = ChangeSourceKind.NONE,
     ) -> SchemaChange | None:
         """Return what readers must be told before a row with these columns; None: nothing."""
         told, self.told = self.told, schema
-        if told is not None and (schema is told or schema.equals(told, check_metadata=True)):
-            return None
         changes = () if told is None else compare_schemas(told, schema)
         if told is not None and not changes:
             return None
-        return SchemaChange(
-            version=version,
-            timestamp_us=timestamp_us,
-            schema=value_schema(schema),
-            changes=changes,
-        )
+        return SchemaChange(version, timestamp_us, value_schema(schema), changes, source)
 
 
 def compare_schemas(old: pa.Schema, new: pa.Schema) -> tuple[FieldChange, ...]:
@@ -178,6 +145,8 @@ def compare_schemas(old: pa.Schema, new: pa.Schema) -> tuple[FieldChange, ...]:
     For each struct: what was dropped, changes of the remaining fields, their order, what was added
     at which position.
     """
+    if old.equals(new, check_metadata=True):
+        return ()
     return tuple(_compare(list(value_schema(old)), list(value_schema(new)), ()))
 
 
@@ -185,18 +154,17 @@ def _compare(
     old: Sequence[pa.Field], new: Sequence[pa.Field], above: Path
 ) -> Iterator[FieldChange]:
     pairs = _pair(old, new)
-    for index, field in enumerate(old):
+    for index, each in enumerate(old):
         if index not in pairs.values():
-            yield FieldChange(kind=Kind.DROPPED, path=(*above, field.name), before=field)
+            yield FieldChange("dropped", (*above, each.name), describe_field(each), each)
     for position, index in pairs.items():
         yield from _compare_field(old[index], new[position], (*above, new[position].name))
     if list(pairs.values()) != sorted(pairs.values()):
-        names = [new[position].name for position in pairs]
-        yield FieldChange(kind=Kind.REORDERED, path=above, after=names)
-    for position, field in enumerate(new):
+        yield FieldChange("reordered", above, {"to": [new[at].name for at in pairs]})
+    for position, each in enumerate(new):
         if position not in pairs:
-            path = (*above, field.name)
-            yield FieldChange(kind=Kind.ADDED, path=path, after=field, position=position)
+            facts = {**describe_field(each), "position": position}
+            yield FieldChange("added", (*above, each.name), facts, each)
 
 
 def _pair(old: Sequence[pa.Field], new: Sequence[pa.Field]) -> dict[int, int]:
@@ -215,31 +183,27 @@ def _pair(old: Sequence[pa.Field], new: Sequence[pa.Field]) -> dict[int, int]:
 
 def _compare_field(old: pa.Field, new: pa.Field, path: Path) -> Iterator[FieldChange]:
     if old.name != new.name:
-        yield FieldChange(kind=Kind.RENAMED, path=path, before=old.name, after=new.name)
+        yield FieldChange("renamed", path, {"from": path_text((*path[:-1], old.name))}, old)
     yield from _compare_types(old, new, path)
-    for kind, before, after in (
-        (Kind.NULLABLE, old.nullable, new.nullable),
-        (Kind.COMMENT, _comment(old), _comment(new)),
-    ):
-        if before != after:
-            yield FieldChange(kind=kind, path=path, before=before, after=after)
+    if old.nullable != new.nullable:
+        yield FieldChange("nullable" if new.nullable else "required", path, {})
+    if _comment(old) != _comment(new):
+        yield FieldChange("comment", path, {"from": _comment(old), "to": _comment(new)})
 
 
 def _compare_types(old: pa.Field, new: pa.Field, path: Path) -> Iterator[FieldChange]:
-    before, after = old.type, new.type
-    is_same_mark = _mark(old) == _mark(new)
-    if is_same_mark and pa.types.is_struct(before) and pa.types.is_struct(after):
-        if not _mark(old):
-            yield from _compare(list(before), list(after), path)
+    before, after, marks = old.type, new.type, (_mark(old), _mark(new))
+    if not any(marks) and pa.types.is_struct(before) and pa.types.is_struct(after):
+        yield from _compare(list(before), list(after), path)
     elif pa.types.is_list(before) and pa.types.is_list(after):
         yield from _compare_part("element", before.value_field, after.value_field, path)
     elif pa.types.is_map(before) and pa.types.is_map(after):
         yield from _compare_part("key", before.key_field, after.key_field, path)
         yield from _compare_part("value", before.item_field, after.item_field, path)
-    elif not is_same_mark or before != after:
-        is_wider = is_same_mark and is_widened(before, after) and not is_widened(after, before)
-        kind = Kind.WIDENED if is_wider else Kind.RETYPED
-        yield FieldChange(kind=kind, path=path, before=old, after=new)
+    elif marks[0] != marks[1] or before != after:
+        is_wider = not any(marks) and is_widened(before, after) and not is_widened(after, before)
+        facts = {"from": type_text(old), "to": type_text(new)}
+        yield FieldChange("widened" if is_wider else "retyped", path, facts, new)
 
 
 def _compare_part(name: str, old: pa.Field, new: pa.Field, path: Path) -> Iterator[FieldChange]:
@@ -251,15 +215,10 @@ def path_text(path: Path) -> str:
     return ".".join(f"`{name}`" if "." in name else name for name in path)
 
 
-def describe_field(field: pa.Field, *, has_name: bool = True) -> dict[str, object]:
-    """Return name, type, `nullable` and comment of a column."""
-    comment = _comment(field)
-    return {
-        **({"name": field.name} if has_name else {}),
-        "type": type_text(field),
-        "nullable": field.nullable,
-        **({"comment": comment} if comment else {}),
-    }
+def describe_field(field: pa.Field) -> dict[str, object]:
+    """Return type, `nullable` and comment of a column."""
+    found = {"type": type_text(field), "nullable": field.nullable}
+    return {**found, "comment": _comment(field)} if _comment(field) else found
 
 
 def type_text(field: pa.Field) -> str:
@@ -268,8 +227,7 @@ def type_text(field: pa.Field) -> str:
     if mark:
         return mark.decode()
     if pa.types.is_struct(kind):
-        inside = [f"{each.name}: {type_text(each)}" for each in kind]
-        return f"struct<{', '.join(inside)}>"
+        return f"struct<{', '.join(f'{each.name}: {type_text(each)}' for each in kind)}>"
     if pa.types.is_list(kind):
         return f"list<{type_text(kind.value_field)}>"
     if pa.types.is_map(kind):

@@ -67,7 +67,7 @@ async def test_changes_are_the_same_where_another_process_reads(
     start = await source.initial_offset(str(first))
     end = await source.latest_offset(start, EVERYTHING)
     after = await source.schema_at(last)
-    here, there = (SchemaWatch(None, after, lambda: last) for _ in range(2))
+    here, there = (SchemaWatch(None, after) for _ in range(2))
     stream = ChangeStream(source, start, end, limit=DEFAULT_BATCH_LIMIT)
     [_ async for _ in here.watch(stream.batches(), stream.commits)]
     tasks = [task async for group in source.plan(start, end) for task in group.tasks]

@@ -95,7 +95,7 @@ def test_order_comments_and_nulls_are_changes() -> None:
     assert said(old, new) == [
         "b is never null",
         "changed the comment of a",
-        "reordered the columns",
+        "reordered columns",
     ]
 
 
