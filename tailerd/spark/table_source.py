@@ -24,11 +24,14 @@ from tailerd.watchers.poll import CLOSE_SECONDS, PollWatcher
 from tailerd.watchers.wakeups import WakeupRegistry
 
 
-async def open_source(options: ReadOptions, stores: Stores | None = None) -> ChangeSource:
+async def open_source(
+    options: ReadOptions, stores: Stores | None = None, *, is_followed: bool = False
+) -> ChangeSource:
     """Open the table.
 
     Args:
         stores: By default with the options' settings.
+        is_followed: Whether each commit is checked: with `schemaVersion`, the newest need not fit.
 
     Raises:
         ConfigError: No supported store serves this location.
@@ -39,6 +42,7 @@ async def open_source(options: ReadOptions, stores: Stores | None = None) -> Cha
         OpenRequest(
             changes=options.changes,
             view=options.view,
+            is_resumed=is_followed and options.schema_version is not None,
             identity=options.identity,
             on_warning=warn,
             options={"partition_timezone": options.partition_timezone or None},
@@ -62,7 +66,7 @@ async def declared_columns(options: ReadOptions) -> tuple[pa.Schema, Version]:
     Raises:
         TableError, StorageError, UsageError: There is no such version, or it cannot be read.
     """
-    source = await open_source(options)
+    source = await open_source(options, is_followed=True)
     version = source.version_before((await source.initial_offset("latest")).version)
     requested = options.schema_version
     if requested is None and options.end:
@@ -103,7 +107,7 @@ class FollowedTable:
             ConfigError, TableError, StorageError: The table cannot be opened.
         """
         stores = Stores(options.storage)
-        return cls(await open_source(options, stores), options, stores)
+        return cls(await open_source(options, stores, is_followed=True), options, stores)
 
     async def latest(self, start: Offset, limit: ReadLimit, wait_seconds: float) -> Offset:
         """Return the furthest offset one step may reach; wait for a wakeup when nothing is new.
