@@ -49,6 +49,10 @@ class DeliveredSchemas:
         self._last = end, after
         return SchemaWatch(told, after)
 
+    def forget(self, offset: Offset) -> None:
+        """Tell all columns at an offset: readers were not told of the commit before it."""
+        self._last = offset, None
+
     async def before(self, offset: Offset) -> pa.Schema | None:
         """Return the columns of the rows before an offset; None if they are not known."""
         if self._last is not None and self._last[0] == offset:

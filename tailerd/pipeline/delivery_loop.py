@@ -279,6 +279,7 @@ class DeliveryLoop:
         path = await self._parts.corrupt_commits.record(self._plan.table, record)
         after = offset.after_version(self._source)
         await self._save(after)
+        self._schemas.forget(after)
         if offset.position:
             # Its first files were intact and were delivered before the damage was found.
             await self._parts.sink.resume(offset.at(0))

@@ -10,12 +10,13 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, SinkError
 from tailerd.formats.base import OpenRequest
-from tailerd.pipeline.policies import OnGap
+from tailerd.pipeline.policies import OnCorruptCommit, OnGap
 from tailerd.sinks.base import Delivery
 from tailerd.telemetry.events import SchemaChanged
 from tailerd.transforms.options import make_view
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
+from tests.tables import delta_schema
 from tests.tables.builder import TableBuilder
 from tests.tables.opened import open_delta
 
@@ -184,3 +185,17 @@ async def test_after_a_gap_all_columns_are_told(table: TableBuilder) -> None:
     runs = await run(table.folder, sink, offsets=runs.offsets, on_gap=OnGap.SNAPSHOT)
     await runs.once()
     assert (6, "id (int64), email (string)") in sink.all
+
+
+async def test_after_a_commit_that_is_left_out_all_columns_are_told(tmp_path: Path) -> None:
+    table, sink = TableBuilder(tmp_path), TellingSink()
+    table.append([{"id": 1, "name": "a"}])
+    table.fields = [*table.fields, delta_schema.field("email", "string")]
+    lost = table.data_file([{"id": 2, "email": "x"}])
+    table.commit(table.metadata(), lost)
+    (tmp_path / lost["add"]["path"]).unlink()
+    table.append([{"id": 3, "email": "y"}])
+    runs = await run(tmp_path, sink, on_corrupt_commit=OnCorruptCommit.SKIP_AND_RECORD)
+    await runs.once()
+    every = "id (int64), name (string), email (string)"
+    assert sink.all == [(0, FIRST), (0, "1"), (2, every), (0, "3")]

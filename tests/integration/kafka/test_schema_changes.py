@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from tailerd.changefeed.offset import Version
 from tailerd.errors import SinkError
 from tailerd.records.schema_changes import SchemaChange, compare_schemas
 from tailerd.sinks.base import Delivery
+from tests.cli.commands import started
 from tests.integration.kafka.test_delivery import (
     BOTH,
     KafkaTarget,
@@ -24,6 +28,7 @@ from tests.integration.kafka.test_delivery import (
     offset,
     target,
 )
+from tests.tables.builder import TableBuilder
 
 pytestmark = pytest.mark.kafka
 
@@ -136,3 +141,42 @@ async def test_a_missing_topic_is_created_or_refused(target: KafkaTarget) -> Non
     async with target.open(schema_change_topic=target.other, create_topic={}) as sink:
         await sink.write(with_change(0, 1))
     assert len(told(target)) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+def test_kills_lose_and_repeat_no_change(target: KafkaTarget, tmp_path: Path, engine: str) -> None:
+    target.create()
+    target.topics.create(target.other)
+    table, out = TableBuilder(tmp_path / "t", start_ms=None), tmp_path / "out"
+    kafka = {
+        "kind": "kafka",
+        "bootstrap_servers": target.broker.plain,
+        "topic": target.topic,
+        "delivery": "exactly-once",
+        "offsets_topic": target.offsets,
+        "schema_change_topic": target.other,
+    }
+    sinks = {"topic": {"sink": kafka}, "files": {"sink": {"kind": "file", "path": str(out)}}}
+    tables = {"t": {"path": str(table.folder), "from": 0, "sinks": sinks}}
+    settings = {"engine": engine, "state": str(tmp_path / "state"), "http": {"listen": None}}
+    config = tmp_path / "tailerd.yaml"
+    config.write_text(json.dumps({**settings, "tables": tables}))
+    draw, names = random.Random(7), []
+    table.append([{"id": 0}])
+    for number in range(12):
+        names.append(f"c{number}")
+        table.change_metadata(fields=[*table.fields, (names[-1], "string")])
+        table.append([{"id": number, names[-1]: "x"}])
+        with started("run", "--config", config) as process:
+            time.sleep(draw.uniform(0.8, 1.6) if engine == "arrow" else draw.uniform(4, 8))
+            process.process.kill()
+    with started("run", "--config", config, "--once") as process:
+        assert process.end(120)[0] == 0
+    files = [json.loads(path.read_text()) for path in sorted(out.glob("_*.schema.json"))]
+    for found in (told(target), files):
+        assert found[0]["changes"] == []
+        columns = [change["column"] for event in found for change in event["changes"]]
+        first = {column["name"] for column in found[0]["columns"]}
+        assert columns == [name for name in names if name not in first]
+    assert sorted(target.ids()) == sorted([0, *range(12)])
