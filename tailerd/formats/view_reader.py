@@ -114,13 +114,12 @@ def hiding_values(view: View | None) -> Iterator[None]:
         raise error.restate(message, remedy=remedy) from None
 
 
-def view_filters(task: ChangeTask, schema: pa.Schema) -> tuple[ColumnFilter, ...]:
-    """Return conditions that all rows meet that are delivered of a task.
+def view_filters(view: object, schema: pa.Schema) -> tuple[ColumnFilter, ...]:
+    """Return conditions that all rows meet that are delivered of a task with a view.
 
     Args:
         schema: Of the rows as they are read.
     """
-    view = task.view
     if not isinstance(view, View) or view.where is None:
         return ()
     return view.bind(schema).filters

@@ -219,7 +219,7 @@ def _file_rows(
 
     share = FileShare(index=payload.share_index, count=payload.share_count)
     scan = _scan(payload.file, decode_schema(payload.schema), columns)
-    scan = replace(scan, share=share, filters=view_filters(task, scan.schema))
+    scan = replace(scan, share=share, filters=view_filters(task.view, scan.schema))
     for rows, _, positions in read_file(scan, limit, open_file):
         yield ChangeBatch(
             rows=rows,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import CHANGE_COLUMNS, CHANGE_TYPE, VARIANT_FIELD, ChangeBatch
 from tailerd.changefeed.change_task import ChangeTask, ChangeType
+from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.offset import Version
 from tailerd.changefeed.row_positions import number_positions
@@ -103,8 +104,16 @@ def file_scan(
     return replace(
         scan,
         change_column=CHANGE_TYPE if task.change_type is None else "",
-        filters=view_filters(task, scan.schema),
+        filters=_find_filters(task.view, data_file(task).schema, columns),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _find_filters(
+    view: object, schema: TableSchema, columns: tuple[str, ...] | None
+) -> tuple[ColumnFilter, ...]:
+    fields = column_scans(schema, columns) if view is not None else ()
+    return view_filters(view, pa.schema([field.target for field in fields]))
 
 
 def plan_scan(
