@@ -151,8 +151,8 @@ class VersionedSource:
         Raises:
             TableRecreatedError: `start` is of another table, or this one was dropped.
             MissingVersionError: A version that is needed is missing.
-            TableError: The first commit cannot be read, or has no longer what the view names.
-        UsageError: Nothing is pending, and the view does not fit the newest version.
+            TableError: The first commit cannot be read, or lacks a column that the view names.
+        UsageError: No commit is pending, and the view does not fit the newest version.
         """
         with hiding_values(self._view):
             end = await self._log.advance(start, lambda: self._walk(start, limit))

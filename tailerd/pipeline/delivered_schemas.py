@@ -1,7 +1,8 @@
-"""Which columns the readers of a pipeline know, and what a delivery tells them.
+"""The columns that readers of a pipeline know, and the changes of columns in a delivery.
 
 After a delivery they know the columns of the rows before its end, whether these rows exist or a
-commit only changed the columns. So the offset alone says what they know, also after a restart.
+commit only changed the columns. So the offset alone shows which columns they know, also after a
+restart.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class SchemaWatch:
         """Yield the batches; a change is pending before the first of them that has it."""
         tracker = self._tracker
         async for batch in batches:
-            # Nothing is called for a batch that has the columns of the one before.
+            # A batch with the columns of the one before needs no call.
             schema = batch.rows.schema
             if tracker.told is None or not tracker.told.equals(schema, check_metadata=True):
                 self._add(tracker.observe(batch))

@@ -54,7 +54,7 @@ class FieldChange:
             `required`, `comment` or `reordered`.
         path: Where, by the new names; the last name of a dropped field is its old one. Of
             `reordered`, the struct; empty: the table.
-        facts: Details for readers: what was and what is, as JSON values.
+        facts: Details for readers: the former and the present state, as JSON values.
         field: The field that was added, dropped or renamed, or got another type, as it is then;
             as it was, if it was dropped or renamed.
     """
@@ -120,7 +120,7 @@ class SchemaTracker:
         self.told = told
 
     def observe(self, batch: ChangeBatch) -> SchemaChange | None:
-        """Return what readers must be told before the rows of a batch; None: nothing."""
+        """Return the change that comes before the rows of a batch; None for none."""
         source = batch.change_source
         return self.compare(batch.rows.schema, batch.version, batch.timestamp_us, source)
 
@@ -131,7 +131,7 @@ class SchemaTracker:
         timestamp_us: int,
         source: ChangeSourceKind = ChangeSourceKind.NONE,
     ) -> SchemaChange | None:
-        """Return what readers must be told before a row with these columns; None: nothing."""
+        """Return the change that comes before a row with these columns; None for none."""
         told, self.told = self.told, schema
         changes = () if told is None else compare_schemas(told, schema)
         if told is not None and not changes:
@@ -142,7 +142,7 @@ class SchemaTracker:
 def compare_schemas(old: pa.Schema, new: pa.Schema) -> tuple[FieldChange, ...]:
     """Return the differences of two schemas of a feed, without hidden columns.
 
-    For each struct: what was dropped, changes of the remaining fields, their order, what was added
+    For each struct: dropped fields, changes of the remaining ones, their order, added fields
     at which position.
     """
     if old.equals(new, check_metadata=True):
@@ -241,7 +241,7 @@ def _metadata(field: pa.Field, key: bytes) -> bytes:
 
 
 def _id(field: pa.Field) -> bytes:
-    """Return what identifies a field in all versions of its table; empty if nothing does."""
+    """Return the id of a field in all versions of its table; empty if it has none."""
     return _metadata(field, FIELD_ID) or _metadata(field, COLUMN_ID)
 
 

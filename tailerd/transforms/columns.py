@@ -64,7 +64,7 @@ class Output:
         index: Its position among the columns, or among the fields of its struct.
         path: Its names in the table.
         name: Its name in the feed.
-        fields: What is delivered of a struct; empty: all of it.
+        fields: The delivered fields of a struct; empty: all of them.
         mask: Replaces its values; None: they are delivered.
     """
 
@@ -115,7 +115,7 @@ class Selection:
     masks: Mapping[Path, Mask]
 
     def outputs(self, fields: Sequence[pa.Field], above: Path = ()) -> tuple[Output, ...]:
-        """Return what is delivered of fields; paths that are not there are left out.
+        """Return the delivered part of fields; paths that they lack are left out.
 
         Args:
             fields: Columns, or the fields of a struct.

@@ -39,7 +39,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a feed has of a table. Picklable; two equal views give equal rows.
+    """The part of a table that a feed has. Picklable; two equal views give equal rows.
 
     Attributes:
         include: Paths of the columns and fields that are delivered, in this order; None: all.
@@ -168,7 +168,7 @@ class BoundView:
     """The view of rows of one schema.
 
     Attributes:
-        outputs: What is delivered.
+        outputs: The delivered columns.
         schema: The columns of the feed.
     """
 
