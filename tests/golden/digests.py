@@ -106,7 +106,8 @@ class Messages:
             "topic": "t",
             "headers": {"of": "{table}/{commit_version}/{change_source}"},
         }
-        self._router = Router(KafkaSinkConfig.model_validate(config), table)
+        # The name of a pipeline has no slash before that of its sink.
+        self._router = Router(KafkaSinkConfig.model_validate(config), table.rpartition("/")[2])
 
     def add(self, batch: ChangeBatch) -> None:
         key = read_key(batch.rows.schema)
