@@ -150,6 +150,7 @@ def _run_daemon(way: str, folder: Path, bootstrap: str, delivered: threading.Sem
             "name": f"trace-{way}",
             "engine": "spark" if way == "spark" else "arrow",
             "state": str(folder / "state"),
+            "http": {"listen": "127.0.0.1:0"},
             "tables": {"orders": {"path": str(folder / "table"), "from": 0, "sink": sink}},
         }
     )
