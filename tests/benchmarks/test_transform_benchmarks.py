@@ -11,8 +11,7 @@ import yaml
 from tests.benchmarks.big_tables import wide_feed, wide_files
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import Measured, Row, middle, per_second, run_process
-from tests.benchmarks.test_kafka_delivery_benchmarks import OURS as TO_KAFKA
-from tests.benchmarks.test_kafka_delivery_benchmarks import configured
+from tests.benchmarks.test_kafka_delivery_benchmarks import OURS, configured
 
 if TYPE_CHECKING:
     from tests.kafka.broker import Broker
@@ -38,6 +37,7 @@ READ = f"""
         rows[0] += batch.num_rows
     result = dict(rows=rows[0], seconds=time.perf_counter() - rows[1])
 """
+TO_KAFKA = OURS.replace("told = []", "import tailerd.transforms.where\n\n    told = []")
 PEERS = {
     "DuckDB": """
         import sys, time, duckdb
