@@ -101,7 +101,7 @@ def delivered_ids(out: Path) -> list[int]:
     return ids
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+def eventually(holds: Callable[[], bool], seconds: float = 90) -> None:
     """Ask until it holds, at first often: what is asked has other work for the processor too."""
     deadline = time.monotonic() + seconds
     pause = 0.02
