@@ -10,6 +10,11 @@ def table_of(pipeline: str) -> str:
     return pipeline.partition("/")[0]
 
 
+def is_named(pipeline: str, name: str) -> bool:
+    """Return whether a name is that of a pipeline, or of its table."""
+    return name in (pipeline, table_of(pipeline))
+
+
 def file_name(pipeline: str) -> str:
     """Return the name of a pipeline as that of a file, or as a part of a URL."""
     return quote(pipeline, safe="")

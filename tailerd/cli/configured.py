@@ -10,7 +10,7 @@ import click
 from tailerd.config import Config, Discovery, load_config
 from tailerd.errors import UsageError
 from tailerd.formats.table_search import discover_tables
-from tailerd.pipeline_names import table_of
+from tailerd.pipeline_names import is_named
 from tailerd.registry import suggest_name
 from tailerd.storage.stores import Stores
 
@@ -61,8 +61,7 @@ def find_pipelines(config: Config, name: str) -> list[str]:
     Raises:
         UsageError: There are none.
     """
-    found = [name] if name in config.tables else []
-    found += [each for each in config.tables if each != name and table_of(each) == name]
+    found = [each for each in config.tables if is_named(each, name)]
     if not found:
         raise UsageError(f"There is no table {name!r}.", remedy=suggest_name(name, config.tables))
     return found

@@ -11,7 +11,7 @@ import click
 from tailerd.cli.completion import table_names
 from tailerd.cli.daemon_client import DaemonClient, client_config_option, http_option, token_option
 from tailerd.errors import TailerdError, find_class
-from tailerd.pipeline_names import table_of
+from tailerd.pipeline_names import is_named
 
 _EXAMPLES = """\b
 Examples:
@@ -74,7 +74,7 @@ def _outcome(client: DaemonClient, name: str, deadline: float) -> Mapping[str, o
 def _table(status: Mapping[str, object], name: str) -> Mapping[str, object]:
     tables = status.get("tables")
     known = tables if isinstance(tables, list) else []
-    found = [t for t in known if name in (t.get("table"), table_of(str(t.get("table"))))]
+    found = [t for t in known if is_named(str(t.get("table")), name)]
     # Of the sinks of a table, the one that is furthest from running.
     return max(found, key=lambda t: _STATES.get(t.get("state"), 1), default={})
 

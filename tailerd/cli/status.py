@@ -20,7 +20,7 @@ from tailerd.cli.paragraphs import say
 from tailerd.cli.quantities import duration_text, size_text
 from tailerd.cli.record_table import Layout, line_width, style_word
 from tailerd.errors import DaemonRefusedError, DaemonUnreachableError, UsageError
-from tailerd.pipeline_names import table_of
+from tailerd.pipeline_names import is_named
 from tailerd.registry import suggest_name
 
 _EXAMPLES = """\b
@@ -151,7 +151,7 @@ def select_tables(
         )
     if name is None:
         return tables
-    found = [each for each in tables if name in (each["table"], table_of(str(each["table"])))]
+    found = [table for table in tables if is_named(str(table.get("table")), name)]
     if not found:
         remedy = suggest_name(name, [str(table.get("table")) for table in tables])
         raise UsageError(f"There is no table {name!r}.", remedy=remedy)

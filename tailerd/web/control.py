@@ -16,7 +16,7 @@ from aiohttp import web
 from tailerd.config.values import check_start, parse_start
 from tailerd.errors import TailerdError, UsageError
 from tailerd.pipeline.reset import Reset
-from tailerd.pipeline_names import table_of
+from tailerd.pipeline_names import is_named
 from tailerd.registry import suggest_name
 from tailerd.web.answers import refusal
 
@@ -106,7 +106,7 @@ class ControlRoutes:
 
     def _named(self, name: str) -> list[str]:
         """Return the pipelines of a name: itself, or those of all sinks of a table."""
-        return [each for each in self._control.names if name in (each, table_of(each))]
+        return [each for each in self._control.names if is_named(each, name)]
 
     @_guard
     async def pause(self, request: web.Request) -> web.Response:
