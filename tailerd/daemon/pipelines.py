@@ -251,6 +251,8 @@ class Assembly:
     def _shared_ledger(self, config: Config, name: str) -> LedgerLocation:
         """Return the ledger of a pipeline, which drops what no sink of the table needs."""
         sinks, needed = sinks_of(config, name), self._needed.setdefault(table_of(name), {})
+        # Until it says so itself: its offset may have been moved back.
+        needed.pop(name, None)
 
         def agree(number: int) -> int:
             needed[name] = number
