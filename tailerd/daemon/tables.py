@@ -108,10 +108,12 @@ def _share_reads(
     config: TableConfig, store: ObjectStore, stores: Stores, *, is_shared: bool
 ) -> ObjectStore:
     """Return a store whose reads of the log are shared with other readers of it."""
+    if not is_shared:
+        return filling_cache(store, stores.shared_reads)
     location = _locate(config, stores)
     found = presumed_format(location, config.format)
-    # A log without a folder of its own has files that are replaced.
-    if not is_shared or not found.names.folder:
+    if not found.names.folder:
+        # Such a log has files that are replaced.
         return filling_cache(store, stores.shared_reads)
     # One watcher wakes all pipelines of a bucket's folder, and the first one finds out for all.
     absent_seconds = _ABSENT_SECONDS if is_remote(config.path) else 0.0

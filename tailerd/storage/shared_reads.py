@@ -74,7 +74,10 @@ class SharedReadCache:
         Args:
             absent_seconds: How long a file that was missing counts as missing.
         """
-        at, found = self._found.get(path, (0.0, None))
+        known = self._found.get(path)
+        if known is None:
+            return None
+        at, found = known
         seconds = absent_seconds if found is None else KEEP_SECONDS
         return (found,) if time.monotonic() - at < seconds else None
 
