@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from collections.abc import Iterable
 
 from tailerd.errors import StorageError
 from tailerd.pipeline_names import file_name, pipeline_of
@@ -60,21 +61,25 @@ class History:
             await self._put(name, token, body)
         return loaded
 
-    def save(self, name: str, history: dict[str, object]) -> None:
-        """Write a table's history atomically, if this process still owns the state.
+    def save(self, histories: Iterable[tuple[str, dict[str, object]]]) -> None:
+        """Write each table's history atomically, if this process still owns the state.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: One cannot be written; those after it are not.
         """
-        token = self._files.token
-        if token is None:
-            return
-        try:
-            body = json.dumps(history, separators=(",", ":")).encode()
-            asyncio.run(self._put(name, token, body))
-        except StorageError as error:
-            location = self._files.store.format_url(self._path(name, token))
-            raise OSError(errno.EIO, str(error), location) from error
+        asyncio.run(self._save(histories))
+
+    async def _save(self, histories: Iterable[tuple[str, dict[str, object]]]) -> None:
+        for name, history in histories:
+            token = self._files.token
+            if token is None:
+                return
+            try:
+                body = json.dumps(history, separators=(",", ":")).encode()
+                await self._put(name, token, body)
+            except StorageError as error:
+                location = self._files.store.format_url(self._path(name, token))
+                raise OSError(errno.EIO, str(error), location) from error
 
     async def _put(self, name: str, token: int, body: bytes) -> None:
         path = self._path(name, token)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -210,8 +210,8 @@ class HistoryStore(Protocol):
         """Return the saved history of a table; None if there is none that can be read."""
         ...
 
-    def save(self, name: str, history: dict[str, object]) -> None:
-        """Write a table's history atomically; raises `OSError`."""
+    def save(self, histories: Iterable[tuple[str, dict[str, object]]]) -> None:
+        """Write each table's history atomically; raises `OSError`."""
         ...
 
     def prune(self) -> None:
@@ -267,10 +267,9 @@ class HistorySaver:
         if is_all:
             names = [table.table for table in self._status.tables]
         try:
-            for name in names:
-                self._store.save(name, self._board.dump(name))
             if names:
-                self._store.save(DAEMON, self._board.saved_daemon())
+                self._store.save((name, self._board.dump(name)) for name in names)
+                self._store.save([(DAEMON, self._board.saved_daemon())])
         except OSError as error:
             self._complain(error)
 

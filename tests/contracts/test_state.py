@@ -70,7 +70,7 @@ async def get_record(state: State) -> int | None:
 
 
 async def put_history(state: State, number: int) -> None:
-    await asyncio.to_thread(state.history.save, "orders", {"number": number})
+    await asyncio.to_thread(state.history.save, [("orders", {"number": number})])
 
 
 async def get_history(state: State) -> int | None:
@@ -441,7 +441,7 @@ async def test_superseded_histories_and_the_oldest_of_too_many_are_removed(
         state = world.state(holder)
         async with state.hold():
             for name in names:
-                await asyncio.to_thread(state.history.save, name, {"of": holder})
+                await asyncio.to_thread(state.history.save, [(name, {"of": holder})])
                 await asyncio.sleep(1.01 if holder == "first" and world.store else 0.01)
             await asyncio.to_thread(state.history.prune)
     listed = state._files.store.list_from(f"{state._files.root}/history")
@@ -455,5 +455,5 @@ async def test_a_history_that_cannot_be_saved_names_its_file(tmp_path: Path) -> 
     async with state.hold():
         store.fail_nth(1, kind="put")
         with pytest.raises(OSError, match="told it to") as caught:
-            await asyncio.to_thread(state.history.save, "orders", {})
+            await asyncio.to_thread(state.history.save, [("orders", {})])
     assert "/state/history/orders." in caught.value.filename

@@ -80,7 +80,7 @@ async def keep_everything(folder: Path) -> None:
             await state.pauses.pause("orders")
             await state.pipelines.save("orders", PipelineRecord(identity=identity))
             await state.corrupt_commits.record("orders", record)
-            await asyncio.to_thread(state.history.save, "orders", {})
+            await asyncio.to_thread(state.history.save, [("orders", {})])
             await Spool(state.scratch("orders")).write("t", ListedFiles(3))
 
 
