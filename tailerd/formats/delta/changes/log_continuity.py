@@ -57,6 +57,7 @@ class LogContinuityCheck:
         self._notified_version = -1
         self._sure_at = clock.monotonic()
         self._listed_at = float("-inf")
+        self._listed_absent: int | None = None
         self._spared: int | None = None
         self._is_woken = False
 
@@ -78,7 +79,7 @@ class LogContinuityCheck:
         listing = await self._window.list_around(version)
         await self._check_unchanged(self._window.changed_since_read(listing.commits))
         self._seen_version = max(self._seen_version, listing.head_version or 0)
-        self._listed_at = self._clock.monotonic()
+        self._listed_at, self._listed_absent = self._clock.monotonic(), self._window.absent
         return listing
 
     async def reach(self, start: Offset, furthest: Callable[[], Awaitable[Offset]]) -> Offset:
@@ -118,6 +119,10 @@ class LogContinuityCheck:
         """
         spared, self._spared = self._spared, None
         if spared == version and self.is_fresh:
+            return True
+        is_told = self._is_woken or self._notified_version >= version
+        was_absent = self._listed_absent == version and not is_told
+        if was_absent and await self._need.is_unchanged(self._window.newest):
             return True
         self._window.forget_absence()
         if not await self._need.is_late():
@@ -320,6 +325,16 @@ class RelistPolicy:
                 if is_other or listed.is_settled:
                     return is_other
         return self._is_time()
+
+    async def is_unchanged(self, seen: LogFile | None) -> bool:
+        """Return whether the folder is certainly as it was listed, and so is the newest commit."""
+        listed = self._listed_mark
+        if listed is None or not listed.is_settled or seen is None:
+            return False
+        mark = await self._reader.mark()
+        if mark is None or mark.identity != listed.identity:
+            return False
+        return await self._reader.commit_file(seen.version) == seen
 
     async def is_late(self) -> bool:
         """Return whether a listing is due for a log whose folder has no mark."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,11 @@ import pytest
 from tailerd.changefeed.offset import Offset
 from tailerd.errors import MissingVersionError, NotATableError, TableRecreatedError
 from tailerd.formats.base import OpenRequest
-from tailerd.formats.delta.changes.log_continuity import COPY_SECONDS, REMOTE_LISTING_SECONDS
+from tailerd.formats.delta.changes.log_continuity import (
+    COPY_SECONDS,
+    REMOTE_LISTING_SECONDS,
+    SAFETY_LISTING_SECONDS,
+)
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore
@@ -37,8 +42,11 @@ class Followed:
         self.source: VersionedSource
         self.at: Offset
 
-    async def open(self) -> Followed:
+    async def open(self, *, is_bucket: bool = True) -> Followed:
         def wrap(store: ObjectStore) -> MeteredStore:
+            if not is_bucket:
+                self.meter = MeteredStore(store)
+                return self.meter
             # Without folder marks, and not said to be near.
             self.faulty = FaultyStore(store)
             self.faulty.is_remote = True
@@ -73,6 +81,12 @@ class Followed:
         return self.table.append([{"id": 1, "name": "a"}]).version
 
 
+def let_rest(table: TableBuilder) -> None:
+    """Make the log as if nothing had happened to it for an hour."""
+    status = table.log.stat()
+    os.utime(table.log, ns=(status.st_atime_ns, status.st_mtime_ns - 3600 * 10**9))
+
+
 @pytest.fixture
 async def followed(tmp_path: Path) -> Followed:
     table = TableBuilder(tmp_path / "t")
@@ -84,6 +98,22 @@ async def followed(tmp_path: Path) -> Followed:
 async def test_an_idle_look_is_one_get(followed: Followed) -> None:
     for _ in range(5):
         assert await followed.poll(A_MOMENT) == {"get": 1}
+
+
+async def test_an_idle_look_at_a_folder_reads_nothing_and_misses_nothing(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t")
+    for number in range(3):
+        table.append([{"id": number, "name": ""}])
+    followed = await Followed(table).open(is_bucket=False)
+    for _ in range(2):
+        let_rest(table)
+        # One listing shows the folder as it is now that it rests.
+        assert await followed.poll(2 * SAFETY_LISTING_SECONDS) == {"get": 1, "list": 1}
+        for _ in range(3):
+            assert await followed.poll(A_MOMENT) == {"head": 1}
+        version = followed.commit()
+        await followed.poll(A_MOMENT)
+        assert followed.at.version == version + 1
 
 
 async def test_a_commit_is_got_by_its_name_and_the_next_asked_for_once(
