@@ -62,13 +62,22 @@ class FloorWatcher:
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
         """Yield events, each folder's at the interval of the pace."""
-        close = round(self._pace.close_seconds / TICK_SECONDS)
-        wide = round(self._pace.wide_seconds / TICK_SECONDS)
+        close = self._spread(round(self._pace.close_seconds / TICK_SECONDS), step=1)
+        count = len(self._folders)
+        wide_ticks = round(self._pace.wide_seconds / TICK_SECONDS)
+        wide = self._spread(wide_ticks, step=wide_ticks / max(count, 1))
         for tick in itertools.count():
             await self._clock.sleep(TICK_SECONDS)
-            for index, folder in enumerate(self._folders):
-                # Each folder has its own tick; the ticks are spread evenly over the interval.
-                is_wide = (tick + index * wide // len(self._folders)) % wide == 0
-                is_close = (tick + index) % close == 0
-                if (is_wide or is_close) and (is_wide if self._is_covered(folder) else is_close):
+            for folder in close[tick % len(close)]:
+                if not self._is_covered(folder):
                     yield StorageEvent(folder)
+            for folder in wide[tick % len(wide)]:
+                if self._is_covered(folder):
+                    yield StorageEvent(folder)
+
+    def _spread(self, ticks: int, step: float) -> list[list[str]]:
+        """Return the folders of each tick of an interval; each comes `step` ticks after another."""
+        found: list[list[str]] = [[] for _ in range(ticks)]
+        for index, folder in enumerate(self._folders):
+            found[int(index * step) % ticks].append(folder)
+        return found

@@ -96,7 +96,7 @@ class WakeupRegistry:
     def __init__(self) -> None:
         """Start without wakeups."""
         self._wakeups: dict[str, list[Wakeup]] = {}
-        self._watchers: Sequence[Watcher] = ()
+        self._observers: Sequence[PollObserver] = ()
 
     def subscribe(self, folder: str, wakeup: Wakeup | None = None) -> Wakeup:
         """Return a wakeup for `folder`, which must be spelled as in the watchers.
@@ -120,16 +120,16 @@ class WakeupRegistry:
 
     async def run(self, watchers: Sequence[Watcher]) -> None:
         """Forward the watchers' events until cancelled, and polls to `PollObserver` watchers."""
-        self._watchers = watchers
+        # Asking for a protocol's methods takes long, and a poll is frequent.
+        self._observers = [each for each in watchers if isinstance(each, PollObserver)]
         async with asyncio.TaskGroup() as group:
             for watcher in watchers:
                 group.create_task(self._listen(watcher))
 
     def on_poll(self, folder: str, is_unannounced: bool) -> None:
         """Notify `PollObserver`s of a poll, and whether it found commits without an event."""
-        for watcher in self._watchers:
-            if isinstance(watcher, PollObserver):
-                watcher.on_poll(folder, is_unannounced)
+        for observer in self._observers:
+            observer.on_poll(folder, is_unannounced)
 
     async def _listen(self, watcher: Watcher) -> None:
         async with aclosing(watcher.events()) as events:

@@ -76,6 +76,7 @@ class LiveUpdates:
         self._engines: dict[str, int] = {}
         self._is_daemon_dirty = False
         self._pages: set[_Page] = set()
+        self._has_page = asyncio.Event()
         self._opening = 0
         self._first = SharedBody(self._all)
         self._recent: deque[tuple[float, bytes]] = deque(maxlen=QUEUE_MESSAGES)
@@ -102,6 +103,9 @@ class LiveUpdates:
         """Serialize and send changes, until cancelled."""
         sent_at = moved_at = -math.inf
         while True:
+            if not self._pages:
+                self._has_page.clear()
+                await self._has_page.wait()
             await self._clock.sleep(TICK_SECONDS)
             now = self._clock.monotonic()
             if now < sent_at + SNAPSHOT_SECONDS or not self._pages:
@@ -224,6 +228,7 @@ class LiveUpdates:
             if sent_at >= first.began:
                 page.messages.put_nowait(message)
         self._pages.add(page)
+        self._has_page.set()
         return first.body
 
     async def _send_all(self, answer: web.StreamResponse, page: _Page, message: bytes) -> None:
