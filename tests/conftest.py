@@ -292,14 +292,16 @@ def s3_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def s3_versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3_versitygw(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[S3Server]:
     """One S3 server of another make, which checks signatures; where it is not, tests skip."""
     from tests.s3.servers import S3Server, S3ServerUnavailableError
 
     try:
         server = S3Server.versitygw(tmp_path_factory.mktemp("versitygw"))
     except S3ServerUnavailableError as error:
-        if os.environ.get("CI"):
+        if os.environ.get("CI") or request.config.option.benchmark:
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
     server.start()

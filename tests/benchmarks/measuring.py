@@ -57,7 +57,7 @@ def run_process(program: str, *arguments: str | Path) -> Measured:
     return Measured(seconds=seconds, **report)
 
 
-def paired(ours: Callable[[], Measured], peer: Callable[[], Measured], times: int = 5) -> list[Any]:
+def paired(ours: Callable[[], Measured], peer: Callable[[], Measured], times: int = 3) -> list[Any]:
     """Run both in turns, so that a noisy machine disturbs both; return the medians of each."""
     runs = [(ours(), peer()) for _ in range(times)]
     return [middle([pair[side] for pair in runs]) for side in (0, 1)]

@@ -21,6 +21,7 @@ from tests.benchmarks.measuring import ROOT, Row
 HISTORY = Path(__file__).parent / "history"
 _FIGURE = re.compile(r"-?[\d,]*\.?\d+")
 _GIBIBYTE = 2**30
+_PROCESSOR = ("cpu family", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,25 @@ class Run:
 
 
 def machine_kind() -> str:
-    """Return what makes timings comparable, such as `x86_64-2-cores-24-gib`."""
+    """Return what makes timings comparable, such as `x86_64-6-207-2-cores-24-gib`.
+
+    The numbers after the architecture are the family and model of the processor: of two machines
+    with as many cores, one took twice as long for the same work.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0))
-    return f"{platform.machine().lower()}-{cores}-cores-{round(memory / _GIBIBYTE)}-gib"
+    size = f"{cores}-cores-{round(memory / _GIBIBYTE)}-gib"
+    return "-".join((platform.machine().lower(), *_processor(), size))
+
+
+def _processor() -> list[str]:
+    """Return the family and model of the processor, as far as the system tells them."""
+    try:
+        about = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return []
+    found = (re.search(rf"^{name}\s*: (\d+)$", about, re.MULTILINE) for name in _PROCESSOR)
+    return [each[1] for each in found if each is not None]
 
 
 def this_run(rows: Sequence[Row]) -> Run:

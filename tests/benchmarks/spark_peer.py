@@ -33,7 +33,7 @@ def start_session() -> SparkSession:
     return spark
 
 
-def in_turns(ours: Callable[[], Any], peer: Callable[[], Any], times: int = 5) -> dict[str, float]:
+def in_turns(ours: Callable[[], Any], peer: Callable[[], Any], times: int = 3) -> dict[str, float]:
     """Run both once to warm them, then `times` times in turns; return medians of wall and CPU.
 
     Returns:

@@ -22,7 +22,7 @@ SOURCES = {"ours": ("tailerd", {}), "peer": ("delta", {"readChangeFeed": "true"}
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 PLANNING = ("latestOffset", "getBatch", "queryPlanning")
 TIMEOUT_SECONDS = 300
-ROUNDS, WARM_COMMITS, COMMITS = 3, 5, 12
+ROUNDS, WARM_COMMITS, COMMITS = 2, 5, 12
 
 Options = dict[str, Any]
 
@@ -81,7 +81,7 @@ def plan_snapshot(table: str, max_files: str) -> dict[str, float]:
         seconds = time.perf_counter() - start
         return {side: _planning(progress), f"{side}_first": seconds}
 
-    runs = [{**run("ours"), **run("peer")} for _ in range(4)][1:]
+    runs = [{**run("ours"), **run("peer")} for _ in range(3)][1:]
     found = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     for side in SOURCES:
         # Apart from the timed runs, because collecting all the time takes its time.
@@ -116,7 +116,7 @@ def plan_commits(table: str, first: str, commits: str) -> dict[str, float]:
     """
     spark = start_session()
     found: dict[str, list[float]] = {}
-    for warm_up in (True, False, False):
+    for warm_up in (True, False):
         for side in SOURCES:
             # The tables of this size have no change feed, and appends need none.
             reader = spark.readStream.format(SOURCES[side][0]).option("maxFilesPerTrigger", 1)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow, pytest.mark.spark]
 
 PARTITIONS = 4
-TIMES = 3
+TIMES = 2
 GOAL = 0.6
 
 RUN = """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 
-TIMES = 5
+TIMES = 3
 WHERE = "amount < 0.95"
 """Of a column with even values between 0 and 1."""
 FILES = 20
