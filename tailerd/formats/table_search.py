@@ -29,6 +29,9 @@ _RETRY_SECONDS = 30.0
 _SEARCHES_BETWEEN_PROOFS = 10
 """Searches between two checks of the log of a known table that a bucket's listing still shows."""
 
+_Known = tuple[Config, dict[str, list[str]], dict[str, str], Discovery]
+"""A configuration, the folders of each pattern, the names before, and the tables found."""
+
 
 @dataclass(slots=True, kw_only=True)
 class _Group:
@@ -90,6 +93,7 @@ class TableSearch:
         self._clock = clock or SystemClock()
         self._groups: dict[str, _Group] = {}
         self._rejected: set[tuple[str, str]] = set()
+        self._known: _Known | None = None
 
     def wait_seconds(self) -> float | None:
         """Return the seconds until the next search is due; None without patterns."""
@@ -124,7 +128,12 @@ class TableSearch:
                 await self._search_group(name, group, is_strict, stores)
         folders = {name: group.folders for name, group in self._groups.items()}
         named = {name: at for group in self._groups.values() for name, at in group.named.items()}
+        known = self._known
+        if known is not None and known[0] is config and known[1:3] == (folders, named):
+            # Checking the fields of a thousand tables again would take a tenth of a second.
+            return known[3]
         discovery = await asyncio.to_thread(with_tables_found, config, folders, named)
+        self._known = config, folders, named, discovery
         for name, origin in discovery.found.items():
             at = discovery.config.tables[name].path
             self._groups[origin].named.setdefault(table_of(name).casefold(), at)

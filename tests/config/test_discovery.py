@@ -96,6 +96,16 @@ async def test_a_name_is_free_again_once_its_folder_was_not_found(tmp_path: Path
     ]
 
 
+async def test_a_search_that_finds_the_same_folders_checks_no_table_again(tmp_path: Path) -> None:
+    config, search = make_config(lake(tmp_path, "a", "b")), TableSearch()
+    await search.search(config)
+    before = await search.search(config, is_requested=True)
+    assert await search.search(config, is_requested=True) is before
+    lake(tmp_path, "c")
+    after = await search.search(config, is_requested=True)
+    assert set(after.config.tables) == {"a", "b", "c"}
+
+
 async def test_another_pattern_gives_names_anew(tmp_path: Path) -> None:
     search = TableSearch()
     await search.search(make_config(lake(tmp_path / "old", "orders")))
