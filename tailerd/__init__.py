@@ -21,15 +21,43 @@ if TYPE_CHECKING:
         follow,
         table,
     )
-    from tailerd.errors import TailerdError
+    from tailerd.errors import (
+        AccessDeniedError,
+        ConfigError,
+        CorruptLogError,
+        MissingDataFileError,
+        MissingVersionError,
+        NotATableError,
+        OffsetError,
+        SchemaChangedError,
+        StorageError,
+        TableError,
+        TableRecreatedError,
+        TailerdError,
+        UnsupportedFeatureError,
+        UsageError,
+    )
 
 __all__ = [
+    "AccessDeniedError",
     "Changes",
+    "ConfigError",
+    "CorruptLogError",
     "FollowedBatch",
     "Follower",
+    "MissingDataFileError",
+    "MissingVersionError",
+    "NotATableError",
+    "OffsetError",
     "SchemaChange",
+    "SchemaChangedError",
+    "StorageError",
     "Table",
+    "TableError",
+    "TableRecreatedError",
     "TailerdError",
+    "UnsupportedFeatureError",
+    "UsageError",
     "changes",
     "follow",
     "table",
@@ -40,8 +68,12 @@ def __getattr__(name: str) -> object:
     """Load the library when one of its names is used: commands start without it."""
     from importlib import import_module
 
-    if name == "TailerdError":
-        return import_module("tailerd.errors").TailerdError
     if name in __all__:
-        return getattr(import_module("tailerd.api"), name)
+        home = "tailerd.errors" if name.endswith("Error") else "tailerd.api"
+        return getattr(import_module(home), name)
     raise AttributeError(f"module 'tailerd' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names of the library, for completion."""
+    return [*__all__, "__version__"]

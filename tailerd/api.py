@@ -48,10 +48,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import with_change_columns
-from tailerd.changefeed.change_task import ChangeMode
+from tailerd.changefeed.change_task import ChangeMode, ChangeModeName
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
-from tailerd.changefeed.points import resolved_point
+from tailerd.changefeed.points import format_point
 from tailerd.clock import SystemClock
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest, TableFormat
@@ -330,7 +330,9 @@ class Table:
 
     def changes(self, *, since: Point, until: Point | None = None) -> Changes:
         """Return what `tailerd.changes` does for this table."""
-        return Changes(self._request, _point(since), None if until is None else _point(until))
+        return Changes(
+            self._request, format_point(since), None if until is None else format_point(until)
+        )
 
     def history(self, limit: int = 50) -> list[dict[str, object]]:
         """Return the newest commits, oldest first, with the fields of `tailerd history --json`.
@@ -393,21 +395,22 @@ def changes(
     *,
     since: Point,
     until: Point | None = None,
-    changes: str = "auto",
+    changes: ChangeModeName = "auto",
     key: Sequence[str] = (),
     table_format: str = AUTO,
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    storage: Mapping[str, object] | None = None,
     events: bool = False,
     **view: Unpack[ViewOptions],
 ) -> Changes:
     """Return the row changes of a table between two points; nothing is read yet.
 
     Args:
-        location: A path, or `s3://bucket/prefix`.
+        location: A path, or the URL of a prefix in a bucket.
         since, until: Inclusive; see the module's contract.
-        changes: `auto`, `cdf`, `files` or `net`, as `tail --changes`.
+        changes: `auto`, `compare`, `cdf`, `files` or `net`, as `tail --changes`.
         key: Columns that identify a row: where rows are compared, a delete and an insert of one
             commit with the same values there are an update.
         table_format: Such as `delta`; `auto` recognises it.
@@ -415,6 +418,8 @@ def changes(
             without it, observed states are kept for one iteration only.
         allowed_paths: Locations outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
+        storage: How buckets are reached, with the fields of the section `storage` of a
+            configuration (`tailerd help s3`); by default as the environment says.
         events: Iterating also yields a `SchemaChange` before the first rows with other columns.
         view: Which columns, rows and values; see `ViewOptions`.
 
@@ -429,10 +434,11 @@ def changes(
         ledger=ledger,
         allowed_paths=allowed_paths,
         partition_timezone=partition_timezone,
+        storage=storage,
         **view,
     )
-    end = None if until is None else _point(until)
-    return Changes(request, _point(since), end, has_events=events)
+    end = None if until is None else format_point(until)
+    return Changes(request, format_point(since), end, has_events=events)
 
 
 def follow(
@@ -440,13 +446,14 @@ def follow(
     *,
     since: Point = "latest",
     offset: str | None = None,
-    changes: str = "auto",
+    changes: ChangeModeName = "auto",
     key: Sequence[str] = (),
     poll_seconds: float = 1.0,
     table_format: str = AUTO,
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    storage: Mapping[str, object] | None = None,
     **view: Unpack[ViewOptions],
 ) -> Follower:
     """Return the row changes of a table as they are committed, without an end.
@@ -470,9 +477,10 @@ def follow(
         ledger=ledger,
         allowed_paths=allowed_paths,
         partition_timezone=partition_timezone,
+        storage=storage,
         **view,
     )
-    return Follower(request, _point(since), offset, poll_seconds)
+    return Follower(request, format_point(since), offset, poll_seconds)
 
 
 def table(
@@ -483,6 +491,7 @@ def table(
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    storage: Mapping[str, object] | None = None,
     **view: Unpack[ViewOptions],
 ) -> Table:
     """Return a table to inspect; nothing is read yet. Arguments as `changes`."""
@@ -495,6 +504,7 @@ def table(
             ledger=ledger,
             allowed_paths=allowed_paths,
             partition_timezone=partition_timezone,
+            storage=storage,
             **view,
         )
     )
@@ -509,6 +519,7 @@ def _request(
     ledger: str | None,
     allowed_paths: Iterable[str],
     partition_timezone: str | None,
+    storage: Mapping[str, object] | None,
     **view: Unpack[ViewOptions],
 ) -> _Request:
     modes = [mode.value for mode in ChangeMode]
@@ -528,19 +539,8 @@ def _request(
         allowed_paths=tuple(allowed_paths),
         table_format=table_format,
         options={"partition_timezone": partition_timezone},
+        stores=Stores() if storage is None else Stores.from_fields(storage),
     )
-
-
-def _point(point: Point) -> str:
-    if isinstance(point, bool) or not isinstance(point, int | str | dt.datetime):
-        raise UsageError(
-            f"{point!r} is not a version or a time.", remedy="Give an int, a datetime or a text."
-        )
-    if isinstance(point, dt.datetime):
-        return point.isoformat()
-    if isinstance(point, int) and point < 0:
-        raise UsageError(f"Version {point} is below 0.", remedy="The first version is 0.")
-    return resolved_point(str(point), dt.datetime.now(dt.UTC))
 
 
 async def _range(

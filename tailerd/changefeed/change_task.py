@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Literal
 
 from tailerd.changefeed.offset import Offset, Version
 
@@ -34,6 +35,10 @@ class ChangeSourceKind(enum.StrEnum):
     LATE = "late"
     """As `rows`, of a commit that appeared after a newer one was delivered."""
     NONE = "none"
+
+
+ChangeModeName = Literal["auto", "compare", "cdf", "files", "net"]
+"""The name of a `ChangeMode`."""
 
 
 class ChangeMode(enum.StrEnum):

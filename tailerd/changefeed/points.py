@@ -51,6 +51,23 @@ def parse_point(text: str) -> int | datetime.datetime:
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
 
+def format_point(point: object) -> str:
+    """Return a version, a time or a text as the text of a point, with relative times made absolute.
+
+    Raises:
+        UsageError: It is something else, or a negative version.
+    """
+    if isinstance(point, bool) or not isinstance(point, int | str | datetime.datetime):
+        raise UsageError(
+            f"{point!r} is not a version or a time.", remedy="Give an int, a datetime or a text."
+        )
+    if isinstance(point, datetime.datetime):
+        return point.isoformat()
+    if isinstance(point, int) and point < 0:
+        raise UsageError(f"Version {point} is below 0.", remedy="The first version is 0.")
+    return resolved_point(str(point), datetime.datetime.now(datetime.UTC))
+
+
 def resolved_point(text: str, now: datetime.datetime) -> str:
     """Return a point with relative times made absolute: `-2h`, `yesterday`, `today`.
 

@@ -115,6 +115,26 @@ class Stores:
         """
         return cls(StoreSettings.from_config(config))
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, object]) -> Stores:
+        """Return stores with the fields of the section `storage` that a caller gives.
+
+        Raises:
+            ConfigError: A field is unknown or invalid; the message names it.
+        """
+        # A third of a second, for those who give fields.
+        from pydantic import ValidationError
+
+        from tailerd.config.explain import describe_error
+        from tailerd.config.storage import StorageConfig
+
+        try:
+            config = StorageConfig.model_validate(dict(fields))
+        except ValidationError as error:
+            # Pydantic's messages quote values, which may be secrets.
+            raise describe_error(error, StorageConfig, "storage.{}".format, "storage") from None
+        return cls.from_config(config)
+
     def __reduce__(self) -> tuple[type[Stores], tuple[StoreSettings]]:
         """Pickle only the settings."""
         return (Stores, (self._settings,))

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import get_args
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 import tailerd
+from tailerd.changefeed.change_task import ChangeMode, ChangeModeName
 from tailerd.errors import (
     MissingVersionError,
     NotATableError,
@@ -21,6 +23,8 @@ from tailerd.errors import (
     SchemaChangedError,
     UsageError,
 )
+from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.s3.upload import upload
 from tests.tables.builder import CDF, START_MS, TableBuilder
 
 
@@ -185,7 +189,7 @@ def test_errors_are_of_one_tree(tmp_path: Path) -> None:
     with pytest.raises(OffsetError):
         tailerd.follow(str(tmp_path), offset="no offset")
     with pytest.raises(UsageError, match="changes is 'all'"):
-        tailerd.changes(str(tmp_path), since=0, changes="all")
+        tailerd.changes(str(tmp_path), since=0, changes="all")  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         _ = tailerd.nothing
 
@@ -310,3 +314,30 @@ def test_a_followed_batch_says_that_its_columns_are_others(table: TableBuilder) 
     first, second = next(follower), next(follower)
     assert first.schema_change is not None
     assert (first.schema_change.changes, second.schema_change) == ((), None)
+
+
+def test_the_names_of_the_library_are_listed_and_lead_somewhere() -> None:
+    assert dir(tailerd) == sorted([*tailerd.__all__, "__version__"])
+    for name in tailerd.__all__:
+        assert getattr(tailerd, name).__name__ == name
+    assert issubclass(tailerd.MissingVersionError, tailerd.TableError)
+    assert set(get_args(ChangeModeName)) == {mode.value for mode in ChangeMode}
+
+
+def test_one_column_may_be_given_as_a_text(table: TableBuilder) -> None:
+    found = tailerd.changes(str(table.folder), since=0, columns="id")
+    assert found.to_arrow().column_names[0] == "id"
+    assert "name" not in found.to_arrow().column_names
+
+
+def test_buckets_are_reached_as_the_caller_says(s3_moto: S3Server, table: TableBuilder) -> None:
+    bucket = s3_moto.new_bucket()
+    upload(s3_moto, table.folder, bucket, "t")
+    location = f"s3://{bucket}/t"
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "region": "us-east-1"}
+    storage = {"endpoint": s3_moto.endpoint, **keys}
+    assert seen(tailerd.changes(location, since=0, storage=storage)) == ALL
+    assert tailerd.table(location, storage=storage).version == 3
+    with pytest.raises(tailerd.ConfigError, match="regoin") as caught:
+        tailerd.changes(location, since=0, storage={**storage, "regoin": "secret-value"})
+    assert "secret-value" not in str(caught.value)
