@@ -18,6 +18,10 @@ from typing import cast
 
 from tailerd.errors import EngineError, TailerdError
 
+AS_DATA = "TAILERD_ERRORS_AS_DATA"
+"""Environment variable of Spark's processes, set where a daemon reads their texts: only then errors
+carry a trailer, because people want to read the sentence alone."""
+
 _MARKER = "tailerd-error:1:"
 _TRAILER = re.compile(rf"{_MARKER}([A-Za-z0-9_=-]*)(?::([0-9a-f]{{8}})\b)?")
 _ANY_RAISED = re.compile(r"^(?:[a-z_]+\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import tailerd
 from tailerd.errors import ConfigError
+from tailerd.spark.query_errors import AS_DATA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ def remote_settings() -> Mapping[str, str]:
     return {
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         "spark.executorEnv.TZ": "UTC",
+        f"spark.executorEnv.{AS_DATA}": "1",
     }
 
 

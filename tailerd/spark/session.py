@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tailerd.errors import ConfigError, EngineError, TailerdError
 from tailerd.java import java_home_or_version
-from tailerd.spark.query_errors import parse_error
+from tailerd.spark.query_errors import AS_DATA, parse_error
 from tailerd.spark.remote import (
     PYTHON,
     is_local,
@@ -200,6 +200,7 @@ def _prepare_environment(master: str, settings: Mapping[str, str]) -> None:
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["TZ"] = "UTC"
+    os.environ[AS_DATA] = "1"
     time.tzset()
 
 

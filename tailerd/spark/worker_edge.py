@@ -8,6 +8,7 @@ errors are decoded by `query_errors.parse_error`.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -16,7 +17,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from tailerd.errors import TailerdError
 from tailerd.remedies import SPARK
-from tailerd.spark.query_errors import format_trailer, is_trailer
+from tailerd.spark.query_errors import AS_DATA, format_trailer, is_trailer
 from tailerd.storage.stores import Stores, StoreSettings
 
 _P = ParamSpec("_P")
@@ -29,15 +30,17 @@ def worker_edge() -> Iterator[None]:
     """Add its trailer to a `TailerdError` raised inside, so that every traceback includes it.
 
     The trailer is a note of the exception: tracebacks show it after the unchanged message. Other
-    exceptions pass unchanged.
+    exceptions pass unchanged, and so do all in a session that no daemon started.
     """
     try:
         yield
     except TailerdError as error:
-        # An error that is wrapped twice, or raised again for a repeated batch, has one trailer.
-        notes = [note for note in getattr(error, "__notes__", ()) if not is_trailer(note)]
-        # The trailer keeps the open parts, which a daemon fills in for its pipeline.
-        error.__notes__ = [*notes, format_trailer(error.address(SPARK))]
+        error.address(SPARK)
+        if os.environ.get(AS_DATA):
+            # An error that is wrapped twice, or raised again for a repeated batch, has one trailer.
+            notes = [note for note in getattr(error, "__notes__", ()) if not is_trailer(note)]
+            # The trailer keeps the open parts, which a daemon fills in for its pipeline.
+            error.__notes__ = [*notes, format_trailer(error)]
         raise
 
 
