@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
 from tailerd.clock import SystemClock
 from tailerd.config import Address, Config
 from tailerd.config.shown import HIDDEN
+from tailerd.docs import __main__ as docs_program
 from tailerd.docs.topics import TOPICS
 from tailerd.telemetry import Telemetry, events
 from tailerd.telemetry.status import StatusBoard
@@ -326,6 +329,31 @@ async def test_a_topic_that_is_none_is_not_found(tmp_path: Path) -> None:
     async with served.serving() as session, session.get("/docs/kafak") as answer:
         assert answer.status == 404
         assert "kafka" in await answer.text()
+
+
+async def test_a_search_leads_to_the_sections_that_have_all_words(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    async with served.serving() as session:
+        async with session.get("/docs", params={"q": "Exactly ONCE"}) as answer:
+            found = re.findall(r'<li><a href="/docs/(\w+)#([^"]*)">', await answer.text())
+        async with session.get("/docs", params={"q": "<script> zebra"}) as answer:
+            nothing = await answer.text()
+    assert {"kafka", "semantics"} <= {name for name, _ in found}
+    for name, anchor in found:
+        assert f'id="{anchor}"' in docs_pages.page(name) or not anchor
+    assert "No section has all of these words." in nothing
+    assert "<script> zebra" not in nothing
+
+
+def test_the_pages_are_written_as_files_whose_links_lead_somewhere(tmp_path: Path) -> None:
+    done = CliRunner().invoke(docs_program.main, ["build", str(tmp_path / "site")])
+    assert done.exit_code == 0, done.output
+    for file in (tmp_path / "site").glob("*.html"):
+        targets = re.findall(r'(?:href|src)="([^"#]+)', file.read_text())
+        assert targets
+        for target in targets:
+            assert target.startswith("http") or (file.parent / target).exists(), target
+    assert len(list((tmp_path / "site").glob("*.html"))) == len(TOPICS) + 1
 
 
 def test_an_error_links_to_its_section_in_the_documentation() -> None:
