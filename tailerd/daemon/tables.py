@@ -127,7 +127,7 @@ def _share_reads(
 
 
 def table_view(config: TableConfig) -> View | None:
-    """Return which columns, rows and values of a table are delivered; None: all, as they are.
+    """Return which columns, rows and values of a table are delivered; None: all, unchanged.
 
     Raises:
         UsageError: A field has no valid form.

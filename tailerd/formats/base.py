@@ -330,7 +330,7 @@ class OpenRequest:
 
     Attributes:
         changes: Which changes are requested.
-        view: Which columns, rows and values are delivered; None: all, as they are.
+        view: Which columns, rows and values are delivered; None: all, unchanged.
         is_resumed: Whether commits are pending that the view may fit although it does not fit the
             newest version: it is then checked when they are read, and not when the table is opened.
         skips: Commits that are not delivered; None: all are.

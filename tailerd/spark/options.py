@@ -91,7 +91,7 @@ class ReadOptions:
         changes: How the rows of a commit are found.
         schema_version: The version whose columns the rows have; None for the end of the range, or
             the head.
-        view: Which columns, rows and values are read; None: all, as they are.
+        view: Which columns, rows and values are read; None: all, unchanged.
         identity: Columns that identify a row, so that deletes and inserts found by comparing rows
             become updates; empty: they do not.
         snapshot: Whether the rows of the starting version come first; None if not given.
