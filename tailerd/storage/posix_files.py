@@ -189,10 +189,11 @@ def open_for_arrow(path: str) -> io.BytesIO | pa.OSFile:
 
 
 def folder_mark(folder: str) -> FolderMark:
-    """Return the folder's identity and the time of its last added or removed file."""
+    """Return the folder's identity and the times of its last added or removed file."""
     status = os.stat(folder)  # noqa: PTH116
     return FolderMark(
-        f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}",
+        # Tools that copy set the time of modification back, but not that of the change itself.
+        f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}:{status.st_ctime_ns}",
         # After a clock was set back, the time may be in the future, which is not settled either.
         time.time_ns() - status.st_mtime_ns > _SETTLED_NS,
     )

@@ -116,6 +116,20 @@ async def test_an_idle_look_at_a_folder_reads_nothing_and_misses_nothing(tmp_pat
         assert followed.at.version == version + 1
 
 
+async def test_a_commit_is_seen_though_its_folder_keeps_the_time_of_before(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t")
+    table.append([{"id": 1, "name": ""}])
+    followed = await Followed(table).open(is_bucket=False)
+    let_rest(table)
+    await followed.poll(2 * SAFETY_LISTING_SECONDS)
+    status = table.log.stat()
+    version = followed.commit()
+    # As tools do that copy a folder with its times.
+    os.utime(table.log, ns=(status.st_atime_ns, status.st_mtime_ns))
+    await followed.poll(A_MOMENT)
+    assert followed.at.version == version + 1
+
+
 async def test_a_commit_is_got_by_its_name_and_the_next_asked_for_once(
     followed: Followed,
 ) -> None:
