@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "tailerd").rglob("*.py"))
 
 ALLOWED_STATE = {
-    "tailerd/storage/s3/io_thread.py: _thread": "the loop of connections: one a process, without"
+    "tailerd/storage/io_thread.py: _thread": "the loop of connections: one a process, without"
     " any setting; loops and threads come and go while it lasts",
-    "tailerd/storage/s3/io_thread.py: _lock": "guards the making of that thread",
+    "tailerd/storage/io_thread.py: _lock": "guards the making of that thread",
     "tailerd/sinks/kafka/remote_writer.py: _idle": "a process of an engine keeps nothing else"
     " from one task to the next, and a producer costs a second to connect",
     "tailerd/sinks/kafka/remote_writer.py: _schemas": "as above, and a registry is not asked again"
@@ -106,9 +106,9 @@ def _is_inside(tree: ast.Module, node: ast.AST) -> bool:
 
 
 def test_what_changes_is_found() -> None:
-    module = ROOT / "tailerd/storage/s3/io_thread.py"
+    module = ROOT / "tailerd/storage/io_thread.py"
     assert {*changing_names(module)} == {
-        f"tailerd/storage/s3/io_thread.py: {name}" for name in ("_thread", "_lock")
+        f"tailerd/storage/io_thread.py: {name}" for name in ("_thread", "_lock")
     }
 
 

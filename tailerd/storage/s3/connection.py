@@ -23,6 +23,7 @@ from botocore.httpsession import get_cert_path
 
 from tailerd.backoff import Backoff
 from tailerd.errors import FileMissingError, StorageError
+from tailerd.storage.io_thread import IoThread
 from tailerd.storage.s3.failures import (
     MISSING_CODES,
     VENDOR_ERRORS,
@@ -34,7 +35,6 @@ from tailerd.storage.s3.failures import (
     read_error_code,
     read_status,
 )
-from tailerd.storage.s3.io_thread import IoThread
 from tailerd.storage.s3.quick_gets import QuickGets, note_sent
 from tailerd.storage.s3.retry_budget import RetryBudget
 from tailerd.storage.s3.settings import S3Account

@@ -12,22 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-import pyarrow as pa
-
+from tailerd.storage.remote_input import allocate_memory
 from tailerd.storage.s3.retry_budget import Hedge, Progress
 
 _HEAD_BYTES = 16 * 1024
 _IDLE_SECONDS = 10.0
 """A connection idle for longer is not reused: a middlebox may have dropped it."""
-_POOLED_BYTES = 64 * 1024
 _NO_BODY = frozenset({204, 304})
-
-
-def allocate_memory(length: int) -> memoryview:
-    """Return memory for a body; large buffers are pooled, because fresh pages are slow."""
-    if length < _POOLED_BYTES:
-        return memoryview(bytearray(length))
-    return memoryview(pa.allocate_buffer(length)).cast("B")
 
 
 class NotUnderstoodError(Exception):

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import calendar
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from tailerd.errors import StorageError
 from tailerd.storage.base import FileMeta
+from tailerd.storage.remote_input import Fetched
 from tailerd.storage.s3.connection import S3Client
 from tailerd.storage.s3.connection_pool import Answer
 from tailerd.storage.s3.quick_gets import noting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """The response to a GET: the file's metadata, the requested bytes and the file's etag."""
-
-    meta: FileMeta
-    body: bytes | memoryview
-    etag: str = ""
-
-
-class Fetch(Protocol):
-    """Gets a file or a range of it, with retries, on the I/O thread."""
-
-    async def __call__(
-        self,
-        path: str,
-        start: int = 0,
-        length: int | None = None,
-        etag: str = "",
-        into: memoryview | None = None,
-    ) -> Fetched:
-        """Return the response.
-
-        Args:
-            start: If negative, counted from the end; then `length` must be None.
-            etag: If set, the file must have this ETag.
-            into: Memory for the body, if usable; then it is the result's body.
-        """
-        ...
 
 
 async def get_object(

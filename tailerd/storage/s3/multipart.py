@@ -13,10 +13,10 @@ from typing import Any, Protocol, cast
 from botocore.exceptions import ClientError
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
+from tailerd.storage.io_thread import io_thread
 from tailerd.storage.output import Output
 from tailerd.storage.s3.connection import PUT_TOKEN, Caller, Request, S3Client, was_put_by
 from tailerd.storage.s3.failures import is_unknown_operation
-from tailerd.storage.s3.io_thread import io_thread
 
 PART_BYTES = 8 * 1024 * 1024
 """S3 allows ten thousand parts of at least 5 MiB: this is enough for 80 GB."""

@@ -17,7 +17,9 @@ from tailerd.errors import (
     StorageError,
 )
 from tailerd.storage.base import BATCH_FILES, FileMeta, PendingInput
+from tailerd.storage.io_thread import io_thread
 from tailerd.storage.output import Output
+from tailerd.storage.remote_input import Fetched, PendingRemoteInput, RemoteInput
 from tailerd.storage.s3.connection import (
     PUT_TOKEN,
     Caller,
@@ -34,10 +36,8 @@ from tailerd.storage.s3.failures import (
     is_unknown_operation,
     read_error_code,
 )
-from tailerd.storage.s3.fetching import Fetched, convert_to_ms, derive_identity, get_object
-from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.s3.fetching import convert_to_ms, derive_identity, get_object
 from tailerd.storage.s3.multipart import MultipartOutput, abort_old_uploads
-from tailerd.storage.s3.remote_input import PendingRemoteInput, RemoteInput
 from tailerd.storage.s3.settings import S3Account, S3Settings
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from tailerd.errors import AccessDeniedError, BucketMissingError, FileMissingError
-from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.io_thread import io_thread
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import Fault, FaultProxy, Seen

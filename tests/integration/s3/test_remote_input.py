@@ -15,7 +15,7 @@ import pytest
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import StorageError
 from tailerd.pipeline.change_stream import ChangeStream
-from tailerd.storage.s3.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
+from tailerd.storage.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server

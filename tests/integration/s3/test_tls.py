@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tailerd.errors import StorageError
+from tailerd.storage.remote_input import PART_BYTES, TAIL_BYTES, RemoteInput
 from tailerd.storage.s3.connection_pool import Answer, HttpConnectionPool
-from tailerd.storage.s3.remote_input import PART_BYTES, TAIL_BYTES, RemoteInput
 from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
 from tests.integration.s3.test_commands import tailerd

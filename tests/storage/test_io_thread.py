@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.io_thread import io_thread
 
 
 async def _double(number: int) -> int:
@@ -46,7 +46,7 @@ async def test_work_is_cancelled_with_who_asked_for_it() -> None:
 def test_a_forked_process_has_a_loop_of_its_own_and_ends_at_once() -> None:
     program = """
 import asyncio, os, sys, time
-from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.io_thread import io_thread
 async def one(): return 1
 first = io_thread()
 assert first.call(one()) == 1

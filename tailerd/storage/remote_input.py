@@ -7,13 +7,13 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
+
+import pyarrow as pa
 
 from tailerd.errors import StorageError
-from tailerd.storage.base import RemoteFile
-from tailerd.storage.s3.connection_pool import allocate_memory
-from tailerd.storage.s3.fetching import Fetch, Fetched
-from tailerd.storage.s3.io_thread import io_thread
+from tailerd.storage.base import FileMeta, RemoteFile
+from tailerd.storage.io_thread import io_thread
 
 TAIL_BYTES = 2 * 1024 * 1024
 """Read on opening: all of a small file, or the footer. Transferring it takes about as long as one
@@ -23,6 +23,44 @@ AHEAD_BYTES = 256 * 1024
 PART_BYTES = 8 * 1024 * 1024
 """Larger reads are split into parts of about this size, which are fetched concurrently."""
 PARTS_AT_ONCE = 4
+_POOLED_BYTES = 64 * 1024
+
+
+def allocate_memory(length: int) -> memoryview:
+    """Return memory for a body; large buffers are pooled, because fresh pages are slow."""
+    if length < _POOLED_BYTES:
+        return memoryview(bytearray(length))
+    return memoryview(pa.allocate_buffer(length)).cast("B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """The response to a GET: the file's metadata, the requested bytes and the file's etag."""
+
+    meta: FileMeta
+    body: bytes | memoryview
+    etag: str = ""
+
+
+class Fetch(Protocol):
+    """Gets a file or a range of it, with retries, on the I/O thread."""
+
+    async def __call__(
+        self,
+        path: str,
+        start: int = 0,
+        length: int | None = None,
+        etag: str = "",
+        into: memoryview | None = None,
+    ) -> Fetched:
+        """Return the response.
+
+        Args:
+            start: If negative, counted from the end; then `length` must be None.
+            etag: If set, the file must have this ETag.
+            into: Memory for the body, if usable; then it is the result's body.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +207,7 @@ class RemoteInput(RemoteFile):
     async def _part(self, start: int, into: memoryview) -> None:
         found = await self._get(self._path, start, len(into), etag=self._etag, into=into)
         if len(found.body) < len(into):
-            raise StorageError(f"s3://{self._path} became shorter while it was read.")
+            raise StorageError(f"{self._path} became shorter while it was read.")
         if found.body is not into:
             into[:] = found.body
 
