@@ -39,7 +39,12 @@ SINKS: dict[str, str] = {
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""
 
 STORES: Mapping[str, str] = {
+    "abfs": "tailerd.storage.object_store.provider:AzureStoreProvider",
+    "abfss": "tailerd.storage.object_store.provider:AzureStoreProvider",
+    "az": "tailerd.storage.object_store.provider:AzureStoreProvider",
     "file": "tailerd.storage.local:LocalStoreProvider",
+    "gs": "tailerd.storage.object_store.provider:GoogleStoreProvider",
+    "https": "tailerd.storage.object_store.provider:AzureStoreProvider",
     "memory": "tailerd.storage.memory:MemoryStoreProvider",
     "s3": "tailerd.storage.s3.provider:S3StoreProvider",
     "s3a": "tailerd.storage.s3.provider:S3StoreProvider",

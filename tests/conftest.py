@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.clouds.servers import CloudServer
     from tests.kafka.broker import Broker
     from tests.kafka.schema_registry import SchemaRegistry
     from tests.kafka.topics import Topics
@@ -287,6 +288,35 @@ def s3_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
     server = S3Server.moto(tmp_path_factory.mktemp("moto"))
     server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
+    """One Azure of this run, in memory: shared, so make a container of your own."""
+    from tests.clouds.servers import Azurite
+
+    yield from _served(Azurite(tmp_path_factory.mktemp("azurite")))
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
+    """One Google of this run, in memory: shared, so make a bucket of your own."""
+    from tests.clouds.servers import FakeGcs
+
+    yield from _served(FakeGcs(tmp_path_factory.mktemp("gcs")))
+
+
+def _served(server: CloudServer) -> Iterator[CloudServer]:
+    from tests.clouds.servers import CloudServerUnavailableError
+
+    try:
+        server.start()
+    except CloudServerUnavailableError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
     yield server
     server.stop()
 

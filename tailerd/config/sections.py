@@ -593,5 +593,8 @@ def refuse_credentials(path: str) -> None:
     """
     host, _, rest = path.partition("://")[2].partition("/")
     # Half of Amazon's secrets contain a slash, so the `@` may come after one.
+    if path.lower().startswith(("abfs://", "abfss://")):
+        # A container comes before the account.
+        host = host.partition("@")[0]
     if "@" in host or (":" in host and "@" in rest):
         raise ValueError("credentials do not belong in a path; use access_key_id of `storage`")

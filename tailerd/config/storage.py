@@ -66,8 +66,69 @@ class BucketConfig(BaseModel):
         return self
 
 
+class AzureConfig(BaseModel):
+    """A storage account of Azure. Fields left out come from the environment (`AZURE_*`)."""
+
+    model_config = _SECTION
+
+    account: str | None = Field(
+        default=None,
+        description="Name of the storage account; abfss://CONTAINER@ACCOUNT... names its own.",
+        examples=["mylake"],
+    )
+    endpoint: HttpUrl | None = Field(
+        default=None,
+        description="URL of another server, such as an emulator.",
+        examples=["http://127.0.0.1:10000/devstoreaccount1"],
+    )
+    account_key: SecretStr | None = Field(
+        default=None,
+        description="Key of the account; better given as TAILERD__STORAGE__AZURE__ACCOUNT_KEY."
+        " Without any credentials the workload identity or managed identity is used.",
+        examples=["a-secret"],
+    )
+    sas_token: SecretStr | None = Field(
+        default=None, description="Shared access signature.", examples=["a-token"]
+    )
+    tenant_id: str | None = Field(
+        default=None, description="Tenant of a service principal.", examples=["a-tenant"]
+    )
+    client_id: str | None = Field(
+        default=None,
+        description="Service principal, or the managed identity to use.",
+        examples=["a-client"],
+    )
+    client_secret: SecretStr | None = Field(
+        default=None, description="Secret of the service principal.", examples=["a-secret"]
+    )
+    use_cli: bool = Field(
+        default=False, description="Use the login of the Azure CLI.", examples=[False]
+    )
+    anonymous: bool = Field(
+        default=False, description="Send requests without credentials.", examples=[False]
+    )
+
+
+class GoogleConfig(BaseModel):
+    """Credentials of Google. By default, the application default credentials."""
+
+    model_config = _SECTION
+
+    service_account_file: str | None = Field(
+        default=None,
+        description="JSON file of a service account's key.",
+        examples=["/run/secrets/gcs.json"],
+    )
+    endpoint: HttpUrl | None = Field(
+        default=None, description="URL of another server.", examples=["http://127.0.0.1:4443"]
+    )
+    anonymous: bool = Field(
+        default=False, description="Send requests without credentials.", examples=[False]
+    )
+
+
 class StorageConfig(BucketConfig):
-    """Buckets of S3 and of servers that speak its protocol."""
+    """Buckets of S3 and of servers that speak its protocol, of Azure and of Google."""
 
     connect_timeout: Seconds = Field(
         default=5.0, ge=0.1, le=300, description="Longest wait for a connection.", examples=["5s"]
@@ -103,6 +164,12 @@ class StorageConfig(BucketConfig):
         description="Buckets in another region or account: each with the fields of this section"
         " that differ.",
         examples=[{"public-data": {"region": "us-east-1", "anonymous": True}}],
+    )
+    azure: AzureConfig = Field(
+        default_factory=AzureConfig, description="Azure Blob Storage (`az://container/path`)."
+    )
+    google: GoogleConfig = Field(
+        default_factory=GoogleConfig, description="Google Cloud Storage (`gs://bucket/path`)."
     )
     stores: dict[str, Secret[dict[str, object]]] | None = Field(
         default=None,

@@ -13,6 +13,8 @@ from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.stores import Stores
+from tests.clouds.buckets import CLOUDS
+from tests.clouds.servers import CloudServer
 from tests.doubles.faulty_store import FaultyStore
 from tests.plugins import example_is_installed
 from tests.s3.servers import S3Server
@@ -37,16 +39,21 @@ STORES: dict[str, Callable[[], ObjectStore]] = {
 S3_SERVERS = ("s3_moto", "s3_versitygw")
 
 
-@pytest.fixture(params=[*STORES, *S3_SERVERS])
-def server(request: pytest.FixtureRequest) -> S3Server | None:
-    if request.param not in S3_SERVERS:
+@pytest.fixture(params=[*STORES, *S3_SERVERS, *CLOUDS])
+def server(request: pytest.FixtureRequest) -> S3Server | CloudServer | None:
+    if request.param not in (*S3_SERVERS, *CLOUDS):
         return None
-    found: S3Server = request.getfixturevalue(request.param)
+    found: S3Server | CloudServer = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, server: S3Server | None) -> Iterator[ObjectStore]:
+def store(
+    request: pytest.FixtureRequest, server: S3Server | CloudServer | None
+) -> Iterator[ObjectStore]:
+    if isinstance(server, CloudServer):
+        yield server.store()
+        return
     if server is not None:
         yield S3Store(server.settings())
         return

@@ -14,16 +14,17 @@ from tailerd.errors import FileExistsAlreadyError, FileMissingError
 from tailerd.storage.base import ObjectStore, put_nondurable
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.stores import Stores
+from tests.clouds.servers import CloudServer
 from tests.s3.servers import S3Server
 
 
 @pytest.fixture
-def folder(tmp_path: Path, server: S3Server | None) -> str:
+def folder(tmp_path: Path, server: S3Server | CloudServer | None) -> str:
     return f"{tmp_path}/folder" if server is None else f"{server.new_bucket()}/folder"
 
 
 @pytest.fixture
-def clock_step_ms(server: S3Server | None) -> int:
+def clock_step_ms(server: S3Server | CloudServer | None) -> int:
     """How much earlier than it was written a file may be dated."""
     # File systems round down to the tick of the kernel's clock, S3 to the second.
     return 50 if server is None else 1000
@@ -102,7 +103,7 @@ async def test_listing_does_not_confuse_folders_with_a_common_prefix(
 
 @pytest.mark.full
 async def test_every_file_that_existed_before_the_listing_is_listed(
-    store: ObjectStore, folder: str, server: S3Server | None
+    store: ObjectStore, folder: str, server: S3Server | CloudServer | None
 ) -> None:
     # More than one page where it comes in pages.
     expected = [f"{n:05}" for n in range(1050 if server is None else server.page_names + 50)]
@@ -117,7 +118,7 @@ async def test_every_file_that_existed_before_the_listing_is_listed(
 
 @pytest.mark.full
 async def test_a_file_deleted_during_the_listing_may_be_left_out_but_breaks_nothing(
-    store: ObjectStore, folder: str, server: S3Server | None
+    store: ObjectStore, folder: str, server: S3Server | CloudServer | None
 ) -> None:
     # The second page is the test's above: filling a bucket takes its time.
     expected = [f"{number:05}" for number in range(1050 if server is None else 50)]
@@ -351,4 +352,4 @@ async def test_a_listing_abandoned_half_way_leaves_a_store_that_works(
 
 
 async def test_the_scheme_says_which_urls_the_store_answers_to(store: ObjectStore) -> None:
-    assert store.scheme in ("file", "memory", "s3", "box")
+    assert store.scheme in ("file", "memory", "s3", "box", "az", "gs")

@@ -14,11 +14,10 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import Beginning, OffsetStore, SavedOffset
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.memory import MemoryStore
-from tailerd.storage.s3.store import S3Store
+from tests.clouds.buckets import CLOUDS, new_bucket
 from tests.contracts.test_sink import ON_KAFKA
 from tests.doubles.memory_stores import MemoryOffsetStore
 from tests.doubles.owned_state import leased_state, owned_state
-from tests.s3.servers import S3Server
 
 if TYPE_CHECKING:
     from tailerd.sinks.kafka.sink import KafkaSink
@@ -27,7 +26,7 @@ STORES: dict[str, Callable[[Path], OffsetStore]] = {
     "memory": lambda _: MemoryOffsetStore(),
     "folder": lambda folder: owned_state(folder / "deep").offsets,
 }
-S3_SERVERS = ("s3_moto", "s3_versitygw")
+SERVERS = ("s3_moto", "s3_versitygw", *CLOUDS)
 
 
 def saved(version: int, changes: ChangeMode = ChangeMode.AUTO) -> SavedOffset:
@@ -68,15 +67,14 @@ def kafka_sink(request: pytest.FixtureRequest, guarantee: str) -> KafkaSink:
 def bucket_of(request: pytest.FixtureRequest) -> tuple[ObjectStore, str]:
     if request.param == "bucket":
         return MemoryStore(), "/state"
-    server: S3Server = request.getfixturevalue(request.param)
-    return S3Store(server.settings()), f"{server.new_bucket()}/state"
+    return new_bucket(request, request.param)
 
 
 @pytest.fixture(
     params=[
         *STORES,
         "bucket",
-        *S3_SERVERS,
+        *SERVERS,
         *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_STORES),
     ]
 )
@@ -84,7 +82,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param in STORES:
         yield STORES[request.param](tmp_path)
         return
-    if request.param == "bucket" or request.param in S3_SERVERS:
+    if request.param == "bucket" or request.param in SERVERS:
         objects, root = bucket_of(request)
         state = leased_state(objects, root)
         async with state.hold():

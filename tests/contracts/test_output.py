@@ -17,11 +17,12 @@ from tailerd.storage.base import ObjectStore
 from tailerd.storage.local import LocalStore
 from tailerd.storage.output import open_output, sweep
 from tailerd.storage.s3.store import S3Store
+from tests.clouds.servers import CloudServer
 from tests.s3.servers import S3Server
 
 
 @pytest.fixture
-def path(tmp_path: Path, server: S3Server | None) -> str:
+def path(tmp_path: Path, server: S3Server | CloudServer | None) -> str:
     location = tmp_path if server is None else server.new_bucket()
     return f"{location}/folder/deeper/file"
 

@@ -23,12 +23,11 @@ from tailerd.state.state import State
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.memory import MemoryStore
 from tailerd.storage.metered import RequestKind
-from tailerd.storage.s3.store import S3Store
+from tests.clouds.buckets import CLOUDS, new_bucket
 from tests.contracts.test_offset_store import saved
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.owned_state import leased_state
 from tests.doubles.sim_clock import SimClock
-from tests.s3.servers import S3Server
 
 Put = Callable[[State, int], Awaitable[object]]
 Get = Callable[[State], Awaitable[int | None]]
@@ -90,7 +89,7 @@ WRITES: dict[str, Put] = {
 }
 STORES = (
     *("folder", "memory", "s3_moto"),
-    pytest.param("s3_versitygw", marks=pytest.mark.full),
+    *(pytest.param(name, marks=pytest.mark.full) for name in ("s3_versitygw", *CLOUDS)),
 )
 LEASED = STORES[1:]
 
@@ -135,8 +134,7 @@ def make_world(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> Wor
         return World(tmp_path / "state", None, "")
     if name == "memory":
         return World(tmp_path, MemoryStore(), "/lake/state")
-    server: S3Server = request.getfixturevalue(name)
-    return World(tmp_path, S3Store(server.settings()), f"{server.new_bucket()}/state")
+    return World(tmp_path, *new_bucket(request, name))
 
 
 @pytest.fixture(params=STORES)

@@ -1,0 +1,170 @@
+"""How containers and buckets of Azure and Google are reached, as values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+    from pydantic import SecretStr
+
+    from tailerd.config.storage import StorageConfig
+
+_FIRST_PAUSE = dt.timedelta(milliseconds=100)
+_LONGEST_PAUSE = dt.timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Settings that both clouds have.
+
+    Empty fields are left to obstore, which reads the environment.
+
+    Attributes:
+        endpoint: URL of another server than the cloud's own.
+        is_anonymous: Requests are not signed.
+        attempts: Per request, including the first.
+    """
+
+    cloud: ClassVar[str] = ""
+    """Name of its settings."""
+
+    endpoint: str = ""
+    is_anonymous: bool = False
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 20.0
+    attempts: int = 6
+
+    def client_options(self) -> Any:
+        """Return obstore's options of its HTTP client."""
+        return {
+            "allow_http": self.endpoint.startswith("http://"),
+            "connect_timeout": dt.timedelta(seconds=self.connect_timeout_seconds),
+            "read_timeout": dt.timedelta(seconds=self.read_timeout_seconds),
+            # For the whole body, which may be large.
+            "timeout": dt.timedelta(hours=1),
+        }
+
+    def retries(self) -> Any:
+        """Return obstore's options of retries."""
+        return {
+            "max_retries": self.attempts - 1,
+            "retry_timeout": dt.timedelta(seconds=self.attempts * self.read_timeout_seconds),
+            "backoff": {"init_backoff": _FIRST_PAUSE, "max_backoff": _LONGEST_PAUSE, "base": 2},
+        }
+
+    def connect(self, container: str) -> Client:
+        """Return the client of a container; sends no request."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AzureAccount(Account):
+    """A storage account of Azure.
+
+    Without a key, token or client, obstore looks for a workload identity, the Azure CLI if asked
+    for, and the machine's managed identity.
+    """
+
+    cloud: ClassVar[str] = "azure"
+
+    account: str = ""
+    account_key: str = field(default="", repr=False)
+    sas_token: str = field(default="", repr=False)
+    tenant_id: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    uses_cli: bool = False
+
+    @classmethod
+    def from_config(cls, config: StorageConfig) -> AzureAccount:
+        """Return the account of the section `storage.azure`."""
+        section = config.azure
+        return cls(
+            **_shared(config, section.endpoint, is_anonymous=section.anonymous),
+            account=section.account or "",
+            account_key=_plain(section.account_key),
+            sas_token=_plain(section.sas_token),
+            tenant_id=section.tenant_id or "",
+            client_id=section.client_id or "",
+            client_secret=_plain(section.client_secret),
+            uses_cli=section.use_cli,
+        )
+
+    def connect(self, container: str) -> Client:
+        """Return the client of a container."""
+        from obstore.store import AzureStore
+
+        fields = {
+            "account_name": self.account,
+            "account_key": self.account_key,
+            "sas_key": self.sas_token,
+            "tenant_id": self.tenant_id,
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "endpoint": self.endpoint,
+            "use_azure_cli": self.uses_cli,
+            "skip_signature": self.is_anonymous,
+        }
+        config: Any = {name: value for name, value in fields.items() if value}
+        return AzureStore(
+            container,
+            config=config,
+            client_options=self.client_options(),
+            retry_config=self.retries(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleAccount(Account):
+    """Credentials of Google.
+
+    Without a file, obstore uses the application default credentials: those that the variable
+    GOOGLE_APPLICATION_CREDENTIALS names, those of gcloud, and the machine's service account.
+    """
+
+    cloud: ClassVar[str] = "google"
+
+    service_account_file: str = ""
+
+    @classmethod
+    def from_config(cls, config: StorageConfig) -> GoogleAccount:
+        """Return the credentials of the section `storage.google`."""
+        section = config.google
+        return cls(
+            **_shared(config, section.endpoint, is_anonymous=section.anonymous),
+            service_account_file=section.service_account_file or "",
+        )
+
+    def connect(self, container: str) -> Client:
+        """Return the client of a bucket."""
+        from obstore.store import GCSStore
+
+        fields = {
+            "service_account": self.service_account_file,
+            "base_url": self.endpoint,
+            "skip_signature": self.is_anonymous,
+        }
+        config: Any = {name: value for name, value in fields.items() if value}
+        return GCSStore(
+            container,
+            config=config,
+            client_options=self.client_options(),
+            retry_config=self.retries(),
+        )
+
+
+def _shared(config: StorageConfig, endpoint: str | None, *, is_anonymous: bool) -> dict[str, Any]:
+    return {
+        "endpoint": endpoint or "",
+        "is_anonymous": is_anonymous,
+        "connect_timeout_seconds": config.connect_timeout,
+        "read_timeout_seconds": config.read_timeout,
+        "attempts": config.attempts,
+    }
+
+
+def _plain(secret: SecretStr | None) -> str:
+    return "" if secret is None else secret.get_secret_value()

@@ -1,0 +1,267 @@
+"""Containers and buckets as an object store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, BinaryIO, TypeVar, cast
+
+import obstore
+
+from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
+from tailerd.storage.base import FileMeta, PendingInput
+from tailerd.storage.io_thread import io_thread
+from tailerd.storage.object_store.accounts import Account
+from tailerd.storage.object_store.failures import ERRORS, is_beyond_the_end, map_failure
+from tailerd.storage.remote_input import Fetched, PendingRemoteInput, RemoteInput
+
+T = TypeVar("T")
+
+_PAGE = 1000
+_TOKEN = "tailerd"
+"""Name of the metadata field that shows who wrote a file: Azure allows only names of variables."""
+
+
+class CloudStore:
+    """Containers as folders: paths are `container/key`, taken literally.
+
+    Requests run on the I/O thread, so the store may be used from any event loop.
+    """
+
+    is_remote: bool = True
+    is_local_folder: bool = False
+
+    def __init__(self, scheme: str, account: Account, host: str = "") -> None:
+        """Connect with the first request.
+
+        Args:
+            scheme: Of the URLs.
+            account: How containers are reached.
+            host: What follows the container and an `@` in URLs; empty for none.
+        """
+        self.scheme = scheme
+        self.account = account
+        self._host = host
+        self._clients: dict[tuple[Account, str], Any] = {}
+
+    def format_url(self, path: str) -> str:
+        """Return the URL of a path, without escapes."""
+        container, slash, key = path.partition("/")
+        host = f"@{self._host}" if self._host else ""
+        return f"{self.scheme}://{container}{host}{slash}{key}"
+
+    async def list_from(self, folder: str, start_after: str = "") -> AsyncIterator[FileMeta]:
+        """List as `ObjectStore.list_from`.
+
+        Only Google starts a listing at a name; there it includes sub-folders, which are left out.
+        """
+        container, key = _split(folder.rstrip("/"))
+        prefix = f"{key}/" if key else ""
+        if start_after and self._cloud == "google":
+            async for meta in self._list_after(folder, container, prefix, start_after):
+                yield meta
+            return
+        answer = await self._ask(
+            "list", folder, lambda client: obstore.list_with_delimiter_async(client, prefix)
+        )
+        metas = [_meta(container, found) for found in answer["objects"]]
+        # Azure sorts names by UTF-16.
+        for meta in sorted(metas, key=lambda each: each.path.encode()):
+            if meta.name.encode() > start_after.encode() and meta.path != f"{container}/{key}":
+                yield meta
+
+    async def _list_after(
+        self, folder: str, container: str, prefix: str, start_after: str
+    ) -> AsyncIterator[FileMeta]:
+        listing = obstore.list(
+            self._client(container), prefix, offset=prefix + start_after, chunk_size=_PAGE
+        )
+        try:
+            async for chunk in listing:
+                for each in chunk:
+                    if "/" not in each["path"].removeprefix(prefix):
+                        yield _meta(container, each)
+        except ERRORS as error:
+            raise map_failure(error, "list", self.format_url(folder), self._cloud) from None
+
+    async def list_folders(
+        self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
+    ) -> AsyncIterator[str]:
+        """List as `ListsFolders.list_folders`."""
+        _, key = _split(folder.rstrip("/"))
+        prefix = f"{key}/" if key else ""
+        if on_page is not None:
+            on_page()
+        answer = await self._ask(
+            "list", folder, lambda client: obstore.list_with_delimiter_async(client, prefix)
+        )
+        names = [str(each).rstrip("/").removeprefix(prefix) for each in answer["common_prefixes"]]
+        for name in sorted(names, key=str.encode):
+            if name.startswith(starts_with):
+                yield name
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
+        return (await self.fetch(path, start, length))[1]
+
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return what `head` and `get` return, in one request."""
+        if length == 0:
+            return await self.head(path), b""
+        found = await io_thread().run(self.fetch_here(path, start, length))
+        return found.meta, bytes(found.body)
+
+    async def fetch_here(
+        self,
+        path: str,
+        start: int = 0,
+        length: int | None = None,
+        etag: str = "",
+        into: memoryview | None = None,
+    ) -> Fetched:
+        """Do what `fetch` does, on the I/O thread; as `remote_input.Fetch`."""
+        if start < 0:
+            # Azure has no ranges from the end.
+            found = await self.fetch_here(path, 0, -start, etag)
+            if found.meta.size_bytes <= -start:
+                return found
+            return await self.fetch_here(path, found.meta.size_bytes + start, -start, found.etag)
+        options: dict[str, object] = {}
+        if length is not None:
+            options["range"] = (start, start + length)
+        elif start:
+            options["range"] = {"offset": start}
+        if etag:
+            options["if_match"] = etag
+
+        async def work(client: Any) -> Fetched:
+            _, key = _split(path)
+            try:
+                answer = await obstore.get_async(client, key, options=cast(Any, options))
+            except ERRORS as error:
+                if not is_beyond_the_end(error):
+                    raise
+                found = await obstore.head_async(client, key)
+                return Fetched(meta=_meta(path.partition("/")[0], found), body=b"")
+            body = memoryview(await answer.bytes_async())
+            meta = _meta(path.partition("/")[0], answer.meta)
+            return Fetched(meta=meta, body=body, etag=str(answer.meta["e_tag"] or ""))
+
+        try:
+            return await self._call("get", path, work)
+        except FileExistsAlreadyError as error:
+            raise StorageError(
+                f"{self.format_url(path)} was replaced while it was read."
+            ) from error
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return whole files in the requested order, fetched concurrently."""
+        return await io_thread().run(self._get_many(paths)) if paths else []
+
+    async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
+        tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
+        try:
+            return [bytes(found.body) for found in await asyncio.gather(*tasks)]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def head(self, path: str) -> FileMeta:
+        """Return size and modification time."""
+        self._require_key(path)
+        container, key = _split(path)
+        found = await self._ask("get", path, lambda client: obstore.head_async(client, key))
+        return _meta(container, found)
+
+    async def put(self, path: str, data: bytes, *, if_absent: bool = False) -> None:
+        """Write a file; with `if_absent` exactly one concurrent writer succeeds."""
+        await io_thread().run(self._put(path, data, if_absent))
+
+    async def _put(self, path: str, data: bytes, if_absent: bool) -> None:
+        _, key = _split(path)
+        token = secrets.token_hex(8)
+        mode: Any = "create" if if_absent else "overwrite"
+        attributes: Any = {_TOKEN: token} if if_absent else None
+
+        async def work(client: Any) -> None:
+            await obstore.put_async(
+                client, key, bytes(data), mode=mode, attributes=attributes, use_multipart=False
+            )
+
+        try:
+            await self._call("put", path, work)
+        except StorageError as error:
+            # A retried request may find the file that it wrote itself.
+            may_be_ours = isinstance(error, FileExistsAlreadyError) or error.retryable
+            if not (if_absent and may_be_ours and await self._has_token(path, token)):
+                raise
+
+    async def _has_token(self, path: str, token: str) -> bool:
+        async def work(client: Any) -> bool:
+            answer = await obstore.get_async(client, _split(path)[1], options={"head": True})
+            return answer.attributes.get(cast(Any, _TOKEN)) == token
+
+        try:
+            return await self._call("get", path, work)
+        except FileMissingError:
+            return False
+
+    async def delete(self, path: str) -> None:
+        """Delete a file; succeeds if it does not exist."""
+        _, key = _split(path)
+        try:
+            await self._ask("delete", path, lambda client: obstore.delete_async(client, key))
+        except FileMissingError:
+            return
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for random reading, blocking: one request, which reads a small file whole."""
+        self._require_key(path)
+        return cast(BinaryIO, RemoteInput(self.fetch_here, path))
+
+    def begin_input(self, path: str) -> PendingInput:
+        """Start what `open_input` does: its request is sent at once."""
+        self._require_key(path)
+        return PendingRemoteInput(self.fetch_here, path)
+
+    @property
+    def _cloud(self) -> str:
+        return self.account.cloud
+
+    async def _ask(self, doing: str, path: str, work: Callable[[Any], Awaitable[T]]) -> T:
+        return await io_thread().run(self._call(doing, path, work))
+
+    async def _call(self, doing: str, path: str, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Call `work` with the client of a path's container, on the I/O thread."""
+        container, _ = _split(path)
+        try:
+            return await work(self._client(container))
+        except ERRORS as error:
+            # Without its cause, which may have a signature.
+            raise map_failure(error, doing, self.format_url(path), self._cloud) from None
+
+    def _client(self, container: str) -> Any:
+        key = (self.account, container)
+        if key not in self._clients:
+            self._clients[key] = self.account.connect(container)
+        return self._clients[key]
+
+    def _require_key(self, path: str) -> None:
+        if not _split(path)[1]:
+            raise FileMissingError(f"{self.format_url(path)} is a container, not a file.")
+
+
+def _split(path: str) -> tuple[str, str]:
+    container, _, key = path.partition("/")
+    return container, key
+
+
+def _meta(container: str, found: Any) -> FileMeta:
+    time_ms = int(found["last_modified"].timestamp()) * 1000
+    etag = str(found["e_tag"] or "").strip('"')
+    return FileMeta(
+        f"{container}/{found['path']}", int(found["size"]), time_ms, hash(etag) if etag else 0
+    )

@@ -1,0 +1,1 @@
+"""Servers of Azure and Google for tests."""

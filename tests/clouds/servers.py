@@ -1,0 +1,224 @@
+"""Azurite and fake-gcs-server, one of each for a test run."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.object_store.accounts import Account, AzureAccount, GoogleAccount
+from tailerd.storage.stores import Stores, StoreSettings
+from tests.conftest import ROOT
+from tests.kafka.ports import free_port
+from tests.kafka.process import ServerProcess
+
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+"""Of every Azurite; Microsoft documents them."""
+_START_SECONDS = 60
+
+
+class CloudServerUnavailableError(Exception):
+    """The server's program cannot be had here."""
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailerd"
+
+
+class CloudServer:
+    """One server on a loopback port, with a container for each test."""
+
+    scheme = ""
+    page_names = 1000
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare; `start` starts it."""
+        self.port = free_port()
+        self._folder = folder
+        self._process: ServerProcess | None = None
+
+    def command(self) -> list[str]:
+        """Return the command that runs it."""
+        raise NotImplementedError
+
+    def account(self, endpoint: str = "") -> Account:
+        """Return how containers are reached, here or at a proxy's address."""
+        raise NotImplementedError
+
+    def new_bucket(self) -> str:
+        """Make a container and return its name."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        log = self._folder / f"{type(self).__name__}.log"
+        self._process = ServerProcess(self.command(), log=log, cwd=self._folder)
+        self._await(self.own_port, self._process, log)
+
+    @property
+    def own_port(self) -> int:
+        """Return the port of the server itself."""
+        return self.port
+
+    def _await(self, port: int, process: ServerProcess, log: Path) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                return
+            except OSError:
+                if not process.is_running or time.monotonic() > deadline:
+                    raise RuntimeError(f"it did not start: {log.read_text()}") from None
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop it; what it kept is gone."""
+        if self._process is not None:
+            self._process.end(signal.SIGTERM, seconds=5)
+
+    def store(self) -> ObjectStore:
+        """Return the store of all its containers."""
+        return self.stores().locate(f"{self.scheme}://any")[0]
+
+    def stores(self, endpoint: str = "") -> Stores:
+        """Return stores with this account."""
+        account = self.account(endpoint)
+        return Stores(StoreSettings(((account.cloud, account),)))
+
+
+class Azurite(CloudServer):
+    """Microsoft's own emulator, in memory."""
+
+    scheme = "az"
+    page_names = 5000
+
+    def command(self) -> list[str]:
+        """Return the command.
+
+        Raises:
+            CloudServerUnavailableError: Node or Azurite is not here.
+        """
+        program = _cache() / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+        if shutil.which("node") is None or not program.exists():
+            raise CloudServerUnavailableError(
+                f"Azurite is not here: npm install --prefix {program.parents[2]} azurite@3.35.0"
+            )
+        options = ("--silent", "--disableTelemetry", "--inMemoryPersistence")
+        address = ("--blobHost", "127.0.0.1", "--blobPort", str(self.port))
+        return [str(program), *options, "--skipApiVersionCheck", *address]
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        return f"http://127.0.0.1:{self.port}/{AZURE_ACCOUNT}"
+
+    def account(self, endpoint: str = "") -> AzureAccount:
+        """Return how containers are reached."""
+        return AzureAccount(
+            endpoint=endpoint or self.endpoint, account=AZURE_ACCOUNT, account_key=AZURE_KEY
+        )
+
+    def new_bucket(self) -> str:
+        """Make a container and return its name."""
+        name = f"b-{secrets.token_hex(6)}"
+        date = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
+        resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}\nrestype:container"
+        text = "PUT" + "\n" * 12 + headers + resource
+        digest = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
+        request = urllib.request.Request(
+            f"{self.endpoint}/{name}?restype=container",
+            method="PUT",
+            headers={
+                "x-ms-date": date,
+                "x-ms-version": "2021-08-06",
+                "Authorization": f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}",
+                "Content-Length": "0",
+            },
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+        return name
+
+
+class FakeGcs(CloudServer):
+    """fake-gcs-server, in memory, behind a proxy that translates calls which it does not know."""
+
+    scheme = "gs"
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare."""
+        super().__init__(folder)
+        self._inner = free_port()
+        self._proxy: ServerProcess | None = None
+
+    def start(self) -> None:
+        """Start the proxy and the server."""
+        super().start()
+        words = [sys.executable, "-m", "tests.clouds.gcs_proxy", "--port", str(self.port)]
+        words += ["--server", f"http://127.0.0.1:{self._inner}"]
+        log = self._folder / "proxy.log"
+        self._proxy = ServerProcess(words, log=log, cwd=ROOT)
+        self._await(self.port, self._proxy, log)
+
+    def stop(self) -> None:
+        """Stop both."""
+        if self._proxy is not None:
+            self._proxy.end(signal.SIGTERM, seconds=5)
+        super().stop()
+
+    def command(self) -> list[str]:
+        """Return the command.
+
+        Raises:
+            CloudServerUnavailableError: Its program is not here.
+        """
+        program = _cache() / "bin" / "fake-gcs-server"
+        if not program.exists():
+            raise CloudServerUnavailableError(
+                "fake-gcs-server is not here: go install github.com/fsouza/fake-gcs-server@latest"
+            )
+        options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self._inner)]
+        return [str(program), *options, "-backend", "memory"]
+
+    @property
+    def own_port(self) -> int:
+        """Return the port of the server itself."""
+        return self._inner
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def account(self, endpoint: str = "") -> GoogleAccount:
+        """Return how buckets are reached: by a key that says not to ask Google for a token."""
+        key = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        file = self._folder / "key.json"
+        file.write_text(json.dumps(key))
+        return GoogleAccount(endpoint=endpoint or self.endpoint, service_account_file=str(file))
+
+    def new_bucket(self) -> str:
+        """Make a bucket and return its name."""
+        name = f"b-{secrets.token_hex(6)}"
+        request = urllib.request.Request(
+            f"{self.endpoint}/storage/v1/b?project=test",
+            data=json.dumps({"name": name}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+        return name
