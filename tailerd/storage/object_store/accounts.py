@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -31,11 +32,21 @@ class Account:
     cloud: ClassVar[str] = ""
     """Name of its settings."""
 
+    endpoint_variables: ClassVar[tuple[str, ...]] = ()
+    """Names of environment variables with the URL of another server."""
+
     endpoint: str = ""
     is_anonymous: bool = False
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 20.0
     attempts: int = 6
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return the account for commands without a configuration file."""
+        named = (os.environ.get(name) for name in cls.endpoint_variables)
+        endpoint = next(filter(None, named), "")
+        return cls(endpoint=endpoint if "://" in endpoint or not endpoint else f"http://{endpoint}")
 
     def client_options(self) -> Any:
         """Return obstore's options of its HTTP client."""
@@ -69,6 +80,7 @@ class AzureAccount(Account):
     """
 
     cloud: ClassVar[str] = "azure"
+    endpoint_variables: ClassVar[tuple[str, ...]] = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
     account: str = ""
     account_key: str = field(default="", repr=False)
@@ -83,7 +95,11 @@ class AzureAccount(Account):
         """Return the account of the section `storage.azure`."""
         section = config.azure
         return cls(
-            **_shared(config, section.endpoint, is_anonymous=section.anonymous),
+            **_shared(
+                config,
+                section.endpoint or cls.from_environment().endpoint,
+                is_anonymous=section.anonymous,
+            ),
             account=section.account or "",
             account_key=_plain(section.account_key),
             sas_token=_plain(section.sas_token),
@@ -126,6 +142,7 @@ class GoogleAccount(Account):
     """
 
     cloud: ClassVar[str] = "google"
+    endpoint_variables: ClassVar[tuple[str, ...]] = ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST")
 
     service_account_file: str = ""
 
@@ -134,7 +151,11 @@ class GoogleAccount(Account):
         """Return the credentials of the section `storage.google`."""
         section = config.google
         return cls(
-            **_shared(config, section.endpoint, is_anonymous=section.anonymous),
+            **_shared(
+                config,
+                section.endpoint or cls.from_environment().endpoint,
+                is_anonymous=section.anonymous,
+            ),
             service_account_file=section.service_account_file or "",
         )
 
@@ -156,9 +177,9 @@ class GoogleAccount(Account):
         )
 
 
-def _shared(config: StorageConfig, endpoint: str | None, *, is_anonymous: bool) -> dict[str, Any]:
+def _shared(config: StorageConfig, endpoint: str, *, is_anonymous: bool) -> dict[str, Any]:
     return {
-        "endpoint": endpoint or "",
+        "endpoint": endpoint,
         "is_anonymous": is_anonymous,
         "connect_timeout_seconds": config.connect_timeout,
         "read_timeout_seconds": config.read_timeout,

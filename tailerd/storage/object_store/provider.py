@@ -55,7 +55,9 @@ class AzureStoreProvider(_Provider):
     @classmethod
     def read_settings(cls, config: StorageConfig | None) -> AzureAccount:
         """Return the settings of the section `storage`; for None, those of the environment."""
-        return AzureAccount() if config is None else AzureAccount.from_config(config)
+        return (
+            AzureAccount.from_environment() if config is None else AzureAccount.from_config(config)
+        )
 
     def _account(self, host: str) -> Account:
         assert isinstance(self._settings, AzureAccount)
@@ -96,7 +98,11 @@ class GoogleStoreProvider(_Provider):
     @classmethod
     def read_settings(cls, config: StorageConfig | None) -> GoogleAccount:
         """Return the settings of the section `storage`; for None, those of the environment."""
-        return GoogleAccount() if config is None else GoogleAccount.from_config(config)
+        return (
+            GoogleAccount.from_environment()
+            if config is None
+            else GoogleAccount.from_config(config)
+        )
 
     def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
         """Return the store and `bucket/key`.
