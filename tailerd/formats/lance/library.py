@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailerd.errors import ConfigError, MissingExtraError
 from tailerd.registry import store_provider
+from tailerd.storage.object_store.accounts import Account
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.stores import Stores
 
@@ -101,10 +102,13 @@ def storage_options(url: str, stores: Stores) -> dict[str, str]:
         return {}
     provider = store_provider(scheme, url)
     settings = stores.settings.select(provider)  # type: ignore[arg-type]
+    if isinstance(settings, Account):
+        is_plain = settings.endpoint.startswith("http://")
+        return settings.options() | ({"allow_http": "true"} if is_plain else {})
     if not isinstance(settings, S3Settings):
         raise ConfigError(
             f"The rows of {url} cannot be read: pylance does not support the store {scheme!r}.",
-            remedy="Keep Lance tables in a local folder or an S3 bucket.",
+            remedy="Keep Lance tables in a local folder or a bucket of S3, Azure or Google.",
         )
     return _bucket_options(settings.select_account(rest.partition("/")[0]), url)
 

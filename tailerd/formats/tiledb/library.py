@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ from tailerd.errors import (
     TableError,
     UnreadableDataFileError,
 )
+from tailerd.storage.object_store.accounts import AzureAccount, GoogleAccount
+from tailerd.storage.object_store.provider import AzureStoreProvider, GoogleStoreProvider
 from tailerd.storage.s3.provider import S3StoreProvider
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.stores import Stores
@@ -37,6 +40,8 @@ Config = tuple[tuple[str, str], ...]
 ATTEMPTS = 5
 """Attempts to read an array while others delete merged files."""
 
+_SCHEMES = {"s3": "s3", "az": "azure", "abfs": "azure", "abfss": "azure", "gs": "gcs"}
+"""Scheme of a store -> TileDB's for it."""
 _BUFFER_BYTES = 16 * 1024 * 1024
 """Buffer of each column while it is read; the rest is requested again."""
 
@@ -66,8 +71,8 @@ def format_uri(location: str, stores: Stores) -> str:
     store, path = stores.locate(location)
     if store.is_local_folder:
         return path
-    if store.scheme == S3StoreProvider.name:
-        return f"s3://{path}"
+    if (scheme := _SCHEMES.get(store.scheme)) is not None:
+        return f"{scheme}://{path}"
     raise ConfigError(
         f"{location} is in a store that TileDB's library does not support.",
         remedy="Arrays are read from folders of this machine and from buckets.",
@@ -152,11 +157,36 @@ def build_config(uri: str, stores: Stores) -> Config:
     """Return TileDB's settings to access an array; they may contain secrets."""
     if "://" not in uri:
         return ()
+    if uri.startswith("azure:"):
+        return tuple(_azure_config(stores.settings.select(AzureStoreProvider)))
+    if uri.startswith("gcs:"):
+        return tuple(_google_config(stores.settings.select(GoogleStoreProvider)))
     settings = stores.settings.select(S3StoreProvider)
     if not isinstance(settings, S3Settings):
         return ()
     account = settings.select_account(urlsplit(uri).netloc)
     return tuple(_bucket_config(account))
+
+
+def _azure_config(account: object) -> Iterator[tuple[str, str]]:
+    assert isinstance(account, AzureAccount)
+    for name, value in (
+        ("storage_account_name", account.account),
+        ("storage_account_key", account.account_key),
+        ("storage_account_sas_token", account.sas_token),
+        ("blob_endpoint", account.endpoint),
+    ):
+        if value:
+            yield f"vfs.azure.{name}", value
+
+
+def _google_config(account: object) -> Iterator[tuple[str, str]]:
+    assert isinstance(account, GoogleAccount)
+    if account.endpoint:
+        yield "vfs.gcs.endpoint", account.endpoint
+    if account.service_account_file:
+        key = Path(account.service_account_file).read_text(encoding="utf-8")
+        yield "vfs.gcs.service_account_key", key
 
 
 def _bucket_config(account: S3Account) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -66,6 +66,10 @@ class Account:
             "backoff": {"init_backoff": _FIRST_PAUSE, "max_backoff": _LONGEST_PAUSE, "base": 2},
         }
 
+    def options(self) -> dict[str, str]:
+        """Return the settings by the names that object_store has for them; contain secrets."""
+        raise NotImplementedError
+
     def connect(self, container: str) -> Client:
         """Return the client of a container; sends no request."""
         raise NotImplementedError
@@ -109,25 +113,27 @@ class AzureAccount(Account):
             uses_cli=section.use_cli,
         )
 
+    def options(self) -> dict[str, str]:
+        """Return the settings by the names that object_store has for them; contain secrets."""
+        return _given(
+            azure_storage_account_name=self.account,
+            azure_storage_account_key=self.account_key,
+            azure_storage_sas_key=self.sas_token,
+            azure_storage_tenant_id=self.tenant_id,
+            azure_storage_client_id=self.client_id,
+            azure_storage_client_secret=self.client_secret,
+            azure_storage_endpoint=self.endpoint,
+            azure_use_azure_cli="true" if self.uses_cli else "",
+            azure_skip_signature="true" if self.is_anonymous else "",
+        )
+
     def connect(self, container: str) -> Client:
         """Return the client of a container."""
         from obstore.store import AzureStore
 
-        fields = {
-            "account_name": self.account,
-            "account_key": self.account_key,
-            "sas_key": self.sas_token,
-            "tenant_id": self.tenant_id,
-            "client_id": self.client_id,
-            "client_secret": self.client_secret,
-            "endpoint": self.endpoint,
-            "use_azure_cli": self.uses_cli,
-            "skip_signature": self.is_anonymous,
-        }
-        config: Any = {name: value for name, value in fields.items() if value}
         return AzureStore(
             container,
-            config=config,
+            config=cast(Any, self.options()),
             client_options=self.client_options(),
             retry_config=self.retries(),
         )
@@ -159,19 +165,21 @@ class GoogleAccount(Account):
             service_account_file=section.service_account_file or "",
         )
 
+    def options(self) -> dict[str, str]:
+        """Return the settings by the names that object_store has for them."""
+        return _given(
+            google_service_account=self.service_account_file,
+            google_base_url=self.endpoint,
+            google_skip_signature="true" if self.is_anonymous else "",
+        )
+
     def connect(self, container: str) -> Client:
         """Return the client of a bucket."""
         from obstore.store import GCSStore
 
-        fields = {
-            "service_account": self.service_account_file,
-            "base_url": self.endpoint,
-            "skip_signature": self.is_anonymous,
-        }
-        config: Any = {name: value for name, value in fields.items() if value}
         return GCSStore(
             container,
-            config=config,
+            config=cast(Any, self.options()),
             client_options=self.client_options(),
             retry_config=self.retries(),
         )
@@ -185,6 +193,10 @@ def _shared(config: StorageConfig, endpoint: str, *, is_anonymous: bool) -> dict
         "read_timeout_seconds": config.read_timeout,
         "attempts": config.attempts,
     }
+
+
+def _given(**values: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
 
 
 def _plain(secret: SecretStr | None) -> str:
