@@ -89,7 +89,9 @@ class Proxy:
         path = f"/storage/v1/b/{bucket}/o/{quote(key, safe='')}"
         status, answer, _ = await self._ask("GET", path)
         if status != 200:
-            return web.Response(status=status, text="<Error><Code>NoSuchKey</Code></Error>")
+            is_there, _, _ = await self._ask("GET", f"/storage/v1/b/{bucket}")
+            code = "NoSuchKey" if is_there == 200 else "NoSuchBucket"
+            return web.Response(status=status, text=f"<Error><Code>{code}</Code></Error>")
         found = json.loads(answer)
         wanted = request.headers.get("If-Match")
         if wanted not in (None, "*", _etag(found)):

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -29,6 +30,8 @@ AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 """Of every Azurite; Microsoft documents them."""
+AZURITE = "azurite@3.35.0"
+FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 _START_SECONDS = 60
 
 
@@ -116,7 +119,7 @@ class Azurite(CloudServer):
         program = _cache() / "azurite" / "node_modules" / ".bin" / "azurite-blob"
         if shutil.which("node") is None or not program.exists():
             raise CloudServerUnavailableError(
-                f"Azurite is not here: npm install --prefix {program.parents[2]} azurite@3.35.0"
+                "Azurite is not here: python -m tests.clouds.servers, which needs npm."
             )
         options = ("--silent", "--disableTelemetry", "--inMemoryPersistence")
         address = ("--blobHost", "127.0.0.1", "--blobPort", str(self.port))
@@ -190,7 +193,7 @@ class FakeGcs(CloudServer):
         program = _cache() / "bin" / "fake-gcs-server"
         if not program.exists():
             raise CloudServerUnavailableError(
-                "fake-gcs-server is not here: go install github.com/fsouza/fake-gcs-server@latest"
+                "fake-gcs-server is not here: python -m tests.clouds.servers, which needs Go."
             )
         options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self._inner)]
         return [str(program), *options, "-backend", "memory"]
@@ -222,3 +225,19 @@ class FakeGcs(CloudServer):
         )
         urllib.request.urlopen(request, timeout=10).close()
         return name
+
+
+def prepare() -> None:
+    """Install both servers into the cache where they are not there; for `.ci/run`."""
+    cache = _cache()
+    if not (cache / "azurite" / "node_modules").exists():
+        folder = str(cache / "azurite")
+        words = ["npm", "install", "--no-audit", "--no-fund", "--prefix", folder, AZURITE]
+        subprocess.run(words, check=True)
+    if not (cache / "bin" / "fake-gcs-server").exists():
+        environment = {**os.environ, "GOBIN": str(cache / "bin")}
+        subprocess.run(["go", "install", FAKE_GCS], env=environment, check=True)
+
+
+if __name__ == "__main__":
+    prepare()

@@ -1,0 +1,1 @@
+"""What holds for tables in the buckets of every cloud."""
