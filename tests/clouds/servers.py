@@ -55,6 +55,11 @@ class CloudServer:
         self._folder = folder
         self._process: ServerProcess | None = None
 
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        return f"http://127.0.0.1:{self.port}"
+
     def command(self) -> list[str]:
         """Return the command that runs it."""
         raise NotImplementedError
