@@ -17,6 +17,8 @@ VENDORS = {
     ("sinks/kafka/errors.py", "_reason"): "kafka-python raises a KafkaConnectionError for a refused"
     " login or certificate, and only its text says which; secrets in it are hidden",
     ("formats/tiledb/library.py", "_is_gone"): "tiledb raises a TileDBError for everything",
+    ("storage/object_store/failures.py", "read_status"): "obstore gives statuses only as text",
+    ("storage/object_store/failures.py", "map_failure"): "the same, and codes of the server",
 }
 """Where a vendor gives only text: module, function -> why."""
 

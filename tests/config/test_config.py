@@ -163,8 +163,8 @@ REFUSED = {
         ["'stream'", "arrow engine cannot", "Set tables.o.engine to spark."],
     ),
     "table of a store not served": (
-        "tables: {o: {path: 'gs://b/t', sink: {kind: console}}}",
-        ["gs://", "not in this"],
+        "tables: {o: {path: 'hdfs://b/t', sink: {kind: console}}}",
+        ["hdfs://", "not in this"],
     ),
     "net in a stream": (
         STREAMED + "    changes: net",
@@ -207,7 +207,7 @@ REFUSED = {
         "engine: arrow\nstate: s3://b/" + MINIMAL,
         ["state", "s3://bucket/prefix"],
     ),
-    "state of a store not served": ("state: gs://b/t" + MINIMAL, ["state", "gs://"]),
+    "state of a store not served": ("state: hdfs://b/t" + MINIMAL, ["state", "hdfs://"]),
     "Spark's sink on arrow": (
         "tables: {o: {path: x, engine: arrow, sink: {kind: stream, format: delta}}}",
         ["tables.o.sink.kind", "tables.o.engine to spark"],

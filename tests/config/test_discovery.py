@@ -216,7 +216,7 @@ def test_buckets_are_looked_through_less_often_than_folders() -> None:
         ("{path: /l/*, template: {sink: {kind: fil}}}", ["template.sink.kind", "`file`"]),
         ("{path: /l/*, evry: 1s, template: {sink: {kind: console}}}", ["evry", "`every`"]),
         ("{path: /l/*, every: 10, template: {sink: {kind: console}}}", ["every", "10s"]),
-        ("{path: 'gs://b/*', template: {sink: {kind: console}}}", ["gs://"]),
+        ("{path: 'hdfs://b/*', template: {sink: {kind: console}}}", ["hdfs://"]),
         ("{path: 's3://b', template: {sink: {kind: console}}}", ["s3://bucket/lake/*"]),
         ("{path: 's3://*/lake', template: {sink: {kind: console}}}", ["one section for each"]),
         ("{path: /l/*}", ["template is required"]),

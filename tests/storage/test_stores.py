@@ -73,7 +73,7 @@ def test_url_of_is_what_locate_turns_back(url: str) -> None:
     ("url", "words"),
     [
         ("s3:///orders", "names no bucket"),
-        ("abfss://x@y/z", "unknown scheme 'abfss'. Known are: a path, file://, memory://, s3://"),
+        ("hdfs://x/z", "unknown scheme 'hdfs'. Known are: a path, abfs://"),
         ("file://server/share", "names the host 'server'"),
         ("", "is empty"),
     ],

@@ -129,13 +129,7 @@ class CloudStore:
             if found.meta.size_bytes <= -start:
                 return found
             return await self.fetch_here(path, found.meta.size_bytes + start, -start, found.etag)
-        options: dict[str, object] = {}
-        if length is not None:
-            options["range"] = (start, start + length)
-        elif start:
-            options["range"] = {"offset": start}
-        if etag:
-            options["if_match"] = etag
+        options = _get_options(start, length, etag)
 
         async def work(client: Any) -> Fetched:
             _, key = _split(path)
@@ -252,6 +246,15 @@ class CloudStore:
     def _require_key(self, path: str) -> None:
         if not _split(path)[1]:
             raise FileMissingError(f"{self.format_url(path)} is a container, not a file.")
+
+
+def _get_options(start: int, length: int | None, etag: str) -> dict[str, object]:
+    options: dict[str, object] = {}
+    if length is not None:
+        options["range"] = (start, start + length)
+    elif start:
+        options["range"] = {"offset": start}
+    return options | ({"if_match": etag} if etag else {})
 
 
 def _split(path: str) -> tuple[str, str]:
