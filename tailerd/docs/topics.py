@@ -9,6 +9,8 @@ TOPICS: Mapping[str, str] = {
     "kafka": "Changes into Kafka topics: records, keys, delivery guarantees, topics.",
     "spark": "Changes in Spark programs, and the Spark engine of the daemon.",
     "s3": "Tables and state in buckets, notifications, rights.",
+    "azure": "Tables and state in Azure Blob Storage: credentials, rights.",
+    "google": "Tables and state in Google Cloud Storage: credentials, rights.",
     "formats": "Tables and features that can be read, and those that are refused.",
     "lance": "Lance tables: changes of each operation, gaps, refused tables, maintenance.",
     "tiledb": "TileDB arrays: versions, late commits, what merging takes away, maintenance.",

@@ -49,9 +49,9 @@ class CloudServer:
     scheme = ""
     page_names = 1000
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int = 0) -> None:
         """Prepare; `start` starts it."""
-        self.port = free_port()
+        self.port = port or free_port()
         self._folder = folder
         self._process: ServerProcess | None = None
 
@@ -68,8 +68,8 @@ class CloudServer:
         """Return how containers are reached, here or at a proxy's address."""
         raise NotImplementedError
 
-    def new_bucket(self) -> str:
-        """Make a container and return its name."""
+    def new_bucket(self, name: str = "") -> str:
+        """Make a container and return its name; by default one of its own."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -141,9 +141,9 @@ class Azurite(CloudServer):
             endpoint=endpoint or self.endpoint, account=AZURE_ACCOUNT, account_key=AZURE_KEY
         )
 
-    def new_bucket(self) -> str:
+    def new_bucket(self, name: str = "") -> str:
         """Make a container and return its name."""
-        name = f"b-{secrets.token_hex(6)}"
+        name = name or f"b-{secrets.token_hex(6)}"
         date = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
         resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}\nrestype:container"
@@ -168,9 +168,9 @@ class FakeGcs(CloudServer):
 
     scheme = "gs"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int = 0) -> None:
         """Prepare."""
-        super().__init__(folder)
+        super().__init__(folder, port)
         self._inner = free_port()
         self._proxy: ServerProcess | None = None
 
@@ -220,9 +220,9 @@ class FakeGcs(CloudServer):
         file.write_text(json.dumps(key))
         return GoogleAccount(endpoint=endpoint or self.endpoint, service_account_file=str(file))
 
-    def new_bucket(self) -> str:
+    def new_bucket(self, name: str = "") -> str:
         """Make a bucket and return its name."""
-        name = f"b-{secrets.token_hex(6)}"
+        name = name or f"b-{secrets.token_hex(6)}"
         request = urllib.request.Request(
             f"{self.endpoint}/storage/v1/b?project=test",
             data=json.dumps({"name": name}).encode(),
