@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hypothesis
 import pytest
@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.clouds.queues import AzuriteQueues, PubSub
     from tests.clouds.servers import CloudServer
     from tests.kafka.broker import Broker
     from tests.kafka.schema_registry import SchemaRegistry
@@ -292,6 +293,9 @@ def s3_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     server.stop()
 
 
+S = TypeVar("S", "CloudServer", "AzuriteQueues", "PubSub")
+
+
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
     """One Azure of this run, in memory: shared, so make a container of your own."""
@@ -308,7 +312,23 @@ def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudServer]:
     yield from _served(FakeGcs(tmp_path_factory.mktemp("gcs")))
 
 
-def _served(server: CloudServer) -> Iterator[CloudServer]:
+@pytest.fixture(scope="session")
+def azurite_queues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteQueues]:
+    """The queues of one Azure of this run: shared, so make a queue of your own."""
+    from tests.clouds.queues import AzuriteQueues
+
+    yield from _served(AzuriteQueues(tmp_path_factory.mktemp("queues")))
+
+
+@pytest.fixture(scope="session")
+def pubsub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PubSub]:
+    """One Pub/Sub of this run: shared, so make a topic of your own."""
+    from tests.clouds.queues import PubSub
+
+    yield from _served(PubSub(tmp_path_factory.mktemp("pubsub")))
+
+
+def _served(server: S) -> Iterator[S]:
     from tests.clouds.servers import CloudServerUnavailableError
 
     try:

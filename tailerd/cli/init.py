@@ -72,7 +72,7 @@ def command(
 ) -> None:
     """Find the tables in LOCATION and print a commented configuration that delivers their changes.
 
-    LOCATION is a table, or a folder or s3://bucket/prefix with tables up to three levels below it.
+    LOCATION is a table, or a folder or prefix of a bucket with tables up to three levels below it.
     """
     from tailerd.config.starter import StarterSink
 

@@ -63,7 +63,7 @@ class Config(BaseSettings):
         default="./state",
         min_length=1,
         description="Directory (or bucket prefix) for persistent state, used by one daemon at a"
-        " time: a folder, or `s3://bucket/prefix`, where checkpoints of sinks of `kind: stream`"
+        " time: a folder, or a prefix of a bucket, where checkpoints of sinks of `kind: stream`"
         " cannot be stored.",
         examples=["./state", "s3://bucket/tailerd"],
     )
@@ -78,7 +78,7 @@ class Config(BaseSettings):
     web: WebConfig = Field(default_factory=WebConfig, description="The page at `/`.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="The Spark session.")
     storage: StorageConfig = Field(
-        default_factory=StorageConfig, description="Tables in buckets (`s3://bucket/path`)."
+        default_factory=StorageConfig, description="Tables in buckets of S3, Azure and Google."
     )
     notifications: NotificationsConfig | None = Field(
         default=None,
@@ -161,7 +161,7 @@ class Config(BaseSettings):
     @field_validator("state")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        parse_bucket(path, "a prefix of its own: s3://bucket/prefix")
+        parse_bucket(path, "a prefix of its own: BUCKET/PREFIX")
         return path
 
     @field_validator("tables", mode="before")

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Self
+import re
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tailerd.config.values import HttpUrl, Seconds
+from tailerd.config.values import HttpUrl, Seconds, parse_http_url
 
 LONGEST_WAIT_SECONDS = 20.0
 
+_SUBSCRIPTION = re.compile(r"projects/[^/\s]+/subscriptions/[^/\s]+")
+
 
 class NotificationsConfig(BaseModel):
-    """An SQS queue with the notifications of buckets: direct, through SNS, through EventBridge.
+    """The queue with the notifications of buckets: SQS, a storage queue of Azure, or Pub/Sub.
 
     Credentials are those of `storage`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    queue: HttpUrl = Field(
-        description="URL of the queue. Only this daemon may read it: it deletes every message.",
+    queue: str = Field(
+        min_length=1,
+        description="URL of the queue, or projects/PROJECT/subscriptions/NAME. Only this daemon may"
+        " read it: it deletes every message.",
         examples=["https://sqs.eu-central-1.amazonaws.com/123456789012/tailerd"],
+    )
+    kind: Literal["auto", "sqs", "azure", "pubsub"] = Field(
+        default="auto",
+        description="Service of the queue; by default, as its name shows.",
+        examples=["azure"],
     )
     region: str | None = Field(
         default=None,
@@ -32,7 +42,8 @@ class NotificationsConfig(BaseModel):
     )
     endpoint: HttpUrl | None = Field(
         default=None,
-        description="URL of the service; without it, AWS, or what AWS_ENDPOINT_URL says.",
+        description="URL of another server of SQS or Pub/Sub; without it, the cloud, or what"
+        " AWS_ENDPOINT_URL and PUBSUB_EMULATOR_HOST say.",
         examples=["http://127.0.0.1:9324"],
     )
     wait: Seconds = Field(
@@ -53,9 +64,23 @@ class NotificationsConfig(BaseModel):
 
     @model_validator(mode="after")
     def _names_a_queue(self) -> Self:
-        if urlsplit(self.queue).path.count("/") < 1:
+        if self.service == "pubsub":
+            if _SUBSCRIPTION.fullmatch(self.queue) is None:
+                raise ValueError("queue: write projects/PROJECT/subscriptions/NAME")
+            return self
+        if urlsplit(parse_http_url(self.queue)).path.count("/") < 1:
             raise ValueError("queue: write the queue's whole URL, with account and name")
         return self
+
+    @property
+    def service(self) -> str:
+        """The service: sqs, azure or pubsub."""
+        if self.kind != "auto":
+            return self.kind
+        if self.queue.startswith("projects/"):
+            return "pubsub"
+        host = urlsplit(self.queue).hostname or ""
+        return "azure" if ".queue.core." in host else "sqs"
 
     @property
     def queue_region(self) -> str:

@@ -164,8 +164,8 @@ class TableConfig(TransformConfig):
 
     path: str = Field(
         min_length=1,
-        description="Folder of the table, a file:// URL, or s3://bucket/path. A relative folder"
-        " counts from the current directory of the process.",
+        description="Folder of the table, a file:// URL, or a URL of a bucket (s3:, az:, gs:). A"
+        " relative folder counts from the current directory of the process.",
         examples=["/data/orders"],
     )
     create: Literal["demo"] | None = Field(
@@ -443,7 +443,7 @@ class DiscoverConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        if _WILDCARD.search(parse_bucket(path, "a pattern of folders in it: s3://bucket/lake/*")):
+        if _WILDCARD.search(parse_bucket(path, "a pattern of folders in it: BUCKET/lake/*")):
             raise ValueError(
                 "a bucket's name cannot be a pattern: write one section for each bucket"
             )

@@ -35,7 +35,6 @@ from tailerd.state.ledger import LedgerLocation
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.finished_files import FinishedFiles
 from tailerd.storage.metered import MeteredStore
-from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.shared_reads import filling_cache, sharing_cache, using_cache
 from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import TableLocation, locate_table
@@ -43,7 +42,7 @@ from tailerd.telemetry import Telemetry, events
 from tailerd.transforms.options import MASK_KEY, make_view
 from tailerd.transforms.view import View
 from tailerd.watchers.base import Watcher
-from tailerd.watchers.opening import WatchedFolder, open_watchers
+from tailerd.watchers.opening import WatchedFolder, open_queue, open_watchers
 
 _ABSENT_SECONDS = 0.5
 
@@ -349,6 +348,7 @@ def _watch_table(table: TableConfig) -> WatchedFolder:
     found = presumed_format(location, table.format)
     return WatchedFolder(
         folder=found.folder(location),
+        url=location.store.format_url(found.folder(location)),
         version_of=found.names.version_of,
         is_remote=is_remote(table.path),
         poll_interval=table.poll_interval,
@@ -361,8 +361,7 @@ def make_watchers(
     """Return the watchers of those folders; they note complete files in `finished`."""
     return open_watchers(
         watched_folders(config),
-        config.notifications,
-        account=S3Settings.from_config(config.storage).default,
+        open_queue(config.notifications, config.storage),
         finished=finished,
         telemetry=telemetry,
         clock=clock,

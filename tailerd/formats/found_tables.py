@@ -56,7 +56,7 @@ async def find_tables(location: str, stores: Stores, *, depth: int = DEPTH) -> F
     """Return the tables at a location and below it; a table's own folders are not searched.
 
     Args:
-        location: A folder or `s3://bucket/prefix`.
+        location: A folder, or the URL of a prefix in a bucket.
         depth: Levels of folders below the location.
 
     Raises:

@@ -113,7 +113,7 @@ class NotificationsMissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRejected:
-    """A message of a queue is not an S3 event."""
+    """A message of a queue is not a notification of a bucket."""
 
     path: str
     reason: str

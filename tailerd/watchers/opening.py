@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tailerd.clock import Clock
+from tailerd.config.notifications import NotificationsConfig
+from tailerd.config.storage import StorageConfig
+from tailerd.errors import ConfigError
 from tailerd.storage.finished_files import FinishedFiles
-from tailerd.storage.s3.settings import S3Account
+from tailerd.storage.object_store.accounts import AzureAccount, GoogleAccount
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import VersionOf, Watcher, numbered_name
 from tailerd.watchers.local import watch_folders
 from tailerd.watchers.poll import FloorWatcher, Pace, PollWatcher
-
-if TYPE_CHECKING:
-    # Spark sources also watch, in processes that do not need the whole configuration.
-    from tailerd.config.notifications import NotificationsConfig
+from tailerd.watchers.queue import Queue, QueueWatcher
 
 NOTIFIED_PACE = Pace(close_seconds=30.0, wide_seconds=900.0)
 """For tables in buckets with notifications from a queue: every poll is a paid request."""
@@ -28,12 +27,14 @@ class WatchedFolder:
 
     Attributes:
         folder: Its path in the store.
+        url: The same with the store's scheme.
         is_remote: Whether it is accessed through a network; otherwise it is local.
         poll_interval: Longest time between two events, if configured.
         version_of: How commits are named there.
     """
 
     folder: str
+    url: str
     is_remote: bool
     poll_interval: float | None = None
     version_of: VersionOf = numbered_name
@@ -41,9 +42,8 @@ class WatchedFolder:
 
 def open_watchers(
     watched: Iterable[WatchedFolder],
-    notifications: NotificationsConfig | None,
+    queue: Queue | None = None,
     *,
-    account: S3Account | None = None,
     finished: FinishedFiles | None = None,
     telemetry: Telemetry,
     clock: Clock,
@@ -51,8 +51,7 @@ def open_watchers(
     """Return one watcher of file events and one of notifications, with pollers as a fallback.
 
     Args:
-        notifications: The queue with the buckets' notifications, if there is one.
-        account: The account with the credentials for the queue.
+        queue: The queue with the buckets' notifications, if there is one.
         finished: Receives local files that their writers have closed.
     """
 
@@ -67,21 +66,56 @@ def open_watchers(
         names = {each.folder: each.version_of for each in local}
         files = watch_folders([*names], names=names, finished=finished, on_unavailable=report)
         watchers += [files, *_floor(local, files.covers, clock, Pace())]
-    if remote and notifications is None:
-        watchers += _floor(remote, lambda _: False, clock, Pace())
-    elif remote and notifications is not None:
-        # Imports the vendor's library, which local tables do not need.
-        from tailerd.watchers.sqs import SqsWatcher
-
-        queue = SqsWatcher(
-            {each.folder: each.version_of for each in remote},
-            notifications,
-            account or S3Account.from_environment(),
-            reports=_Reports(telemetry, notifications.queue),
+    notified = [each for each in remote if queue is not None and _scheme(each) in queue.schemes]
+    silent = [each for each in remote if each not in notified]
+    if silent:
+        watchers += _floor(silent, lambda _: False, clock, Pace())
+    if notified and queue is not None:
+        watcher = QueueWatcher(
+            {each.folder: each.version_of for each in notified},
+            queue,
+            reports=_Reports(telemetry, queue, {each.folder: each.url for each in notified}),
             clock=clock,
         )
-        watchers += [queue, *_floor(remote, queue.covers, clock, NOTIFIED_PACE)]
+        watchers += [watcher, *_floor(notified, watcher.covers, clock, NOTIFIED_PACE)]
     return watchers
+
+
+def open_queue(config: NotificationsConfig | None, storage: StorageConfig) -> Queue | None:
+    """Return the configured queue; sends no request.
+
+    Args:
+        storage: The section with the credentials.
+
+    Raises:
+        ConfigError: The cloud's own library is not installed.
+    """
+    # Each imports its cloud's library, which local tables do not need.
+    if config is None:
+        return None
+    if config.service == "sqs":
+        from tailerd.storage.s3.settings import S3Settings
+        from tailerd.watchers.sqs import SqsQueue
+
+        return SqsQueue(config, S3Settings.from_config(storage).default)
+    try:
+        if config.service == "azure":
+            from tailerd.watchers.azure_queue import AzureQueue
+
+            return AzureQueue(config, AzureAccount.from_config(storage))
+        from tailerd.watchers.pubsub import PubSubQueue
+
+        return PubSubQueue(config, GoogleAccount.from_config(storage))
+    except ModuleNotFoundError as error:
+        extra = "azure" if config.service == "azure" else "google"
+        raise ConfigError(
+            f"notifications: {config.queue} needs {error.name}, which is not installed.",
+            remedy=f"Install it: pip install 'tailerd[{extra}]'.",
+        ) from error
+
+
+def _scheme(watched: WatchedFolder) -> str:
+    return watched.url.partition("://")[0]
 
 
 def _floor(
@@ -101,31 +135,33 @@ def _floor(
 class _Reports:
     """Emits the status of a queue as telemetry events."""
 
-    def __init__(self, telemetry: Telemetry, queue: str) -> None:
+    def __init__(self, telemetry: Telemetry, queue: Queue, urls: Mapping[str, str]) -> None:
         self._telemetry = telemetry
         self._queue = queue
+        self._urls = urls
         self._missing: set[str] = set()
 
     def report_failure(self, code: str, reason: str, attempt: int) -> None:
         self._telemetry.emit(
             events.NotificationsFailed(
-                path=self._queue, error_code=code, attempt=attempt, error=reason
+                path=self._queue.url, error_code=code, attempt=attempt, error=reason
             )
         )
 
     def report_resumption(self) -> None:
-        self._telemetry.emit(events.NotificationsResumed(path=self._queue))
+        self._telemetry.emit(events.NotificationsResumed(path=self._queue.url))
 
     def not_understood(self, message_id: str, is_deleted: bool) -> None:
         what = "it is deleted" if is_deleted else "it will be redelivered"
         self._telemetry.emit(
             events.NotificationRejected(
-                path=self._queue, reason=f"Message {message_id} is not an S3 notification; {what}."
+                path=self._queue.url,
+                reason=f"Message {message_id} is not a notification of a bucket; {what}.",
             )
         )
 
     def missing(self, folder: str) -> None:
-        location = _bucket(folder)
+        location = self._bucket(folder)
         if location in self._missing:
             return
         self._missing.add(location)
@@ -134,24 +170,22 @@ class _Reports:
                 path=location,
                 error_code="notifications_missing",
                 attempt=1,
-                error=f"Commits came to s3://{folder} and were found by polling; {self._queue} has"
-                " received no notification for them. Let the bucket send s3:ObjectCreated:* of keys"
-                " that end with .json to it (README shows how), with no filter that excludes this"
-                " table, and let the queue's policy allow the bucket sqs:SendMessage.",
+                error=f"Commits came to {self._urls[folder]} and were found by polling;"
+                f" {self._queue.url} has received no notification for them. {self._queue.setup}",
             )
         )
 
     def report_received(self, folder: str) -> None:
-        self._end(_bucket(folder))
-        self._missing.discard(_bucket(folder))
+        self._end(self._bucket(folder))
+        self._missing.discard(self._bucket(folder))
 
     def report_closed(self) -> None:
-        for path in (self._queue, *self._missing):
+        for path in (self._queue.url, *self._missing):
             self._end(path)
 
     def _end(self, path: str) -> None:
         self._telemetry.emit(events.ProblemEnded(part="notifications", path=path))
 
-
-def _bucket(folder: str) -> str:
-    return f"s3://{folder.partition('/')[0]}"
+    def _bucket(self, folder: str) -> str:
+        scheme, _, path = self._urls[folder].partition("://")
+        return f"{scheme}://{path.partition('/')[0]}"

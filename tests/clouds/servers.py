@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -32,6 +33,7 @@ AZURE_KEY = (
 """Of every Azurite; Microsoft documents them."""
 AZURITE = "azurite@3.35.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
+PUBSUB = "cloud.google.com/go/pubsub/v2@v2.9.0"
 _START_SECONDS = 60
 
 
@@ -39,8 +41,26 @@ class CloudServerUnavailableError(Exception):
     """The server's program cannot be had here."""
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Return the folder where programs are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailerd"
+
+
+def await_port(port: int, process: ServerProcess, log: Path) -> None:
+    """Wait until a server answers on a loopback port.
+
+    Raises:
+        RuntimeError: It ended, or takes too long; with its log.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if not process.is_running or time.monotonic() > deadline:
+                raise RuntimeError(f"it did not start: {log.read_text()}") from None
+            time.sleep(0.05)
 
 
 class CloudServer:
@@ -76,23 +96,12 @@ class CloudServer:
         """Start, and wait until it answers."""
         log = self._folder / f"{type(self).__name__}.log"
         self._process = ServerProcess(self.command(), log=log, cwd=self._folder)
-        self._await(self.own_port, self._process, log)
+        await_port(self.own_port, self._process, log)
 
     @property
     def own_port(self) -> int:
         """Return the port of the server itself."""
         return self.port
-
-    def _await(self, port: int, process: ServerProcess, log: Path) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                return
-            except OSError:
-                if not process.is_running or time.monotonic() > deadline:
-                    raise RuntimeError(f"it did not start: {log.read_text()}") from None
-                time.sleep(0.05)
 
     def stop(self) -> None:
         """Stop it; what it kept is gone."""
@@ -121,7 +130,7 @@ class Azurite(CloudServer):
         Raises:
             CloudServerUnavailableError: Node or Azurite is not here.
         """
-        program = _cache() / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+        program = cache_folder() / "azurite" / "node_modules" / ".bin" / "azurite-blob"
         if shutil.which("node") is None or not program.exists():
             raise CloudServerUnavailableError(
                 "Azurite is not here: python -m tests.clouds.servers, which needs npm."
@@ -168,9 +177,12 @@ class FakeGcs(CloudServer):
 
     scheme = "gs"
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        """Prepare."""
+    def __init__(self, folder: Path, port: int = 0, *, topic: str = "") -> None:
+        """Prepare; its buckets notify a `topic` (project/name) if there is one."""
         super().__init__(folder, port)
+        project, _, name = topic.partition("/")
+        about = ["-event.pubsub-project-id", project, "-event.pubsub-topic", name]
+        self._notifies = [*about, "-event.list", "finalize"] if topic else []
         self._inner = free_port()
         self._proxy: ServerProcess | None = None
 
@@ -181,7 +193,7 @@ class FakeGcs(CloudServer):
         words += ["--server", f"http://127.0.0.1:{self._inner}"]
         log = self._folder / "proxy.log"
         self._proxy = ServerProcess(words, log=log, cwd=ROOT)
-        self._await(self.port, self._proxy, log)
+        await_port(self.port, self._proxy, log)
 
     def stop(self) -> None:
         """Stop both."""
@@ -195,13 +207,13 @@ class FakeGcs(CloudServer):
         Raises:
             CloudServerUnavailableError: Its program is not here.
         """
-        program = _cache() / "bin" / "fake-gcs-server"
+        program = cache_folder() / "bin" / "fake-gcs-server"
         if not program.exists():
             raise CloudServerUnavailableError(
                 "fake-gcs-server is not here: python -m tests.clouds.servers, which needs Go."
             )
         options = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self._inner)]
-        return [str(program), *options, "-backend", "memory"]
+        return [str(program), *options, "-backend", "memory", *self._notifies]
 
     @property
     def own_port(self) -> int:
@@ -233,8 +245,8 @@ class FakeGcs(CloudServer):
 
 
 def prepare() -> None:
-    """Install both servers into the cache where they are not there; for `.ci/run`."""
-    cache = _cache()
+    """Install the servers into the cache where they are not there; for `.ci/run`."""
+    cache = cache_folder()
     if not (cache / "azurite" / "node_modules").exists():
         folder = str(cache / "azurite")
         words = ["npm", "install", "--no-audit", "--no-fund", "--prefix", folder, AZURITE]
@@ -242,6 +254,13 @@ def prepare() -> None:
     if not (cache / "bin" / "fake-gcs-server").exists():
         environment = {**os.environ, "GOBIN": str(cache / "bin")}
         subprocess.run(["go", "install", FAKE_GCS], env=environment, check=True)
+    if not (cache / "bin" / "pubsub").exists():
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(ROOT / "tests" / "clouds" / "pubsub" / "main.go", folder)
+            for step in (["mod", "init", "pubsub"], ["get", PUBSUB], ["mod", "tidy"]):
+                subprocess.run(["go", *step], cwd=folder, check=True)
+            program = str(cache / "bin" / "pubsub")
+            subprocess.run(["go", "build", "-o", program, "."], cwd=folder, check=True)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailerd.watchers.base import numbered_name
-from tailerd.watchers.s3_events import (
-    CommitEvent,
-    ObjectCreated,
-    commit_events,
-    created_objects,
-)
+from tailerd.watchers.queue import CommitEvent, ObjectCreated, commit_events
+from tailerd.watchers.sqs import created_objects
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{1,30}[a-z0-9]", fullmatch=True)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tailerd.errors import AccessDeniedError, BucketMissingError, StorageError
-from tailerd.storage.base import ObjectStore
 from tests.clouds.buckets import CLOUDS
-from tests.clouds.servers import AZURE_ACCOUNT, AZURE_KEY, Azurite, CloudServer
+from tests.clouds.servers import Azurite, CloudServer
+from tests.integration.buckets.cloud_table import CloudTable, write_config
 from tests.integration.daemon.running import daemon, delivered_ids, eventually, run_to_end
-from tests.tables.builder import TableBuilder
 
 pytestmark = pytest.mark.full
 
@@ -26,66 +24,9 @@ def server(request: pytest.FixtureRequest) -> CloudServer:
     return found
 
 
-class CloudTable:
-    """A table whose commits go to a bucket: data first, then the commit."""
-
-    def __init__(self, folder: Path, server: CloudServer) -> None:
-        self.builder = TableBuilder(folder)
-        self.server = server
-        self.bucket = server.new_bucket()
-        self.location = f"{server.scheme}://{self.bucket}/lake/orders"
-        self.ids: list[int] = []
-        self._known: set[Path] = set()
-        self.append()
-
-    def append(self) -> None:
-        """Commit a row."""
-        self.ids.append(len(self.ids))
-        self.builder.append([{"id": self.ids[-1], "name": "x"}])
-        found = {path for path in self.builder.folder.rglob("*") if path.is_file()} - self._known
-        for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
-            key = path.relative_to(self.builder.folder).as_posix()
-            asyncio.run(self.store.put(f"{self.bucket}/lake/orders/{key}", path.read_bytes()))
-        self._known |= found
-
-    @property
-    def store(self) -> ObjectStore:
-        """The store that it is in."""
-        return self.server.store()
-
-
 @pytest.fixture
 def table(tmp_path: Path, server: CloudServer) -> CloudTable:
     return CloudTable(tmp_path / "table", server)
-
-
-def storage_of(server: CloudServer) -> dict[str, Any]:
-    """Return the section `storage` that reaches a server."""
-    if isinstance(server, Azurite):
-        section = {"account": AZURE_ACCOUNT, "account_key": AZURE_KEY}
-        return {"azure": {**section, "endpoint": server.endpoint}, "attempts": 2}
-    key = server.account().options()["google_service_account"]
-    return {"google": {"service_account_file": key, "endpoint": server.endpoint}, "attempts": 2}
-
-
-def write_config(folder: Path, table: CloudTable, **fields: Any) -> Path:
-    orders = {
-        "path": table.location,
-        "from": "snapshot",
-        "poll_interval": "200ms",
-        "sink": {"kind": "file", "path": str(folder / "out")},
-        **fields,
-    }
-    config = {
-        "engine": "arrow",
-        "state": f"{table.server.scheme}://{table.bucket}/state",
-        "http": {"listen": "127.0.0.1:0"},
-        "storage": storage_of(table.server),
-        "tables": {"orders": orders},
-    }
-    path = folder / "tailerd.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 def test_rows_offsets_and_checkpoints_work_as_in_other_buckets(

@@ -216,7 +216,7 @@ def test_a_bucket_that_is_gone_is_an_error_that_names_it(
 async def test_a_bucket_that_does_not_notify_is_told_of_once_with_the_fix(
     living: LivingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.sqs.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("tailerd.watchers.queue.GRACE_SECONDS", 0.5)
     living.notified.server.admin().put_bucket_notification_configuration(
         Bucket=living.notified.bucket, NotificationConfiguration={}
     )

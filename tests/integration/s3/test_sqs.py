@@ -15,44 +15,15 @@ import pytest
 from tailerd.clock import SystemClock
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.watchers.base import StorageEvent, numbered_name
-from tailerd.watchers.sqs import SqsWatcher
+from tailerd.watchers.queue import QueueWatcher
+from tailerd.watchers.sqs import SqsQueue
 from tailerd.watchers.wakeups import WakeupRegistry
+from tests.doubles.queue_reports import Reports
 from tests.s3.notified import WAYS, NotifiedBucket, Way
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 
 PATIENCE_SECONDS = 10.0
-
-
-class Reports:
-    """Keeps what is told about the queue."""
-
-    def __init__(self) -> None:
-        self.failures: list[tuple[str, int]] = []
-        self.reasons: list[str] = []
-        self.times_resumed = 0
-        self.rejected: list[bool] = []
-        self.silences: list[str] = []
-        self.is_closed = False
-
-    def report_failure(self, code: str, reason: str, attempt: int) -> None:
-        self.reasons.append(reason)
-        self.failures.append((code, attempt))
-
-    def report_resumption(self) -> None:
-        self.times_resumed += 1
-
-    def missing(self, folder: str) -> None:
-        self.silences.append(folder)
-
-    def report_received(self, folder: str) -> None:
-        self.silences.remove(folder)
-
-    def report_closed(self) -> None:
-        self.is_closed = True
-
-    def not_understood(self, message_id: str, is_deleted: bool) -> None:
-        self.rejected.append(is_deleted)
 
 
 def commit_key(version: int, table: str = "lake/orders") -> str:
@@ -77,15 +48,15 @@ def make_watcher(
     endpoint: str = "",
     reports: Reports | None = None,
     **config: Any,
-) -> SqsWatcher:
+) -> QueueWatcher:
     endpoint = endpoint or notified.server.endpoint
-    return SqsWatcher(
+    fields = {"queue": notified.queue, "endpoint": endpoint, "wait": "1s", **config}
+    return QueueWatcher(
         {
             f"{notified.bucket}/{table}/_delta_log": numbered_name
             for table in tables or ("lake/orders",)
         },
-        NotificationsConfig(queue=notified.queue, endpoint=endpoint, **{"wait": "1s", **config}),
-        notified.server.account(endpoint),
+        SqsQueue(NotificationsConfig(**fields), notified.server.account(endpoint)),
         reports=reports or Reports(),
         clock=SystemClock(),
     )
@@ -103,7 +74,7 @@ async def comes_true(what: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def listening(watcher: SqsWatcher, board: WakeupRegistry) -> AsyncGenerator[None, None]:
+async def listening(watcher: QueueWatcher, board: WakeupRegistry) -> AsyncGenerator[None, None]:
     running = asyncio.create_task(board.run([watcher]))
     yield
     running.cancel()
@@ -363,7 +334,7 @@ async def test_what_ails_a_queue_has_a_code_and_a_way_out(
 async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_is(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.sqs.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tailerd.watchers.queue.GRACE_SECONDS", 0.2)
     notified = NotifiedBucket(s3_moto)
     reports, board = Reports(), WakeupRegistry()
     folders = [f"{notified.bucket}/{table}/_delta_log" for table in ("a", "b")]
@@ -390,7 +361,7 @@ async def test_a_table_that_is_never_told_of_is_noticed_once_and_heard_when_it_i
 async def test_a_table_is_not_called_silent_for_news_that_are_on_their_way(
     s3_moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailerd.watchers.sqs.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("tailerd.watchers.queue.GRACE_SECONDS", 0.2)
     notified = NotifiedBucket(s3_moto)
     reports, board = Reports(), WakeupRegistry()
     wakeup = board.subscribe(f"{notified.bucket}/lake/orders/_delta_log")

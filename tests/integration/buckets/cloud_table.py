@@ -1,0 +1,81 @@
+"""A table in a bucket of Azure or Google, and the configuration of a daemon that follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tailerd.storage.base import ObjectStore
+from tests.clouds.servers import AZURE_ACCOUNT, AZURE_KEY, Azurite, CloudServer
+from tests.tables.builder import TableBuilder
+
+
+class CloudTable:
+    """A table whose commits go to a bucket: data first, then the commit."""
+
+    def __init__(self, folder: Path, server: CloudServer) -> None:
+        self.builder = TableBuilder(folder)
+        self.server = server
+        self.bucket = server.new_bucket()
+        self.location = f"{server.scheme}://{self.bucket}/lake/orders"
+        self.ids: list[int] = []
+        self._known: set[Path] = set()
+        self.append()
+
+    def append(self) -> int:
+        """Commit a row; return the version."""
+        self.ids.append(len(self.ids))
+        version = self.builder.append([{"id": self.ids[-1], "name": "x"}]).version
+        found = {path for path in self.builder.folder.rglob("*") if path.is_file()} - self._known
+        for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
+            key = path.relative_to(self.builder.folder).as_posix()
+            asyncio.run(self.store.put(f"{self.bucket}/lake/orders/{key}", path.read_bytes()))
+        self._known |= found
+        return version
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store that it is in."""
+        return self.server.store()
+
+
+def storage_of(server: CloudServer) -> dict[str, Any]:
+    """Return the section `storage` that reaches a server."""
+    if isinstance(server, Azurite):
+        section = {"account": AZURE_ACCOUNT, "account_key": AZURE_KEY}
+        return {"azure": {**section, "endpoint": server.endpoint}, "attempts": 2}
+    key = server.account().options()["google_service_account"]
+    return {"google": {"service_account_file": key, "endpoint": server.endpoint}, "attempts": 2}
+
+
+def write_config(
+    folder: Path,
+    table: CloudTable,
+    *,
+    notifications: dict[str, Any] | None = None,
+    poll_interval: str | None = "200ms",
+    **fields: Any,
+) -> Path:
+    """Write the configuration of a daemon with a file sink and its state in the table's bucket."""
+    orders = {
+        "path": table.location,
+        "from": "snapshot",
+        "poll_interval": poll_interval,
+        "sink": {"kind": "file", "path": str(folder / "out")},
+        **fields,
+    }
+    config: dict[str, Any] = {
+        "engine": "arrow",
+        "state": f"{table.server.scheme}://{table.bucket}/state",
+        "http": {"listen": "127.0.0.1:0"},
+        "storage": storage_of(table.server),
+        "tables": {"orders": orders},
+    }
+    if notifications is not None:
+        config["notifications"] = notifications
+    path = folder / "tailerd.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
