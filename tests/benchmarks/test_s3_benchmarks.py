@@ -6,6 +6,7 @@ would bound both sides, so rows come from versitygw.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import time
@@ -19,6 +20,8 @@ from tests.benchmarks.big_tables import change_feed
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.many_tables import is_ready
 from tests.benchmarks.measuring import Row, milliseconds, paired, per_second, run_process
+from tests.clouds.buckets import CLOUDS
+from tests.clouds.servers import CloudServer
 from tests.integration.daemon.running import daemon, delivered_ids, eventually
 from tests.integration.s3.living_table import LivingTable, write_config
 from tests.s3.notified import NotifiedBucket
@@ -40,15 +43,15 @@ AWAY_SECONDS = 0.02
 
 OURS_GET = f"""
     import asyncio, sys, time
-    from tailerd.storage.s3.store import S3Store
+    from tailerd.storage.stores import Stores
 
     async def main():
-        store = S3Store()
+        store, path = Stores().locate(sys.argv[1])
         for _ in range(50):
-            await store.get(sys.argv[1])
+            await store.get(path)
         begin = time.process_time()
         for _ in range({GETS}):
-            await store.get(sys.argv[1])
+            await store.get(path)
         return {{"cpu_seconds": (time.process_time() - begin) / {GETS}}}
 
     result = asyncio.run(main())
@@ -210,7 +213,8 @@ def test_the_cpu_of_a_small_get(
     bucket = server.new_bucket()
     server.admin().put_object(Bucket=bucket, Key="a", Body=os.urandom(1000))
     ours, peer = paired(
-        lambda: run_process(OURS_GET, f"{bucket}/a"), lambda: run_process(PEER_GET, f"{bucket}/a")
+        lambda: run_process(OURS_GET, f"s3://{bucket}/a"),
+        lambda: run_process(PEER_GET, f"{bucket}/a"),
     )
     one, other = ours.result["cpu_seconds"], peer.result["cpu_seconds"]
     report(
@@ -225,6 +229,56 @@ def test_the_cpu_of_a_small_get(
             )
         ]
     )
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_the_cpu_of_a_small_get_from_another_cloud(
+    request: pytest.FixtureRequest,
+    s3_versitygw: S3Server,
+    report: Report,
+    monkeypatch: pytest.MonkeyPatch,
+    cloud: str,
+) -> None:
+    server: CloudServer = request.getfixturevalue(cloud)
+    use_environment(monkeypatch, s3_versitygw.environment() | server.environment())
+    body, bucket, s3_bucket = os.urandom(1000), server.new_bucket(), s3_versitygw.new_bucket()
+    asyncio.run(server.store().put(f"{bucket}/a", body))
+    s3_versitygw.admin().put_object(Bucket=s3_bucket, Key="a", Body=body)
+    ours, s3 = paired(
+        lambda: run_process(OURS_GET, f"{server.scheme}://{bucket}/a"),
+        lambda: run_process(OURS_GET, f"s3://{s3_bucket}/a"),
+    )
+    one, other = ours.result["cpu_seconds"], s3.result["cpu_seconds"]
+    report(
+        [
+            Row(
+                f"client CPU of a small get from {cloud}, our own from S3",
+                milliseconds(one),
+                milliseconds(other),
+                one / other,
+                "<= 1.1",
+                one <= 1.1 * other,
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_change_rows_of_another_cloud(
+    request: pytest.FixtureRequest,
+    report: Report,
+    monkeypatch: pytest.MonkeyPatch,
+    cloud: str,
+) -> None:
+    server: CloudServer = request.getfixturevalue(cloud)
+    use_environment(monkeypatch, server.environment())
+    bucket, folder = server.new_bucket(), change_feed(*FEEDS["9 MB"])
+    for path in folder.rglob("*"):
+        if path.is_file():
+            key = path.relative_to(folder).as_posix()
+            asyncio.run(server.store().put(f"{bucket}/t/{key}", path.read_bytes()))
+    location = f"{server.scheme}://{bucket}/t"
+    report([row_of(f"change rows of files of 9 MB from {cloud}", location)])
 
 
 @pytest.mark.parametrize("size", FEEDS)

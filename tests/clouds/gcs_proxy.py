@@ -23,9 +23,10 @@ _META = "x-goog-meta-"
 class Proxy:
     """Translates requests to one server."""
 
-    def __init__(self, server: str) -> None:
-        """Send them to the URL `server`."""
+    def __init__(self, server: str, *, ignores_start: bool = False) -> None:
+        """Send them to the URL `server`; a listing may begin at the first name, as some do."""
         self._server = server
+        self._ignores_start = ignores_start
         self._session: ClientSession | None = None
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -121,7 +122,7 @@ class Proxy:
 
     async def _list(self, request: web.Request, bucket: str) -> web.Response:
         asked = request.query
-        after = asked.get("start-after", "")
+        after = "" if self._ignores_start else asked.get("start-after", "")
         if "continuation-token" in asked:
             after = base64.urlsafe_b64decode(asked["continuation-token"]).decode()
         query = f"prefix={quote(asked.get('prefix', ''), safe='')}&maxResults=100000"
@@ -165,9 +166,11 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int, required=True)
     options.add_argument("--server", required=True)
+    options.add_argument("--ignore-start", action="store_true")
     given = options.parse_args()
+    proxy = Proxy(given.server, ignores_start=given.ignore_start)
     app = web.Application(client_max_size=1 << 30)
-    app.router.add_route("*", "/{path:.*}", Proxy(given.server).handle)
+    app.router.add_route("*", "/{path:.*}", proxy.handle)
     web.run_app(app, host="127.0.0.1", port=given.port, print=lambda _: None)
 
 

@@ -88,6 +88,10 @@ class CloudServer:
         """Return how containers are reached, here or at a proxy's address."""
         raise NotImplementedError
 
+    def environment(self, endpoint: str = "") -> dict[str, str]:
+        """Return the variables with which programs find the server, ours and those of others."""
+        raise NotImplementedError
+
     def new_bucket(self, name: str = "") -> str:
         """Make a container and return its name; by default one of its own."""
         raise NotImplementedError
@@ -150,6 +154,15 @@ class Azurite(CloudServer):
             endpoint=endpoint or self.endpoint, account=AZURE_ACCOUNT, account_key=AZURE_KEY
         )
 
+    def environment(self, endpoint: str = "") -> dict[str, str]:
+        """Return the variables that obstore and delta-rs read."""
+        return {
+            "AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY,
+            "AZURE_STORAGE_ENDPOINT": endpoint or self.endpoint,
+            "AZURE_STORAGE_ALLOW_HTTP": "true",
+        }
+
     def new_bucket(self, name: str = "") -> str:
         """Make a container and return its name."""
         name = name or f"b-{secrets.token_hex(6)}"
@@ -177,9 +190,17 @@ class FakeGcs(CloudServer):
 
     scheme = "gs"
 
-    def __init__(self, folder: Path, port: int = 0, *, topic: str = "") -> None:
-        """Prepare; its buckets notify a `topic` (project/name) if there is one."""
+    def __init__(
+        self, folder: Path, port: int = 0, *, topic: str = "", ignores_start: bool = False
+    ) -> None:
+        """Prepare.
+
+        Args:
+            topic: As project/name; its buckets send notifications to it.
+            ignores_start: Listings begin at the first name, whatever is asked.
+        """
         super().__init__(folder, port)
+        self._options = ["--ignore-start"] if ignores_start else []
         project, _, name = topic.partition("/")
         about = ["-event.pubsub-project-id", project, "-event.pubsub-topic", name]
         self._notifies = [*about, "-event.list", "finalize"] if topic else []
@@ -190,7 +211,7 @@ class FakeGcs(CloudServer):
         """Start the proxy and the server."""
         super().start()
         words = [sys.executable, "-m", "tests.clouds.gcs_proxy", "--port", str(self.port)]
-        words += ["--server", f"http://127.0.0.1:{self._inner}"]
+        words += ["--server", f"http://127.0.0.1:{self._inner}", *self._options]
         log = self._folder / "proxy.log"
         self._proxy = ServerProcess(words, log=log, cwd=ROOT)
         await_port(self.port, self._proxy, log)
@@ -231,6 +252,13 @@ class FakeGcs(CloudServer):
         file = self._folder / "key.json"
         file.write_text(json.dumps(key))
         return GoogleAccount(endpoint=endpoint or self.endpoint, service_account_file=str(file))
+
+    def environment(self, endpoint: str = "") -> dict[str, str]:
+        """Return the variables that obstore and delta-rs read."""
+        return {
+            "GOOGLE_SERVICE_ACCOUNT": self.account().options()["google_service_account"],
+            "GOOGLE_BASE_URL": endpoint or self.endpoint,
+        }
 
     def new_bucket(self, name: str = "") -> str:
         """Make a bucket and return its name."""

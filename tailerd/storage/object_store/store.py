@@ -80,7 +80,9 @@ class CloudStore:
         try:
             async for chunk in listing:
                 for each in chunk:
-                    if "/" not in each["path"].removeprefix(prefix):
+                    name = each["path"].removeprefix(prefix)
+                    # Some servers ignore the start.
+                    if "/" not in name and name.encode() > start_after.encode():
                         yield _meta(container, each)
         except ERRORS as error:
             raise map_failure(error, "list", self.format_url(folder), self._cloud) from None
