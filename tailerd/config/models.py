@@ -161,7 +161,7 @@ class Config(BaseSettings):
     @field_validator("state")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        parse_bucket(path, "a prefix of its own: BUCKET/PREFIX")
+        parse_bucket(path, "a prefix of its own: {}://bucket/prefix")
         return path
 
     @field_validator("tables", mode="before")

@@ -443,7 +443,7 @@ class DiscoverConfig(BaseModel):
     @field_validator("path")
     @classmethod
     def _is_served(cls, path: str) -> str:
-        if _WILDCARD.search(parse_bucket(path, "a pattern of folders in it: BUCKET/lake/*")):
+        if _WILDCARD.search(parse_bucket(path, "a pattern of folders in it: {}://bucket/lake/*")):
             raise ValueError(
                 "a bucket's name cannot be a pattern: write one section for each bucket"
             )
@@ -558,7 +558,7 @@ def parse_bucket(path: str, expected: str) -> str:
     """Return the bucket of a location; empty for a folder.
 
     Args:
-        expected: What must follow the bucket, for the error.
+        expected: What must follow the bucket, for the error; `{}` stands for the scheme.
 
     Raises:
         ValueError: Nothing follows, or the location is not supported.
@@ -569,7 +569,7 @@ def parse_bucket(path: str, expected: str) -> str:
         return ""
     bucket, _, prefix = path.partition("://")[2].partition("/")
     if not bucket or not prefix.strip("/"):
-        raise ValueError(f"it needs a bucket and {expected}")
+        raise ValueError(f"it needs a bucket and {expected.format(path.partition(':')[0])}")
     return bucket
 
 
