@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import google.auth
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import (
     DeadlineExceeded,
@@ -21,7 +22,9 @@ from google.api_core.exceptions import (
     Unauthenticated,
 )
 from google.auth.exceptions import GoogleAuthError
+from google.oauth2.service_account import Credentials
 from google.pubsub_v1.services.subscriber import SubscriberAsyncClient
+from google.pubsub_v1.services.subscriber.transports import SubscriberTransport
 
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.object_store.accounts import GoogleAccount
@@ -119,20 +122,27 @@ class PubSubQueue:
 
     async def _connect(self) -> SubscriberAsyncClient:
         if self._client is None:
-            # Credentials may be read from files and from the machine's metadata server.
-            self._client = await asyncio.to_thread(self._make_client)
+            if self._endpoint and not self._endpoint.startswith("https://"):
+                self._client = SubscriberAsyncClient(transport=_plain_transport(self._endpoint))
+            else:
+                # Credentials are read from files and from the machine's metadata server.
+                credentials = await asyncio.to_thread(_read_credentials, self._account)
+                self._client = SubscriberAsyncClient(
+                    credentials=credentials,
+                    client_options=ClientOptions(
+                        api_endpoint=urlsplit(self._endpoint).netloc or None
+                    ),
+                )
         return self._client
 
-    def _make_client(self) -> SubscriberAsyncClient:
-        if self._endpoint and not self._endpoint.startswith("https://"):
-            return SubscriberAsyncClient(transport=_plain_transport(self._endpoint))
-        options = ClientOptions(api_endpoint=urlsplit(self._endpoint).netloc or None)
-        if self._account.service_account_file:
-            client: SubscriberAsyncClient = SubscriberAsyncClient.from_service_account_file(
-                self._account.service_account_file, client_options=options
-            )
-            return client
-        return SubscriberAsyncClient(client_options=options)
+
+def _read_credentials(account: GoogleAccount) -> Any:
+    scopes = SubscriberTransport.AUTH_SCOPES
+    if account.service_account_file:
+        from_file: Any = Credentials.from_service_account_file
+        return from_file(account.service_account_file, scopes=scopes)
+    found, _ = google.auth.default(scopes=scopes)
+    return found
 
 
 def _plain_transport(endpoint: str) -> Any:

@@ -11,6 +11,7 @@ import signal
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.storage.object_store.accounts import AzureAccount, GoogleAccount
@@ -94,7 +95,7 @@ class Sqs(TestQueue):
 
     def send_created(self, bucket: str, key: str) -> None:
         """Send what S3 sends."""
-        about = {"bucket": {"name": bucket}, "object": {"key": key}}
+        about = {"bucket": {"name": bucket}, "object": {"key": quote_plus(key)}}
         self.send(json.dumps({"Records": [{"eventName": "ObjectCreated:Put", "s3": about}]}))
 
     def send(self, text: str) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tailerd.clock import SystemClock
+from tailerd.config.notifications import NotificationsConfig
+from tailerd.storage.object_store.accounts import GoogleAccount
 from tailerd.watchers.base import StorageEvent, numbered_name
+from tailerd.watchers.pubsub import PubSubQueue
 from tailerd.watchers.queue import Queue, QueueWatcher
 from tests.clouds.queues import Sqs, StorageQueue, Subscription, TestQueue
 from tests.doubles.queue_reports import Reports
@@ -129,3 +136,37 @@ async def test_a_wrong_key_is_refused_and_shown_nowhere(azurite_queues: Any) -> 
         await until(events, lambda: bool(reports.failures))
     assert reports.failures[0][0] == "access_denied"
     assert key not in f"{reports.reasons} {opened!r}"
+
+
+@pytest.mark.parametrize(
+    ("has_key", "code"), [(True, "queue_unreachable"), (False, "access_denied")]
+)
+async def test_the_credentials_of_google_are_read_before_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool, code: str
+) -> None:
+    for name in ("HOME", "CLOUDSDK_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    file = service_account(tmp_path) if has_key else ""
+    config = NotificationsConfig(queue="projects/p/subscriptions/s", endpoint="https://127.0.0.1:1")
+    reports = Reports()
+    opened = PubSubQueue(config, GoogleAccount(service_account_file=str(file)))
+    async with aclosing(watch(opened, reports).events()) as events:
+        await until(events, lambda: bool(reports.failures))
+    assert reports.failures[0] == (code, 1)
+
+
+def service_account(folder: Path) -> Path:
+    """Return a file with a key that nobody knows."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    about = {
+        "type": "service_account",
+        "client_email": "t@p.iam.gserviceaccount.com",
+        "private_key": key.decode(),
+        "token_uri": "https://127.0.0.1:1/token",
+    }
+    file = folder / "key.json"
+    file.write_text(json.dumps(about))
+    return file

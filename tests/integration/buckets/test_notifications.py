@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clouds.queues import PubSub, StorageQueue, Subscription
+from tests.clouds.queues import PubSub, StorageQueue, Subscription, TestQueue
 from tests.clouds.servers import AZURE_ACCOUNT, AZURE_KEY, Azurite, CloudServer, FakeGcs
 from tests.integration.buckets.cloud_table import CloudTable, storage_of, write_config
 from tests.integration.daemon.running import daemon, delivered_ids, eventually
@@ -33,9 +33,9 @@ def notifying_gcs(tmp_path: Path, pubsub: PubSub) -> Iterator[tuple[FakeGcs, Sub
     server.stop()
 
 
-def follow(folder: Path, table: CloudTable, notifications: dict[str, Any], tell: Any) -> None:
+def follow(folder: Path, table: CloudTable, queue: TestQueue, tell: Callable[[int], None]) -> None:
     """Commit while a daemon runs, and see each commit delivered at once."""
-    config = write_config(folder, table, poll_interval=None, notifications=notifications)
+    config = write_config(folder, table, poll_interval=None, notifications=queue.config)
     with daemon(config):
         eventually(lambda: delivered_ids(folder / "out") == table.ids)
         for _ in range(3):
@@ -44,6 +44,7 @@ def follow(folder: Path, table: CloudTable, notifications: dict[str, Any], tell:
             began = time.monotonic()
             eventually(lambda: delivered_ids(folder / "out") == table.ids)
             assert time.monotonic() - began < PROMPTLY_SECONDS
+        eventually(lambda: queue.left() == 0)
 
 
 def test_azure_tells_through_event_grid(
@@ -55,8 +56,7 @@ def test_azure_tells_through_event_grid(
     def tell(version: int) -> None:
         queue.send_created(table.bucket, f"lake/orders/_delta_log/{version:020}.json")
 
-    follow(tmp_path, table, queue.config, tell)
-    eventually(lambda: queue.left() == 0)
+    follow(tmp_path, table, queue, tell)
     # The one key is that of the account, for blobs and queues.
     assert storage_of(azurite)["azure"]["account_key"] == AZURE_KEY
     assert AZURE_ACCOUNT in queue.config["queue"]
@@ -67,5 +67,4 @@ def test_google_tells_through_pubsub(
 ) -> None:
     server, subscription = notifying_gcs
     table = CloudTable(tmp_path / "table", server)
-    follow(tmp_path, table, subscription.config, lambda version: None)
-    eventually(lambda: subscription.left() == 0)
+    follow(tmp_path, table, subscription, lambda version: None)
