@@ -13,7 +13,7 @@ from tailerd import remedies
 from tailerd.cli import run
 from tailerd.errors import MissingVersionError, TailerdError
 from tailerd.remedies import RESET_PIPELINE
-from tailerd.spark.query_errors import parse_error
+from tailerd.spark.query_errors import AS_DATA, parse_error
 from tailerd.spark.worker_edge import worker_edge
 from tests.formats.conftest import Table
 from tests.formats.delivering import changes, delivered
@@ -77,7 +77,10 @@ def test_the_option_in_the_error_of_a_command_or_a_program_begins_again(
     assert tailerd.changes(location, since="snapshot").to_arrow().num_rows == 3
 
 
-def test_an_error_in_spark_names_the_option_and_in_the_daemon_the_command() -> None:
+def test_an_error_in_spark_names_the_option_and_in_the_daemon_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(AS_DATA, "1")
     error = MissingVersionError("Version 3 is gone.", remedy=RESET_PIPELINE)
     with pytest.raises(MissingVersionError, match="the option snapshot to true"), worker_edge():
         raise error

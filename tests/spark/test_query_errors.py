@@ -21,7 +21,7 @@ from tailerd.errors import (
     TableError,
     TailerdError,
 )
-from tailerd.spark.query_errors import format_trailer, parse_error
+from tailerd.spark.query_errors import AS_DATA, format_trailer, parse_error
 from tailerd.spark.worker_edge import all_errors_travel, errors_travel
 from tests.errors_tree import CLASSES, with_all_fields
 
@@ -32,6 +32,14 @@ org.apache.spark.api.python.PythonException: {}
 \t... 12 more
 === Streaming Query ===
 Identifier: orders"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _in_a_daemons_session() -> Iterator[None]:
+    """Errors carry their data only where a daemon reads them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(AS_DATA, "1")
+        yield
 
 
 def spark_says(raising: object) -> str:
