@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import io
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import BinaryIO, Protocol, cast
 import pyarrow as pa
 
 from tailerd.errors import StorageError
-from tailerd.storage.base import FileMeta, RemoteFile
+from tailerd.storage.base import FileMeta, PendingInput, RemoteFile
 from tailerd.storage.io_thread import io_thread
 
 TAIL_BYTES = 2 * 1024 * 1024
@@ -238,3 +239,65 @@ def _loaded_block(start: int, body: memoryview) -> _Block:
     done: Future[memoryview] = Future()
     done.set_result(body)
     return _Block(start=start, length=len(body), body=done)
+
+
+class RemoteReads(abc.ABC):
+    """The reading half of a store of buckets, made of its GET (`fetch_here`) and HEAD."""
+
+    @abc.abstractmethod
+    async def fetch_here(
+        self,
+        path: str,
+        start: int = 0,
+        length: int | None = None,
+        etag: str = "",
+        into: memoryview | None = None,
+    ) -> Fetched:
+        """Do what `fetch` does, on the I/O thread; as `Fetch`."""
+
+    @abc.abstractmethod
+    async def head(self, path: str) -> FileMeta:
+        """Return size and modification time."""
+
+    @abc.abstractmethod
+    def require_key(self, path: str) -> None:
+        """Refuse the path of a bucket itself.
+
+        Raises:
+            FileMissingError: It has no key.
+        """
+
+    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
+        return (await self.fetch(path, start, length))[1]
+
+    async def fetch(
+        self, path: str, start: int = 0, length: int | None = None
+    ) -> tuple[FileMeta, bytes]:
+        """Return what `head` and `get` return, in one request."""
+        if length == 0:
+            return await self.head(path), b""
+        found = await io_thread().run(self.fetch_here(path, start, length))
+        return found.meta, bytes(found.body)
+
+    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """Return whole files in the requested order, fetched concurrently."""
+        return await io_thread().run(self._get_many(paths)) if paths else []
+
+    async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
+        tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
+        try:
+            return [bytes(found.body) for found in await asyncio.gather(*tasks)]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for random reading, blocking: one request, which reads a small file whole."""
+        self.require_key(path)
+        return cast(BinaryIO, RemoteInput(self.fetch_here, path))
+
+    def begin_input(self, path: str) -> PendingInput:
+        """Start what `open_input` does: its request is sent at once."""
+        self.require_key(path)
+        return PendingRemoteInput(self.fetch_here, path)

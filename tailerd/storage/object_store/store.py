@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, BinaryIO, TypeVar, cast
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar, cast
 
 import obstore
 
 from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageError
-from tailerd.storage.base import FileMeta, PendingInput
+from tailerd.storage.base import FileMeta
 from tailerd.storage.io_thread import io_thread
 from tailerd.storage.object_store.accounts import Account
 from tailerd.storage.object_store.failures import ERRORS, is_beyond_the_end, map_failure
-from tailerd.storage.remote_input import Fetched, PendingRemoteInput, RemoteInput
+from tailerd.storage.remote_input import Fetched, RemoteReads
 
 T = TypeVar("T")
 
@@ -23,7 +22,7 @@ _TOKEN = "tailerd"
 """Name of the metadata field that shows who wrote a file: Azure allows only names of variables."""
 
 
-class CloudStore:
+class CloudStore(RemoteReads):
     """Containers as folders: paths are `container/key`, taken literally.
 
     Requests run on the I/O thread, so the store may be used from any event loop.
@@ -103,19 +102,6 @@ class CloudStore:
             if name.startswith(starts_with):
                 yield name
 
-    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
-        return (await self.fetch(path, start, length))[1]
-
-    async def fetch(
-        self, path: str, start: int = 0, length: int | None = None
-    ) -> tuple[FileMeta, bytes]:
-        """Return what `head` and `get` return, in one request."""
-        if length == 0:
-            return await self.head(path), b""
-        found = await io_thread().run(self.fetch_here(path, start, length))
-        return found.meta, bytes(found.body)
-
     async def fetch_here(
         self,
         path: str,
@@ -153,21 +139,9 @@ class CloudStore:
                 f"{self.format_url(path)} was replaced while it was read."
             ) from error
 
-    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return whole files in the requested order, fetched concurrently."""
-        return await io_thread().run(self._get_many(paths)) if paths else []
-
-    async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
-        tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
-        try:
-            return [bytes(found.body) for found in await asyncio.gather(*tasks)]
-        finally:
-            for task in tasks:
-                task.cancel()
-
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
-        self._require_key(path)
+        self.require_key(path)
         container, key = _split(path)
         found = await self._ask("get", path, lambda client: obstore.head_async(client, key))
         return _meta(container, found)
@@ -213,16 +187,6 @@ class CloudStore:
         except FileMissingError:
             return
 
-    def open_input(self, path: str) -> BinaryIO:
-        """Open a file for random reading, blocking: one request, which reads a small file whole."""
-        self._require_key(path)
-        return cast(BinaryIO, RemoteInput(self.fetch_here, path))
-
-    def begin_input(self, path: str) -> PendingInput:
-        """Start what `open_input` does: its request is sent at once."""
-        self._require_key(path)
-        return PendingRemoteInput(self.fetch_here, path)
-
     @property
     def _cloud(self) -> str:
         return self.account.cloud
@@ -245,7 +209,8 @@ class CloudStore:
             self._clients[key] = self.account.connect(container)
         return self._clients[key]
 
-    def _require_key(self, path: str) -> None:
+    def require_key(self, path: str) -> None:
+        """Refuse the path of a container itself."""
         if not _split(path)[1]:
             raise FileMissingError(f"{self.format_url(path)} is a container, not a file.")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from botocore.exceptions import ClientError
 
@@ -16,10 +15,10 @@ from tailerd.errors import (
     FileMissingError,
     StorageError,
 )
-from tailerd.storage.base import BATCH_FILES, FileMeta, PendingInput
+from tailerd.storage.base import BATCH_FILES, FileMeta
 from tailerd.storage.io_thread import io_thread
 from tailerd.storage.output import Output
-from tailerd.storage.remote_input import Fetched, PendingRemoteInput, RemoteInput
+from tailerd.storage.remote_input import Fetched, RemoteReads
 from tailerd.storage.s3.connection import (
     PUT_TOKEN,
     Caller,
@@ -51,7 +50,7 @@ def split(path: str) -> tuple[str, str]:
     return bucket, key
 
 
-class S3Store:
+class S3Store(RemoteReads):
     """Buckets as folders: paths are `bucket/key`, taken literally.
 
     Times are whole seconds, as in S3. Requests run on a dedicated thread, so the store may be used
@@ -129,19 +128,6 @@ class S3Store:
                 return
             requested["ContinuationToken"] = token
 
-    async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
-        return (await self.fetch(path, start, length))[1]
-
-    async def fetch(
-        self, path: str, start: int = 0, length: int | None = None
-    ) -> tuple[FileMeta, bytes]:
-        """Return what `head` and `get` return, in one request."""
-        if length == 0:
-            return await self.head(path), b""
-        found = await io_thread().run(self.fetch_here(path, start, length))
-        return found.meta, bytes(found.body)
-
     async def fetch_here(
         self,
         path: str,
@@ -166,21 +152,9 @@ class S3Store:
         except FileExistsAlreadyError as error:
             raise StorageError(f"s3://{path} was replaced while it was read.") from error
 
-    async def get_many(self, paths: Sequence[str]) -> list[bytes]:
-        """Return whole files in the requested order, fetched concurrently."""
-        return await io_thread().run(self._get_many(paths)) if paths else []
-
-    async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
-        tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
-        try:
-            return [bytes(found.body) for found in await asyncio.gather(*tasks)]
-        finally:
-            for task in tasks:
-                task.cancel()
-
     async def head(self, path: str) -> FileMeta:
         """Return size and modification time."""
-        _require_key(path)
+        self.require_key(path)
         return await self._ask("get", path, lambda client: _head(client, path))
 
     async def is_there(self, path: str) -> bool:
@@ -283,15 +257,10 @@ class S3Store:
         with suppress(FileMissingError):
             await self.call(request, lambda client: client.delete_object(Bucket=bucket, Key=key))
 
-    def open_input(self, path: str) -> BinaryIO:
-        """Open a file for random reading, blocking: one request, which reads a small file whole."""
-        _require_key(path)
-        return cast(BinaryIO, RemoteInput(self.fetch_here, path))
-
-    def begin_input(self, path: str) -> PendingInput:
-        """Start what `open_input` does: its request is sent at once."""
-        _require_key(path)
-        return PendingRemoteInput(self.fetch_here, path)
+    def require_key(self, path: str) -> None:
+        """Refuse the path of a bucket itself."""
+        if not split(path)[1]:
+            raise FileMissingError(f"s3://{path} is a bucket, a file was expected.")
 
     def open_output(self, path: str) -> Output:
         """Start a file that is written in chunks, blocking."""
@@ -340,11 +309,6 @@ def _range(start: int, length: int | None) -> str:
     if start < 0:
         return f"bytes={start}"
     return f"bytes={start}-" if length is None else f"bytes={start}-{start + length - 1}"
-
-
-def _require_key(path: str) -> None:
-    if not split(path)[1]:
-        raise FileMissingError(f"s3://{path} is a bucket, a file was expected.")
 
 
 async def _delete_batch(store: Caller, paths: Sequence[str]) -> None:
