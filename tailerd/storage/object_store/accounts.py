@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
     from pydantic import SecretStr
 
-    from tailerd.config.storage import StorageConfig
+    from tailerd.config.storage import AzureConfig, GoogleConfig, StorageConfig
 
 _FIRST_PAUSE = dt.timedelta(milliseconds=100)
 _LONGEST_PAUSE = dt.timedelta(seconds=5)
@@ -48,6 +48,22 @@ class Account:
         endpoint = next(filter(None, named), "")
         return cls(endpoint=endpoint if "://" in endpoint or not endpoint else f"http://{endpoint}")
 
+    @classmethod
+    def from_config(cls, config: StorageConfig) -> Self:
+        """Return the account of the cloud's part of the section `storage`."""
+        raise NotImplementedError
+
+    @classmethod
+    def _shared(cls, config: StorageConfig, section: AzureConfig | GoogleConfig) -> dict[str, Any]:
+        """Return the fields that both clouds have."""
+        return {
+            "endpoint": section.endpoint or cls.from_environment().endpoint,
+            "is_anonymous": section.anonymous,
+            "connect_timeout_seconds": config.connect_timeout,
+            "read_timeout_seconds": config.read_timeout,
+            "attempts": config.attempts,
+        }
+
     def client_options(self) -> Any:
         """Return obstore's options of its HTTP client."""
         return {
@@ -70,9 +86,20 @@ class Account:
         """Return the settings by the names that object_store has for them; contain secrets."""
         raise NotImplementedError
 
+    @staticmethod
+    def client_class() -> Any:
+        """Load obstore's class of this cloud."""
+        raise NotImplementedError
+
     def connect(self, container: str) -> Client:
         """Return the client of a container; sends no request."""
-        raise NotImplementedError
+        client: Client = self.client_class()(
+            container,
+            config=self.options(),
+            client_options=self.client_options(),
+            retry_config=self.retries(),
+        )
+        return client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +122,11 @@ class AzureAccount(Account):
     uses_cli: bool = False
 
     @classmethod
-    def from_config(cls, config: StorageConfig) -> AzureAccount:
+    def from_config(cls, config: StorageConfig) -> Self:
         """Return the account of the section `storage.azure`."""
         section = config.azure
         return cls(
-            **_shared(
-                config,
-                section.endpoint or cls.from_environment().endpoint,
-                is_anonymous=section.anonymous,
-            ),
+            **cls._shared(config, section),
             account=section.account or "",
             account_key=_plain(section.account_key),
             sas_token=_plain(section.sas_token),
@@ -127,16 +150,12 @@ class AzureAccount(Account):
             azure_skip_signature="true" if self.is_anonymous else "",
         )
 
-    def connect(self, container: str) -> Client:
-        """Return the client of a container."""
+    @staticmethod
+    def client_class() -> Any:
+        """Load obstore's class."""
         from obstore.store import AzureStore
 
-        return AzureStore(
-            container,
-            config=cast(Any, self.options()),
-            client_options=self.client_options(),
-            retry_config=self.retries(),
-        )
+        return AzureStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +172,11 @@ class GoogleAccount(Account):
     service_account_file: str = ""
 
     @classmethod
-    def from_config(cls, config: StorageConfig) -> GoogleAccount:
+    def from_config(cls, config: StorageConfig) -> Self:
         """Return the credentials of the section `storage.google`."""
         section = config.google
         return cls(
-            **_shared(
-                config,
-                section.endpoint or cls.from_environment().endpoint,
-                is_anonymous=section.anonymous,
-            ),
+            **cls._shared(config, section),
             service_account_file=section.service_account_file or "",
         )
 
@@ -173,26 +188,12 @@ class GoogleAccount(Account):
             google_skip_signature="true" if self.is_anonymous else "",
         )
 
-    def connect(self, container: str) -> Client:
-        """Return the client of a bucket."""
+    @staticmethod
+    def client_class() -> Any:
+        """Load obstore's class."""
         from obstore.store import GCSStore
 
-        return GCSStore(
-            container,
-            config=cast(Any, self.options()),
-            client_options=self.client_options(),
-            retry_config=self.retries(),
-        )
-
-
-def _shared(config: StorageConfig, endpoint: str, *, is_anonymous: bool) -> dict[str, Any]:
-    return {
-        "endpoint": endpoint,
-        "is_anonymous": is_anonymous,
-        "connect_timeout_seconds": config.connect_timeout,
-        "read_timeout_seconds": config.read_timeout,
-        "attempts": config.attempts,
-    }
+        return GCSStore
 
 
 def _given(**values: str) -> dict[str, str]:

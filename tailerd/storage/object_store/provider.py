@@ -21,6 +21,13 @@ class _Provider:
     """The common part; a `storage.base.StoreProvider`."""
 
     is_remote: ClassVar[bool] = True
+    settings_type: ClassVar[type[Account]]
+
+    @classmethod
+    def read_settings(cls, config: StorageConfig | None) -> Account:
+        """Return the settings of the section `storage`; for None, those of the environment."""
+        kind = cls.settings_type
+        return kind.from_environment() if config is None else kind.from_config(config)
 
     def __init__(self, settings: Account) -> None:
         """Initialize; the client is loaded when the first URL is resolved."""
@@ -50,14 +57,7 @@ class AzureStoreProvider(_Provider):
     """Serves `az:`, `abfs:`, `abfss:`, and `https:` URLs of blobs."""
 
     name: ClassVar[str] = "azure"
-    settings_type: ClassVar[type[AzureAccount]] = AzureAccount
-
-    @classmethod
-    def read_settings(cls, config: StorageConfig | None) -> AzureAccount:
-        """Return the settings of the section `storage`; for None, those of the environment."""
-        return (
-            AzureAccount.from_environment() if config is None else AzureAccount.from_config(config)
-        )
+    settings_type: ClassVar[type[Account]] = AzureAccount
 
     def _account(self, host: str) -> Account:
         assert isinstance(self._settings, AzureAccount)
@@ -93,16 +93,7 @@ class GoogleStoreProvider(_Provider):
     """Serves `gs:` and `gcs:`."""
 
     name: ClassVar[str] = "google"
-    settings_type: ClassVar[type[GoogleAccount]] = GoogleAccount
-
-    @classmethod
-    def read_settings(cls, config: StorageConfig | None) -> GoogleAccount:
-        """Return the settings of the section `storage`; for None, those of the environment."""
-        return (
-            GoogleAccount.from_environment()
-            if config is None
-            else GoogleAccount.from_config(config)
-        )
+    settings_type: ClassVar[type[Account]] = GoogleAccount
 
     def locate(self, url: str, host: str, path: str) -> tuple[ObjectStore, str]:
         """Return the store and `bucket/key`.
