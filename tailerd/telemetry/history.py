@@ -268,8 +268,8 @@ class HistorySaver:
             names = [table.table for table in self._status.tables]
         try:
             if names:
-                self._store.save((name, self._board.dump(name)) for name in names)
-                self._store.save([(DAEMON, self._board.saved_daemon())])
+                tables = ((name, self._board.dump(name)) for name in names)
+                self._store.save(itertools.chain(tables, [(DAEMON, self._board.saved_daemon())]))
         except OSError as error:
             self._complain(error)
 

@@ -331,10 +331,7 @@ class RelistPolicy:
         listed = self._listed_mark
         if listed is None or not listed.is_settled or seen is None:
             return False
-        mark = await self._reader.mark()
-        if mark is None or mark.identity != listed.identity:
-            return False
-        return await self._reader.commit_file(seen.version) == seen
+        return not await self.is_due(seen)
 
     async def is_late(self) -> bool:
         """Return whether a listing is due for a log whose folder has no mark."""
