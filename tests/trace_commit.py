@@ -107,7 +107,7 @@ def _wait(delivered: threading.Semaphore) -> None:
 
 
 def _tail(table: Path, delivered: threading.Semaphore) -> None:
-    from tailerd.cli import main
+    from tailerd.cli import run
 
     class Output(io.TextIOWrapper):
         def write(self, text: str) -> int:
@@ -121,13 +121,8 @@ def _tail(table: Path, delivered: threading.Semaphore) -> None:
                 delivered.release()
             return len(data)
 
-    words = sys.argv
-    sys.argv = ["tailerd", "tail", str(table), "--from", "0", "--format", "jsonl"]
-    try:
-        with contextlib.redirect_stdout(Output(Bytes())), contextlib.suppress(SystemExit):
-            main()
-    finally:
-        sys.argv = words
+    with contextlib.redirect_stdout(Output(Bytes())):
+        run(["tail", str(table), "--from", "0", "--format", "jsonl"])
 
 
 def _run_daemon(way: str, folder: Path, bootstrap: str, delivered: threading.Semaphore) -> None:

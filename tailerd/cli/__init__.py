@@ -7,6 +7,7 @@ output carries data only.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import importlib
 import io
@@ -14,7 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -137,7 +138,23 @@ def cli(context: click.Context, debug: bool) -> None:
 def main() -> None:
     """Run the command line and leave the process with the contract's exit status."""
     _prepare_streams()
-    sys.exit(run(sys.argv[1:], is_own_process=True))
+    status = [EXIT_FAILED]
+    # Registered before all others, so called after them.
+    atexit.register(lambda: _end_process(status[0]))
+    status[0] = run(sys.argv[1:], is_own_process=True)
+    sys.exit(status[0])
+
+
+def _end_process(status: int) -> None:
+    """End the process without taking the interpreter down.
+
+    A thread of a native library that returns to Python meanwhile would end the process with
+    SIGABRT, although all work is done.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _prepare_streams() -> None:

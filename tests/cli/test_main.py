@@ -150,3 +150,28 @@ def test_tail_loads_no_library_it_does_not_use(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_a_finished_command_ends_the_process_without_taking_the_interpreter_down() -> None:
+    # While the interpreter is taken down, a thread of a native library would abort the process.
+    program = """
+import atexit, sys
+class Teardown:
+    def __del__(self):
+        print("taken down", flush=True)
+kept = Teardown()
+from tailerd import cli
+real = cli.run
+def run(*arguments, **options):
+    atexit.register(print, "cleaned up")
+    return real(*arguments, **options)
+cli.run = run
+sys.argv = ["tailerd", "help", "nothing-of-this-name"]
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == "cleaned up\n"
+    assert done.stderr.startswith("error[")
