@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar, cast
@@ -18,6 +19,7 @@ from tailerd.storage.remote_input import Fetched, RemoteReads
 T = TypeVar("T")
 
 _PAGE = 1000
+_LEAVE_SECONDS = 0.05
 _TOKEN = "tailerd"
 """Name of the metadata field that shows who wrote a file: Azure allows only names of variables."""
 
@@ -206,6 +208,8 @@ class CloudStore(RemoteReads):
     def _client(self, container: str) -> Any:
         key = (self.account, container)
         if key not in self._clients:
+            if not self._clients:
+                io_thread().at_end(_let_threads_leave)
             self._clients[key] = self.account.connect(container)
         return self._clients[key]
 
@@ -213,6 +217,14 @@ class CloudStore(RemoteReads):
         """Refuse the path of a container itself."""
         if not _split(path)[1]:
             raise FileMissingError(f"{self.format_url(path)} is a container, not a file.")
+
+
+async def _let_threads_leave() -> None:
+    """Wait until obstore's threads have handed over their last answers.
+
+    One that returns to Python while the interpreter is taken down ends the process with SIGABRT.
+    """
+    await asyncio.sleep(_LEAVE_SECONDS)
 
 
 def _get_options(start: int, length: int | None, etag: str) -> dict[str, object]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +106,26 @@ async def test_a_wrong_key_is_refused_and_shown_nowhere(azurite: Azurite) -> Non
     for text in (str(caught.value), *map(repr, shown)):
         assert secret not in text
         assert "sig=" not in text
+
+
+PROGRAM = """
+import asyncio, pickle, sys
+account, path = pickle.loads(bytes.fromhex(sys.argv[1])), sys.argv[2]
+from tailerd.storage.object_store.store import CloudStore
+store = CloudStore("any", account)
+async def work():
+    await store.get(path)
+    left = [asyncio.create_task(store.get(path)) for _ in range(8)]
+    await asyncio.sleep(0.003)
+    return left
+asyncio.run(work())
+"""
+
+
+def test_a_program_ends_well_with_requests_in_flight(server: CloudServer) -> None:
+    path = f"{server.new_bucket()}/a"
+    asyncio.run(server.store().put(path, bytes(100_000)))
+    arguments = [sys.executable, "-c", PROGRAM, pickle.dumps(server.account()).hex(), path]
+    for _ in range(5):
+        running = [subprocess.Popen(arguments) for _ in range(2)]
+        assert [each.wait(30) for each in running] == [0, 0]
