@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol, cast
 
 import pyarrow as pa
 
-from tailerd.errors import StorageError
+from tailerd.errors import FileMissingError, StorageError
 from tailerd.storage.base import FileMeta, PendingInput, RemoteFile
 from tailerd.storage.io_thread import io_thread
 
@@ -229,6 +229,15 @@ class PendingRemoteInput:
     def cancel(self) -> None:
         """Cancel the opening."""
         self._opening.cancel()
+
+
+def refuse_name(url: str) -> FileMissingError:
+    """Return the error for a name with surrogates.
+
+    A log can contain such names: on a local disk, file names are arbitrary bytes.
+    """
+    shown = url.encode("utf-8", "backslashreplace").decode()
+    return FileMissingError(f"{shown} does not exist: names in buckets are UTF-8.")
 
 
 def _begin_opening(fetch: Fetch, path: str) -> Future[Fetched]:

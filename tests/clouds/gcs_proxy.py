@@ -80,6 +80,8 @@ class Proxy:
             path += f"&ifGenerationMatch={condition}"
         kind = {"Content-Type": "multipart/related; boundary=tailerd"}
         status, answer, _ = await self._ask("POST", path, body, **kind)
+        if status == 404:
+            return web.Response(status=404, text="<Error><Code>NoSuchBucket</Code></Error>")
         if status != 200:
             return web.Response(status=status, body=answer)
         found = json.loads(answer)

@@ -17,7 +17,9 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.object_store.accounts import Account, AzureAccount, GoogleAccount
@@ -78,7 +80,11 @@ class CloudServer:
     @property
     def endpoint(self) -> str:
         """Its URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return self.url_at(self.port)
+
+    def url_at(self, port: int) -> str:
+        """Return its URL behind a proxy at that port."""
+        return f"http://127.0.0.1:{port}"
 
     def command(self) -> list[str]:
         """Return the command that runs it."""
@@ -112,9 +118,10 @@ class CloudServer:
         if self._process is not None:
             self._process.end(signal.SIGTERM, seconds=5)
 
-    def store(self) -> ObjectStore:
-        """Return the store of all its containers."""
-        return self.stores().locate(f"{self.scheme}://any")[0]
+    def store(self, endpoint: str = "", **fields: Any) -> ObjectStore:
+        """Return the store of all its containers; `fields` replace some of the account."""
+        account = replace(self.account(endpoint), **fields)
+        return Stores(StoreSettings(((account.cloud, account),))).locate(f"{self.scheme}://any")[0]
 
     def stores(self, endpoint: str = "") -> Stores:
         """Return stores with this account."""
@@ -143,10 +150,9 @@ class Azurite(CloudServer):
         address = ("--blobHost", "127.0.0.1", "--blobPort", str(self.port))
         return [str(program), *options, "--skipApiVersionCheck", *address]
 
-    @property
-    def endpoint(self) -> str:
-        """Its URL."""
-        return f"http://127.0.0.1:{self.port}/{AZURE_ACCOUNT}"
+    def url_at(self, port: int) -> str:
+        """Return its URL behind a proxy at that port."""
+        return f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
 
     def account(self, endpoint: str = "") -> AzureAccount:
         """Return how containers are reached."""
@@ -240,11 +246,6 @@ class FakeGcs(CloudServer):
     def own_port(self) -> int:
         """Return the port of the server itself."""
         return self._inner
-
-    @property
-    def endpoint(self) -> str:
-        """Its URL."""
-        return f"http://127.0.0.1:{self.port}"
 
     def account(self, endpoint: str = "") -> GoogleAccount:
         """Return how buckets are reached: by a key that says not to ask Google for a token."""

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server that counts requests and breaks them where a test says.
+"""An HTTP proxy in front of a server of buckets: it counts requests, and breaks those a test names.
 
 Every request of a client comes on a connection of its own to the server, is read whole, and so is
 the answer: what happens to it is exact. The host name that was signed is passed on.
@@ -44,7 +44,7 @@ class Fault(Enum):
     STALE_LIST = "stale-list"
     """A listing answers what it answered when it was asked first; others pass."""
     NO_CONDITIONS = "no-conditions"
-    """The server does not see If-None-Match and If-Match."""
+    """The server does not see conditions."""
     HALF_DELETED = "half-deleted"
     """Of several files in one request the first half is deleted, the others have an error."""
     NO_BATCHES = "no-batches"
@@ -66,6 +66,7 @@ _ERRORS = {
     Fault.UNKNOWN: (501, "NotImplemented"),
     Fault.NO_UPLOAD: (404, "NoSuchUpload"),
 }
+_CONDITIONS = ("if-none-match", "if-match", "x-goog-if-generation-match")
 _HEAD_LIMIT = 1 << 20
 
 
@@ -219,14 +220,17 @@ class FaultProxy:
         if fault is Fault.REFUSE:
             return _break(writer)
         if fault in _ERRORS:
-            answer = _error(*_ERRORS[fault], method, is_s3=not body.startswith(b"Action="))
+            status, code = _ERRORS[fault]
+            if fault is Fault.EXPIRED and "x-amz-date" not in headers:
+                status = 401
+            answer = _error(status, code, method, is_s3=not body.startswith(b"Action="))
             writer.write(answer)
             await writer.drain()
             return True
         if fault is Fault.NO_CONDITIONS:
-            headers = {k: v for k, v in headers.items() if k not in ("if-none-match", "if-match")}
+            headers = {k: v for k, v in headers.items() if k not in _CONDITIONS}
         if fault is Fault.NO_RANGES:
-            headers.pop("range", None)
+            headers = {k: v for k, v in headers.items() if k not in ("range", "x-ms-range")}
         if fault is Fault.DELAY:
             await asyncio.sleep(self.delay_seconds)
         if fault is Fault.NO_BATCHES and method == "POST":
@@ -274,7 +278,7 @@ def _parse(head: bytes) -> tuple[str, dict[str, str]]:
 def _kind(method: str, path: str, query: str) -> str:
     requested = parse_qs(query, keep_blank_values=True)
     match method:
-        case "GET" if "list-type" in requested:
+        case "GET" if "list-type" in requested or requested.get("comp") == ["list"]:
             return "list"
         case "GET" if "uploads" not in requested:
             return "get"

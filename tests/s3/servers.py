@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import botocore.session
 from botocore.config import Config
 
 from tailerd.storage.s3.settings import S3Account, S3Settings
+from tailerd.storage.s3.store import S3Store
 from tailerd.storage.stores import Stores, StoreSettings
 from tests.kafka.certificates import Certificates
 from tests.kafka.ports import free_port
@@ -73,6 +75,7 @@ class S3Server:
         self.port = port
         self.page_names = page_names
         """How many names it answers to one request for a listing."""
+        self.scheme = "s3"
         self._authority = authority
         self._command = command
         self._folder = folder
@@ -145,6 +148,14 @@ class S3Server:
     def stores(self, endpoint: str = "") -> Stores:
         """Return stores with this account for every bucket."""
         return Stores(StoreSettings((("s3", self.settings(endpoint)),)))
+
+    def url_at(self, port: int) -> str:
+        """Return its URL behind a proxy at that port."""
+        return f"http://127.0.0.1:{port}"
+
+    def store(self, endpoint: str = "", **fields: Any) -> S3Store:
+        """Return the store of all its buckets; `fields` replace some of the account."""
+        return S3Store(S3Settings(default=replace(self.account(endpoint), **fields)))
 
     def start(self) -> None:
         """Start, and wait until it answers."""

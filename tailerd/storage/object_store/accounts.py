@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from tailerd.config.storage import AzureConfig, GoogleConfig, StorageConfig
 
-_FIRST_PAUSE = dt.timedelta(milliseconds=100)
-_LONGEST_PAUSE = dt.timedelta(seconds=5)
+_NO_RETRIES: Any = {"max_retries": 0, "retry_timeout": dt.timedelta(0)}
+"""The store repeats requests itself, also those whose bodies broke off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class Account:
         endpoint: URL of another server than the cloud's own.
         is_anonymous: Requests are not signed.
         attempts: Per request, including the first.
+        max_connections: Maximum number of requests in flight.
     """
 
     cloud: ClassVar[str] = ""
@@ -40,6 +41,7 @@ class Account:
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 20.0
     attempts: int = 6
+    max_connections: int = 64
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -62,6 +64,7 @@ class Account:
             "connect_timeout_seconds": config.connect_timeout,
             "read_timeout_seconds": config.read_timeout,
             "attempts": config.attempts,
+            "max_connections": config.max_connections,
         }
 
     def client_options(self) -> Any:
@@ -72,14 +75,6 @@ class Account:
             "read_timeout": dt.timedelta(seconds=self.read_timeout_seconds),
             # For the whole body, which may be large.
             "timeout": dt.timedelta(hours=1),
-        }
-
-    def retries(self) -> Any:
-        """Return obstore's options of retries."""
-        return {
-            "max_retries": self.attempts - 1,
-            "retry_timeout": dt.timedelta(seconds=self.attempts * self.read_timeout_seconds),
-            "backoff": {"init_backoff": _FIRST_PAUSE, "max_backoff": _LONGEST_PAUSE, "base": 2},
         }
 
     def options(self) -> dict[str, str]:
@@ -97,7 +92,7 @@ class Account:
             container,
             config=self.options(),
             client_options=self.client_options(),
-            retry_config=self.retries(),
+            retry_config=_NO_RETRIES,
         )
         return client
 

@@ -7,6 +7,7 @@ import re
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    GenericError,
     NotFoundError,
     PermissionDeniedError,
     PreconditionError,
@@ -29,6 +30,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]*)")
 _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "NoSuchBucket"})
+_REFRESH_SECONDS = 1.0
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _EXPIRED = frozenset({"ExpiredToken", "AuthenticationFailed", "InvalidAuthenticationInfo"})
 _HOW: dict[str, str] = {
     "azure": "Check the account, its key or token, and the role Storage Blob Data Reader (to write:"
@@ -50,18 +53,34 @@ def read_status(error: Exception) -> int:
     return int(found[1]) if found else 0
 
 
+def may_pass(error: Exception) -> bool:
+    """Return whether the request may succeed if it is sent again."""
+    status = read_status(error)
+    # The classes are of answers; without one, the connection or a body broke.
+    return status in _PASSING or (status == 0 and type(error) in (GenericError, OSError))
+
+
+def is_refused_token(error: Exception, age_seconds: float) -> bool:
+    """Return whether newer credentials than those of that age may be accepted."""
+    status = read_status(error)
+    return status == 401 or (status == 403 and age_seconds > _REFRESH_SECONDS)
+
+
 def is_beyond_the_end(error: Exception) -> bool:
     """Return whether the requested range starts after the end of an existing file."""
     return read_status(error) == 416
 
 
-def map_failure(error: Exception, doing: str, location: str, cloud: str) -> StorageError:
+def map_failure(
+    error: Exception, doing: str, location: str, cloud: str, *, attempts: int = 1
+) -> StorageError:
     """Return the storage error for a failed request.
 
     Args:
         doing: The operation: list, get, put or delete.
         location: URL of the file or folder.
         cloud: `azure` or `google`.
+        attempts: Number of times that the request was sent.
     """
     text = str(error)
     code = found[1] if (found := _CODE.search(text)) else ""
@@ -90,7 +109,9 @@ def map_failure(error: Exception, doing: str, location: str, cloud: str) -> Stor
             f"{doing} of {location} is refused ({code or status or 'no credentials'}).",
             remedy=_HOW[cloud] if status else _SIGN_IN[cloud],
         )
-    return StorageError(f"{doing} of {location} failed: {_describe(text, code, status)}.")
+    tried = f" after {attempts} attempts" if attempts > 1 else ""
+    about = _describe(text, code, status)
+    return StorageError(f"{doing} of {location} failed{tried}: {about}.")
 
 
 def _describe(text: str, code: str, status: int) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import obstore
@@ -13,8 +15,15 @@ from tailerd.errors import FileExistsAlreadyError, FileMissingError, StorageErro
 from tailerd.storage.base import FileMeta
 from tailerd.storage.io_thread import io_thread
 from tailerd.storage.object_store.accounts import Account
-from tailerd.storage.object_store.failures import ERRORS, is_beyond_the_end, map_failure
-from tailerd.storage.remote_input import Fetched, RemoteReads
+from tailerd.storage.object_store.failures import (
+    ERRORS,
+    is_beyond_the_end,
+    is_refused_token,
+    map_failure,
+    may_pass,
+)
+from tailerd.storage.remote_input import Fetched, RemoteReads, refuse_name
+from tailerd.storage.retries import Retries
 
 T = TypeVar("T")
 
@@ -22,6 +31,15 @@ _PAGE = 1000
 _LEAVE_SECONDS = 0.05
 _TOKEN = "tailerd"
 """Name of the metadata field that shows who wrote a file: Azure allows only names of variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connection:
+    """A container's client, used on the I/O thread only."""
+
+    client: Any
+    running: asyncio.Semaphore
+    opened_at: float = field(default_factory=time.monotonic)
 
 
 class CloudStore(RemoteReads):
@@ -44,7 +62,8 @@ class CloudStore(RemoteReads):
         self.scheme = scheme
         self.account = account
         self._host = host
-        self._clients: dict[tuple[Account, str], Any] = {}
+        self._connections: dict[tuple[Account, str], _Connection] = {}
+        self._retries = Retries()
 
     def format_url(self, path: str) -> str:
         """Return the URL of a path, without escapes."""
@@ -75,18 +94,24 @@ class CloudStore(RemoteReads):
     async def _list_after(
         self, folder: str, container: str, prefix: str, start_after: str
     ) -> AsyncIterator[FileMeta]:
-        listing = obstore.list(
-            self._client(container), prefix, offset=prefix + start_after, chunk_size=_PAGE
-        )
-        try:
-            async for chunk in listing:
-                for each in chunk:
-                    name = each["path"].removeprefix(prefix)
-                    # Some servers ignore the start.
-                    if "/" not in name and name.encode() > start_after.encode():
-                        yield _meta(container, each)
-        except ERRORS as error:
-            raise map_failure(error, "list", self.format_url(folder), self._cloud) from None
+        after, attempt = start_after, 0
+        while True:
+            client = self._connect(container).client
+            listing = obstore.list(client, prefix, offset=prefix + after, chunk_size=_PAGE)
+            try:
+                async for chunk in listing:
+                    for each in chunk:
+                        name = each["path"].removeprefix(prefix)
+                        # Some servers ignore the start.
+                        if "/" not in name and name.encode() > after.encode():
+                            after = name
+                            yield _meta(container, each)
+            except ERRORS as error:
+                if not await self._may_repeat(error, attempt):
+                    raise self._failure(error, "list", folder, attempt) from None
+                attempt += 1
+            else:
+                return
 
     async def list_folders(
         self, folder: str, starts_with: str = "", on_page: Callable[[], None] | None = None
@@ -197,21 +222,57 @@ class CloudStore(RemoteReads):
         return await io_thread().run(self._call(doing, path, work))
 
     async def _call(self, doing: str, path: str, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` with the client of a path's container, on the I/O thread."""
-        container, _ = _split(path)
-        try:
-            return await work(self._client(container))
-        except ERRORS as error:
-            # Without its cause, which may have a signature.
-            raise map_failure(error, doing, self.format_url(path), self._cloud) from None
+        """Call `work` with the client of a path's container until it succeeds or gives up.
 
-    def _client(self, container: str) -> Any:
+        Runs on the I/O thread.
+        """
+        container, _ = _split(path)
+        has_renewed, attempt = False, 0
+        while True:
+            connection = self._connect(container)
+            try:
+                async with connection.running:
+                    done = await work(connection.client)
+            except UnicodeEncodeError as error:
+                raise refuse_name(self.format_url(path)) from error
+            except ERRORS as error:
+                age_seconds = time.monotonic() - connection.opened_at
+                if is_refused_token(error, age_seconds) and not has_renewed:
+                    has_renewed = True
+                    self._drop(container, connection)
+                    continue
+                if not await self._may_repeat(error, attempt):
+                    # Without its cause, which may have a signature.
+                    raise self._failure(error, doing, path, attempt) from None
+                attempt += 1
+            else:
+                self._retries.note_success()
+                return done
+
+    async def _may_repeat(self, error: Exception, attempt: int) -> bool:
+        """Wait before the request is sent again; return False, at once, if it must not be."""
+        return may_pass(error) and await self._retries.wait(attempt, self.account.attempts)
+
+    def _failure(self, error: Exception, doing: str, path: str, attempt: int) -> StorageError:
+        url = self.format_url(path)
+        return map_failure(error, doing, url, self._cloud, attempts=attempt + 1)
+
+    def _connect(self, container: str) -> _Connection:
         key = (self.account, container)
-        if key not in self._clients:
-            if not self._clients:
+        if key not in self._connections:
+            if not self._connections:
                 io_thread().at_end(_let_threads_leave)
-            self._clients[key] = self.account.connect(container)
-        return self._clients[key]
+            self._connections[key] = _Connection(
+                client=self.account.connect(container),
+                running=asyncio.Semaphore(self.account.max_connections),
+            )
+        return self._connections[key]
+
+    def _drop(self, container: str, used: _Connection) -> None:
+        """Forget a connection, so that the next one resolves credentials again."""
+        key = (self.account, container)
+        if self._connections.get(key) is used:
+            del self._connections[key]
 
     def require_key(self, path: str) -> None:
         """Refuse the path of a container itself."""

@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import os
-import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -21,9 +20,10 @@ from aiobotocore.session import AioSession
 from botocore import UNSIGNED
 from botocore.httpsession import get_cert_path
 
-from tailerd.backoff import Backoff
-from tailerd.errors import FileMissingError, StorageError
+from tailerd.errors import StorageError
 from tailerd.storage.io_thread import IoThread
+from tailerd.storage.remote_input import refuse_name
+from tailerd.storage.retries import Retries
 from tailerd.storage.s3.failures import (
     MISSING_CODES,
     VENDOR_ERRORS,
@@ -36,7 +36,6 @@ from tailerd.storage.s3.failures import (
     read_status,
 )
 from tailerd.storage.s3.quick_gets import QuickGets, note_sent
-from tailerd.storage.s3.retry_budget import RetryBudget
 from tailerd.storage.s3.settings import S3Account
 from tailerd.storage.s3.signing import Keys
 
@@ -46,9 +45,6 @@ T = TypeVar("T")
 for _name in ("botocore", "aiobotocore"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
-_BACKOFF = Backoff(first_seconds=0.1, max_seconds=5.0)
-_RETRIES = 500.0
-_RETRY_COST = 5.0
 _REFRESH_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 
@@ -120,8 +116,7 @@ class Connection:
     def __init__(self, account: S3Account, thread: IoThread) -> None:
         """Connect with the first request."""
         self._account = account
-        self._budget = RetryBudget(_RETRIES, cost=_RETRY_COST)
-        self._chance = random.Random()
+        self._retries = Retries()
         self._client: S3Client | None = None
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
@@ -148,11 +143,7 @@ class Connection:
             except StorageError:
                 raise
             except UnicodeEncodeError as error:
-                # A log can contain such names: on a local disk, file names are arbitrary bytes.
-                shown = request.path.encode("utf-8", "backslashreplace").decode()
-                raise FileMissingError(
-                    f"s3://{shown} does not exist: names in buckets are UTF-8."
-                ) from error
+                raise refuse_name(f"s3://{request.path}") from error
             except (*VENDOR_ERRORS, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and not are_stale(error):
                     raise
@@ -166,19 +157,15 @@ class Connection:
                     has_renewed = True
                     await self._renew(client)
                     continue
-                elif self._may_retry(error, attempt):
-                    await asyncio.sleep(_BACKOFF.wait_seconds(attempt, self._chance))
+                elif may_pass(error) and await self._retries.wait(attempt, self._account.attempts):
                     attempt += 1
                     continue
                 raise map_failure(
                     error, request.doing, request.path, attempts=attempt + 1
                 ) from error
             else:
-                self._budget.give()
+                self._retries.note_success()
                 return done
-
-    def _may_retry(self, error: Exception, attempt: int) -> bool:
-        return may_pass(error) and attempt + 1 < self._account.attempts and self._budget.take()
 
     def _may_renew(self, error: Exception) -> bool:
         # The response to a HEAD has no body, so it cannot report expired credentials.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tailerd.storage.remote_input import allocate_memory
-from tailerd.storage.s3.retry_budget import Hedge, Progress
+from tailerd.storage.s3.hedge import Hedge, Progress
 
 _HEAD_BYTES = 16 * 1024
 _IDLE_SECONDS = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,6 @@ import pytest
 
 from tailerd.errors import (
     AccessDeniedError,
-    BucketMissingError,
     ClockSkewError,
     ConditionalPutUnsupportedError,
     CredentialsExpiredError,
@@ -29,173 +28,6 @@ from tailerd.storage.s3.settings import S3Settings
 from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import Fault, FaultProxy, Seen
 from tests.s3.servers import S3Server
-
-PASSING = [
-    *(Fault.DELAY, Fault.REFUSE, Fault.RESET, Fault.LOSE_ANSWER, Fault.TRUNCATE),
-    *(Fault.INTERNAL, Fault.SLOW_DOWN, Fault.EXPIRED),
-]
-"""Faults that another attempt gets over."""
-
-BODY = b"0123456789" * 20_000
-
-Operation = Callable[[S3Store, str], Awaitable[object]]
-
-
-async def _list(store: S3Store, folder: str) -> object:
-    return [meta.name async for meta in store.list_from(folder)]
-
-
-async def _get(store: S3Store, folder: str) -> object:
-    return await store.get(f"{folder}/a")
-
-
-async def _range(store: S3Store, folder: str) -> object:
-    return await store.get(f"{folder}/a", 5, 10)
-
-
-async def _head(store: S3Store, folder: str) -> object:
-    return (await store.head(f"{folder}/a")).size_bytes
-
-
-async def _open(store: S3Store, folder: str) -> object:
-    with await asyncio.to_thread(store.open_input, f"{folder}/a") as source:
-        return await asyncio.to_thread(source.read)
-
-
-async def _put(store: S3Store, folder: str) -> object:
-    await store.put(f"{folder}/b", b"b")
-    return await store.get(f"{folder}/b")
-
-
-async def _put_if_absent(store: S3Store, folder: str) -> object:
-    await store.put(f"{folder}/c", b"c", if_absent=True)
-    return await store.get(f"{folder}/c")
-
-
-async def _delete(store: S3Store, folder: str) -> object:
-    await store.delete(f"{folder}/d")
-    return await _list(store, folder)
-
-
-OPERATIONS: dict[str, tuple[Operation, object]] = {
-    "list": (_list, ["a", "d"]),
-    "get": (_get, BODY),
-    "range": (_range, BODY[5:15]),
-    "head": (_head, len(BODY)),
-    "open": (_open, BODY),
-    "put": (_put, b"b"),
-    "put-if-absent": (_put_if_absent, b"c"),
-    "delete": (_delete, ["a"]),
-}
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.value)
-async def test_each_request_that_fails_once_is_done_all_the_same(
-    store: S3Store, proxy: FaultProxy, bucket: str, operation: str, fault: Fault
-) -> None:
-    folder = f"{bucket}/folder"
-    await store.put(f"{folder}/a", BODY)
-    await store.put(f"{folder}/d", b"d")
-    proxy.forget()
-    proxy.delay_seconds = 0.1
-    proxy.fail_nth(1, fault)
-    work, expected = OPERATIONS[operation]
-    assert await work(store, folder) == expected
-    assert proxy.requests[0].fault is fault
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (Fault.DENY, AccessDeniedError),
-        (Fault.EXPIRED, CredentialsExpiredError),
-        (Fault.SKEW, ClockSkewError),
-    ],
-    ids=lambda value: getattr(value, "value", ""),
-)
-async def test_a_refusal_that_lasts_is_told_at_once_with_its_way_out(
-    store: S3Store, proxy: FaultProxy, bucket: str, fault: Fault, kind: type[StorageError]
-) -> None:
-    await store.put(f"{bucket}/a", b"a")
-    proxy.forget()
-    proxy.choose = lambda seen: fault
-    for requested in (store.get(f"{bucket}/a"), store.put(f"{bucket}/a", b"b")):
-        with pytest.raises(kind) as caught:
-            await requested
-        assert f"s3://{bucket}/a" in str(caught.value)
-        assert caught.value.remedy
-    assert len(proxy.requests) <= 4
-
-
-async def test_a_server_that_stays_broken_is_given_up(
-    store: S3Store, proxy: FaultProxy, s3_moto: S3Server, bucket: str
-) -> None:
-    account = replace(s3_moto.account(proxy.endpoint), attempts=3)
-    impatient = S3Store(S3Settings(default=account))
-    proxy.choose = lambda seen: Fault.SLOW_DOWN
-    with pytest.raises(StorageError, match="after 3 attempts: SlowDown"):
-        await impatient.get(f"{bucket}/a")
-    assert len(proxy.requests) == 3
-    proxy.forget()
-    await impatient.put(f"{bucket}/a", b"well again")
-    assert await impatient.get(f"{bucket}/a") == b"well again"
-
-
-async def test_a_conditional_put_whose_answer_was_lost_knows_that_it_won(
-    store: S3Store, proxy: FaultProxy, bucket: str
-) -> None:
-    await store.put(f"{bucket}/probed", b"", if_absent=True)
-    proxy.fail_nth(1, Fault.LOSE_ANSWER, kind="put")
-    await store.put(f"{bucket}/a", b"mine", if_absent=True)
-    assert await store.get(f"{bucket}/a") == b"mine"
-
-
-async def test_a_conditional_put_tried_again_does_not_take_anothers_win_for_its_own(
-    store: S3Store, proxy: FaultProxy, bucket: str
-) -> None:
-    await store.put(f"{bucket}/a", b"same bytes", if_absent=True)
-    proxy.fail_nth(1, Fault.REFUSE, kind="put")
-    with pytest.raises(FileExistsAlreadyError):
-        await store.put(f"{bucket}/a", b"same bytes", if_absent=True)
-
-
-async def test_a_conditional_put_lost_to_a_file_that_is_gone_again_was_lost_nevertheless(
-    store: S3Store, proxy: FaultProxy, bucket: str, s3_moto: S3Server
-) -> None:
-    await store.put(f"{bucket}/a", b"theirs", if_absent=True)
-
-    def delete_before_the_question(seen: Seen) -> None:
-        if seen.kind == "head":
-            s3_moto.admin().delete_object(Bucket=bucket, Key="a")
-
-    proxy.choose = delete_before_the_question
-    with pytest.raises(FileExistsAlreadyError):
-        await store.put(f"{bucket}/a", b"mine", if_absent=True)
-
-
-@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.REFUSE, Fault.RESET, Fault.INTERNAL])
-async def test_of_racing_writers_exactly_one_wins_whatever_is_lost(
-    s3_versitygw: S3Server, fault: Fault
-) -> None:
-    bucket = s3_versitygw.new_bucket()
-    with FaultProxy(s3_versitygw.port) as proxy:
-        store = S3Store(s3_versitygw.settings(proxy.endpoint))
-        await store.put(f"{bucket}/probed", b"", if_absent=True)
-        for turn in range(5):
-            proxy.fail_every(2 + turn % 3, fault)
-
-            async def attempt(number: int, path: str = f"{bucket}/{turn}") -> int | None:
-                try:
-                    await store.put(path, str(number).encode(), if_absent=True)
-                except FileExistsAlreadyError:
-                    return None
-                return number
-
-            outcomes = await asyncio.gather(*(attempt(number) for number in range(6)))
-            proxy.forget()
-            [winner] = [number for number in outcomes if number is not None]
-            assert await store.get(f"{bucket}/{turn}") == str(winner).encode()
 
 
 async def test_a_server_that_ignores_conditions_is_noticed_before_anybody_believes_it(
@@ -246,19 +78,6 @@ async def test_somebody_who_deletes_the_probe_meanwhile_does_not_change_its_answ
     proxy.choose = delete_before_the_second
     await store.put(f"{bucket}/a", b"", if_absent=True)
     assert [meta.name async for meta in store.list_from(bucket)] == ["a"]
-
-
-async def test_a_bucket_that_is_not_there_is_told_apart_from_a_missing_file(
-    store: S3Store, bucket: str
-) -> None:
-    with pytest.raises(FileMissingError):
-        await store.get(f"{bucket}/nothing")
-    with pytest.raises(BucketMissingError, match="bucket b-not-there does not exist"):
-        await store.get("b-not-there/a")
-    with pytest.raises(BucketMissingError):
-        await _list(store, "b-not-there/a")
-    with pytest.raises(BucketMissingError):
-        await store.put("b-not-there/a", b"")
 
 
 async def test_wrong_keys_are_refused_by_name_and_never_shown(s3_versitygw: S3Server) -> None:
@@ -476,16 +295,6 @@ async def test_a_server_that_ignores_ranges_gives_no_other_bytes_than_those_aske
         for start, length in ((0, 9), (2, 3), (2, None), (10, 1)):
             with pytest.raises(StorageError, match="ignores Range requests"):
                 await store.get(f"{bucket}/a", start, length)
-
-
-async def test_a_key_that_no_bucket_can_have_does_not_exist(store: S3Store, bucket: str) -> None:
-    for _ in range(2):
-        with pytest.raises(FileMissingError, match=r"a\\udcff does not exist: names .* UTF-8"):
-            await store.get(f"{bucket}/a\udcff")
-        with pytest.raises(FileMissingError):
-            await asyncio.to_thread(store.open_input, f"{bucket}/a\udcff")
-        await store.put(f"{bucket}/b", b"b")
-        assert await store.get(f"{bucket}/b") == b"b"
 
 
 async def test_many_files_are_deleted_with_one_request(

@@ -14,7 +14,7 @@ from tailerd.storage.s3.connection_pool import (
     HttpConnectionPool,
     NotUnderstoodError,
 )
-from tailerd.storage.s3.retry_budget import Hedge
+from tailerd.storage.s3.hedge import Hedge
 
 ASKED = b"GET /a HTTP/1.1\r\nhost: h\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: x:y\r\n\r\nhello"

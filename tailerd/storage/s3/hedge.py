@@ -1,4 +1,4 @@
-"""Bounds of requests that are sent again: they must not multiply the load on a failing server."""
+"""A second request where the first is slow to answer."""
 
 from __future__ import annotations
 
@@ -7,38 +7,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tailerd.storage.retries import RetryBudget
+
 T = TypeVar("T")
 
-_GAIN = 1.0
 _BURST = 200.0
 _COST = 40.0
 """One request in twenty in the long run, because hedging a server that is slow overall makes it
 slower. A request whose hedge is denied gives back two units: for the denial and for its success."""
-
-
-class RetryBudget:
-    """Limits retries: each retry takes `cost` units, each success gives one back.
-
-    When the budget is used up, failures are final.
-    """
-
-    def __init__(self, size: float, *, cost: float) -> None:
-        """Start with a full budget."""
-        self._size = self._left = size
-        self._cost = cost
-
-    def take(self) -> bool:
-        """Take one retry; return whether one was available."""
-        if self._left < self._cost:
-            # Grows back a little, so that a recovered server is noticed.
-            self.give()
-            return False
-        self._left -= self._cost
-        return True
-
-    def give(self) -> None:
-        """Record a success."""
-        self._left = min(self._size, self._left + _GAIN)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailerd.storage.s3.retry_budget import RetryBudget
+from tailerd.storage.retries import RetryBudget
 
 
 def test_a_broken_server_gets_ever_fewer_retries_and_a_healthy_one_gets_them_back() -> None:
