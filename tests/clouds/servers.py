@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import functools
 import hashlib
 import hmac
 import json
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tailerd.storage.base import ObjectStore
+from tailerd.storage.io_thread import io_thread
 from tailerd.storage.object_store.accounts import Account, AzureAccount, GoogleAccount
 from tailerd.storage.stores import Stores, StoreSettings
 from tests.conftest import ROOT
@@ -113,6 +115,22 @@ class CloudServer:
         """Return the port of the server itself."""
         return self.port
 
+    def put(self, bucket: str, key: str, body: bytes) -> None:
+        """Put a file, past every proxy; threads may do so side by side."""
+        io_thread().call(self._own_store.put(f"{bucket}/{key}", body))
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Delete a file, past every proxy."""
+        io_thread().call(self._own_store.delete(f"{bucket}/{key}"))
+
+    @functools.cached_property
+    def _own_store(self) -> ObjectStore:
+        return self.store()
+
+    def section(self, endpoint: str = "") -> dict[str, Any]:
+        """Return the section `storage` of a configuration that reaches it."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         """Stop it; what it kept is gone."""
         if self._process is not None:
@@ -159,6 +177,11 @@ class Azurite(CloudServer):
         return AzureAccount(
             endpoint=endpoint or self.endpoint, account=AZURE_ACCOUNT, account_key=AZURE_KEY
         )
+
+    def section(self, endpoint: str = "") -> dict[str, Any]:
+        """Return the section `storage` of a configuration that reaches it."""
+        account = {"account": AZURE_ACCOUNT, "account_key": AZURE_KEY}
+        return {"azure": {**account, "endpoint": endpoint or self.endpoint}}
 
     def environment(self, endpoint: str = "") -> dict[str, str]:
         """Return the variables that obstore and delta-rs read."""
@@ -253,6 +276,11 @@ class FakeGcs(CloudServer):
         file = self._folder / "key.json"
         file.write_text(json.dumps(key))
         return GoogleAccount(endpoint=endpoint or self.endpoint, service_account_file=str(file))
+
+    def section(self, endpoint: str = "") -> dict[str, Any]:
+        """Return the section `storage` of a configuration that reaches it."""
+        key = self.account().options()["google_service_account"]
+        return {"google": {"service_account_file": key, "endpoint": endpoint or self.endpoint}}
 
     def environment(self, endpoint: str = "") -> dict[str, str]:
         """Return the variables that obstore and delta-rs read."""

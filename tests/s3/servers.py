@@ -178,6 +178,19 @@ class S3Server:
         self.admin().create_bucket(Bucket=name)
         return name
 
+    def put(self, bucket: str, key: str, body: bytes) -> None:
+        """Put a file, past every proxy; threads may do so side by side."""
+        self.admin().put_object(Bucket=bucket, Key=key, Body=body)
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Delete a file, past every proxy."""
+        self.admin().delete_object(Bucket=bucket, Key=key)
+
+    def section(self, endpoint: str = "") -> dict[str, Any]:
+        """Return the section `storage` of a configuration that reaches it."""
+        keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+        return {"endpoint": endpoint or self.endpoint, "region": "us-east-1", **keys}
+
     def stop(self) -> None:
         """Stop it; what it kept in memory is gone."""
         if self._process is not None:

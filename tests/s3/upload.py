@@ -5,21 +5,20 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.s3.servers import S3Server
+from tests.clouds.buckets import BucketServer
 
 
-def upload(server: S3Server, folder: Path, bucket: str, prefix: str = "") -> int:
+def upload(server: BucketServer, folder: Path, bucket: str, prefix: str = "") -> int:
     """Copy every file below a folder to `bucket/prefix`; return how many there were.
 
     The server dates them now, in the order of their own times: what commits are dated by stays
     in order.
     """
-    client = server.admin()
     files = sorted((path for path in folder.rglob("*") if path.is_file()), key=_modified)
 
     def put(path: Path) -> None:
         key = "/".join(part for part in (prefix, path.relative_to(folder).as_posix()) if part)
-        client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        server.put(bucket, key, path.read_bytes())
 
     log = [path for path in files if "_delta_log" in path.parts]
     with ThreadPoolExecutor(8) as pool:

@@ -15,7 +15,7 @@ import pytest
 from tailerd.errors import AccessDeniedError, BucketMissingError, StorageError
 from tests.clouds.buckets import CLOUDS
 from tests.clouds.servers import Azurite, CloudServer
-from tests.integration.buckets.cloud_table import CloudTable, write_config
+from tests.integration.buckets.bucket_table import BucketTable, write_config
 from tests.integration.daemon.running import daemon, delivered_ids, eventually, run_to_end
 
 pytestmark = pytest.mark.full
@@ -28,12 +28,12 @@ def server(request: pytest.FixtureRequest) -> CloudServer:
 
 
 @pytest.fixture
-def table(tmp_path: Path, server: CloudServer) -> CloudTable:
-    return CloudTable(tmp_path / "table", server)
+def table(tmp_path: Path, server: CloudServer) -> BucketTable:
+    return BucketTable(tmp_path / "table", server)
 
 
 def test_rows_offsets_and_checkpoints_work_as_in_other_buckets(
-    table: CloudTable, tmp_path: Path
+    table: BucketTable, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path, table, maintenance={"checkpoint": {"every_commits": 2}})
     with daemon(config):
@@ -58,7 +58,7 @@ def test_rows_offsets_and_checkpoints_work_as_in_other_buckets(
         assert run_to_end(*command).returncode == 0
 
 
-def test_a_killed_daemon_loses_and_doubles_nothing(table: CloudTable, tmp_path: Path) -> None:
+def test_a_killed_daemon_loses_and_doubles_nothing(table: BucketTable, tmp_path: Path) -> None:
     config = write_config(tmp_path, table)
     for _ in range(3):
         with daemon(config) as process:

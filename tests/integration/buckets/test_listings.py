@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clouds.servers import FakeGcs
-from tests.integration.buckets.cloud_table import CloudTable, write_config
+from tests.integration.buckets.bucket_table import BucketTable, write_config
 from tests.integration.daemon.running import daemon, delivered_ids, eventually, run_to_end
 
 
@@ -32,7 +32,7 @@ async def test_names_before_the_start_of_a_listing_are_dropped(careless: FakeGcs
 def test_a_table_is_followed_where_the_start_of_a_listing_is_ignored(
     careless: FakeGcs, tmp_path: Path
 ) -> None:
-    table = CloudTable(tmp_path / "table", careless)
+    table = BucketTable(tmp_path / "table", careless)
     for _ in range(12):
         table.append()
     config = write_config(tmp_path, table, maintenance={"checkpoint": {"every_commits": 5}})

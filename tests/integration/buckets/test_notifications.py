@@ -11,7 +11,7 @@ import pytest
 
 from tests.clouds.queues import PubSub, StorageQueue, Subscription, TestQueue
 from tests.clouds.servers import AZURE_ACCOUNT, AZURE_KEY, Azurite, CloudServer, FakeGcs
-from tests.integration.buckets.cloud_table import CloudTable, storage_of, write_config
+from tests.integration.buckets.bucket_table import BucketTable, write_config
 from tests.integration.daemon.running import daemon, delivered_ids, eventually
 
 pytestmark = pytest.mark.full
@@ -33,7 +33,7 @@ def notifying_gcs(tmp_path: Path, pubsub: PubSub) -> Iterator[tuple[FakeGcs, Sub
     server.stop()
 
 
-def follow(folder: Path, table: CloudTable, queue: TestQueue, tell: Callable[[int], None]) -> None:
+def follow(folder: Path, table: BucketTable, queue: TestQueue, tell: Callable[[int], None]) -> None:
     """Commit while a daemon runs, and see each commit delivered at once."""
     config = write_config(folder, table, poll_interval=None, notifications=queue.config)
     with daemon(config):
@@ -51,14 +51,14 @@ def test_azure_tells_through_event_grid(
     azurite: Azurite, azurite_queues: Any, tmp_path: Path
 ) -> None:
     queue = StorageQueue(azurite_queues)
-    table = CloudTable(tmp_path / "table", azurite)
+    table = BucketTable(tmp_path / "table", azurite)
 
     def tell(version: int) -> None:
         queue.send_created(table.bucket, f"lake/orders/_delta_log/{version:020}.json")
 
     follow(tmp_path, table, queue, tell)
     # The one key is that of the account, for blobs and queues.
-    assert storage_of(azurite)["azure"]["account_key"] == AZURE_KEY
+    assert azurite.section()["azure"]["account_key"] == AZURE_KEY
     assert AZURE_ACCOUNT in queue.config["queue"]
 
 
@@ -66,5 +66,5 @@ def test_google_tells_through_pubsub(
     notifying_gcs: tuple[CloudServer, Subscription], tmp_path: Path
 ) -> None:
     server, subscription = notifying_gcs
-    table = CloudTable(tmp_path / "table", server)
+    table = BucketTable(tmp_path / "table", server)
     follow(tmp_path, table, subscription, lambda version: None)

@@ -1,22 +1,21 @@
-"""A table in a bucket of Azure or Google, and the configuration of a daemon that follows it."""
+"""A table in a bucket of any server, and the configuration of a daemon that follows it."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tailerd.storage.base import ObjectStore
-from tests.clouds.servers import AZURE_ACCOUNT, AZURE_KEY, Azurite, CloudServer
+from tests.clouds.buckets import BucketServer
 from tests.tables.builder import TableBuilder
 
 
-class CloudTable:
+class BucketTable:
     """A table whose commits go to a bucket: data first, then the commit."""
 
-    def __init__(self, folder: Path, server: CloudServer) -> None:
+    def __init__(self, folder: Path, server: BucketServer) -> None:
         self.builder = TableBuilder(folder)
         self.server = server
         self.bucket = server.new_bucket()
@@ -32,7 +31,7 @@ class CloudTable:
         found = {path for path in self.builder.folder.rglob("*") if path.is_file()} - self._known
         for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
             key = path.relative_to(self.builder.folder).as_posix()
-            asyncio.run(self.store.put(f"{self.bucket}/lake/orders/{key}", path.read_bytes()))
+            self.server.put(self.bucket, f"lake/orders/{key}", path.read_bytes())
         self._known |= found
         return version
 
@@ -42,27 +41,19 @@ class CloudTable:
         return self.server.store()
 
 
-def storage_of(server: CloudServer) -> dict[str, Any]:
-    """Return the section `storage` that reaches a server."""
-    if isinstance(server, Azurite):
-        section = {"account": AZURE_ACCOUNT, "account_key": AZURE_KEY}
-        return {"azure": {**section, "endpoint": server.endpoint}, "attempts": 2}
-    key = server.account().options()["google_service_account"]
-    return {"google": {"service_account_file": key, "endpoint": server.endpoint}, "attempts": 2}
-
-
 def write_config(
     folder: Path,
-    table: CloudTable,
+    table: BucketTable,
     *,
     notifications: dict[str, Any] | None = None,
     poll_interval: str | None = "200ms",
+    endpoint: str = "",
     **fields: Any,
 ) -> Path:
     """Write the configuration of a daemon with a file sink and its state in the table's bucket."""
     orders = {
         "path": table.location,
-        "from": "snapshot",
+        "from": "0",
         "poll_interval": poll_interval,
         "sink": {"kind": "file", "path": str(folder / "out")},
         **fields,
@@ -71,7 +62,7 @@ def write_config(
         "engine": "arrow",
         "state": f"{table.server.scheme}://{table.bucket}/state",
         "http": {"listen": "127.0.0.1:0"},
-        "storage": storage_of(table.server),
+        "storage": {**table.server.section(endpoint), "attempts": 2},
         "tables": {"orders": orders},
     }
     if notifications is not None:
