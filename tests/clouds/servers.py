@@ -29,6 +29,7 @@ from tailerd.storage.stores import Stores, StoreSettings
 from tests.conftest import ROOT
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
+from tests.s3.servers import list_names
 
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = (
@@ -126,6 +127,10 @@ class CloudServer:
     @functools.cached_property
     def _own_store(self) -> ObjectStore:
         return self.store()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in `bucket/prefix`."""
+        return io_thread().call(list_names(self.store(), folder))
 
     def section(self, endpoint: str = "") -> dict[str, Any]:
         """Return the section `storage` of a configuration that reaches it."""
@@ -234,6 +239,9 @@ class FakeGcs(CloudServer):
         about = ["-event.pubsub-project-id", project, "-event.pubsub-topic", name]
         self._notifies = [*about, "-event.list", "finalize"] if topic else []
         self._inner = free_port()
+        key = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+        self._key = folder / "key.json"
+        self._key.write_text(json.dumps(key))
         self._proxy: ServerProcess | None = None
 
     def start(self) -> None:
@@ -272,10 +280,9 @@ class FakeGcs(CloudServer):
 
     def account(self, endpoint: str = "") -> GoogleAccount:
         """Return how buckets are reached: by a key that says not to ask Google for a token."""
-        key = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
-        file = self._folder / "key.json"
-        file.write_text(json.dumps(key))
-        return GoogleAccount(endpoint=endpoint or self.endpoint, service_account_file=str(file))
+        return GoogleAccount(
+            endpoint=endpoint or self.endpoint, service_account_file=str(self._key)
+        )
 
     def section(self, endpoint: str = "") -> dict[str, Any]:
         """Return the section `storage` of a configuration that reaches it."""

@@ -1,6 +1,6 @@
 """deltalake following a table, in its own process: it would hold up a proxy in ours.
 
-python -m tests.s3.peer s3://BUCKET/PREFIX
+python -m tests.s3.peer URL
 
 Reads one word a line and answers each with a line: `open`, `look` (is there something new?) or
 `changes N` (the rows of that version, by its change feed).
@@ -14,17 +14,19 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from tests.s3.servers import S3Server
+from tests.clouds.buckets import BucketServer
+
+_OPTIONS = {"allow_http": "true"}
 
 
 class Peer:
     """Talks to such a process."""
 
-    def __init__(self, server: S3Server, location: str, endpoint: str = "") -> None:
+    def __init__(self, server: BucketServer, location: str, endpoint: str = "") -> None:
         """Start it; it asks at `endpoint` where that is given."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.s3.peer", location],
-            env={**os.environ, **server.environment(endpoint), "AWS_ALLOW_HTTP": "true"},
+            env={**os.environ, **server.environment(endpoint)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,7 +63,7 @@ def _answer(location: str) -> None:
     for line in sys.stdin:
         match line.split():
             case ["open"]:
-                table = deltalake.DeltaTable(location)
+                table = deltalake.DeltaTable(location, storage_options=_OPTIONS)
                 print(table.version(), flush=True)
             case ["look"] if table is not None:
                 table.update_incremental()

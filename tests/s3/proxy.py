@@ -13,12 +13,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.kafka.ports import free_port
 
@@ -210,13 +210,10 @@ class FaultProxy:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         method, target, _ = line.split(" ")
         url = urlsplit(target)
-        seen = Seen(
-            kind=_kind(method, url.path, url.query), path=url.path, query=url.query, headers=headers
-        )
+        kind, path = _kind(method, url.path, url.query), unquote(url.path)
+        seen = Seen(kind=kind, path=path, query=url.query, headers=headers)
         fault = self.choose(seen)
-        self.requests.append(
-            Seen(kind=seen.kind, path=url.path, query=url.query, headers=headers, fault=fault)
-        )
+        self.requests.append(replace(seen, fault=fault))
         if fault is Fault.REFUSE:
             return _break(writer)
         if fault in _ERRORS:
@@ -288,7 +285,7 @@ def _kind(method: str, path: str, query: str) -> str:
             return "put"
         case "DELETE":
             return "delete"
-        case "POST" if "delete" in requested:
+        case "POST" if "delete" in requested or requested.get("comp") == ["batch"]:
             return "delete"
         case _:
             return "other"

@@ -17,6 +17,8 @@ from typing import Any
 import botocore.session
 from botocore.config import Config
 
+from tailerd.storage.base import ObjectStore
+from tailerd.storage.io_thread import io_thread
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.stores import Stores, StoreSettings
@@ -55,6 +57,11 @@ def versitygw_program() -> Path:
         "versitygw is not here: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0,"
         " or set TAILERD_VERSITYGW."
     )
+
+
+async def list_names(store: ObjectStore, folder: str) -> list[str]:
+    """Return the names in a folder."""
+    return [meta.name async for meta in store.list_from(folder)]
 
 
 class S3Server:
@@ -185,6 +192,10 @@ class S3Server:
     def delete(self, bucket: str, key: str) -> None:
         """Delete a file, past every proxy."""
         self.admin().delete_object(Bucket=bucket, Key=key)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in `bucket/prefix`."""
+        return io_thread().call(list_names(self.store(), folder))
 
     def section(self, endpoint: str = "") -> dict[str, Any]:
         """Return the section `storage` of a configuration that reaches it."""

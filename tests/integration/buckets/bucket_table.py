@@ -48,6 +48,7 @@ def write_config(
     notifications: dict[str, Any] | None = None,
     poll_interval: str | None = "200ms",
     endpoint: str = "",
+    attempts: int = 2,
     **fields: Any,
 ) -> Path:
     """Write the configuration of a daemon with a file sink and its state in the table's bucket."""
@@ -62,7 +63,7 @@ def write_config(
         "engine": "arrow",
         "state": f"{table.server.scheme}://{table.bucket}/state",
         "http": {"listen": "127.0.0.1:0"},
-        "storage": {**table.server.section(endpoint), "attempts": 2},
+        "storage": {**table.server.section(endpoint), "attempts": attempts},
         "tables": {"orders": orders},
     }
     if notifications is not None:

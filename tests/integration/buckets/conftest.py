@@ -9,6 +9,8 @@ import pytest
 from tailerd.storage.base import ObjectStore
 from tests.clouds.buckets import SERVERS, BucketServer
 from tests.s3.proxy import FaultProxy
+from tests.s3.upload import upload
+from tests.tables.builder import TableBuilder
 
 
 @pytest.fixture(params=SERVERS)
@@ -34,3 +36,10 @@ def bucket(server: BucketServer) -> str:
 @pytest.fixture
 def store(server: BucketServer, proxy: FaultProxy) -> ObjectStore:
     return server.store(server.url_at(proxy.port))
+
+
+@pytest.fixture
+def location(server: BucketServer, bucket: str, table: TableBuilder) -> str:
+    """The URL of the table's copy in the bucket."""
+    upload(server, table.log.parent, bucket, "lake/orders")
+    return f"{server.scheme}://{bucket}/lake/orders"

@@ -17,7 +17,6 @@ from tailerd.errors import StateInUseError, StorageError
 from tailerd.state.leased_files import LeasedFiles, make_lease
 from tailerd.state.state import Offsets
 from tailerd.storage.base import ObjectStore
-from tailerd.storage.io_thread import io_thread
 from tailerd.storage.lease import Holder, Lease
 from tailerd.telemetry import events
 from tests.clouds.buckets import CLOUDS, BucketServer
@@ -295,9 +294,4 @@ def test_validate_names_the_right_that_the_state_lacks(
     location = f"{table.server.scheme}://{table.bucket}/state"
     assert (f"Missing for {location}: {right}. " in done.stderr) == bool(right)
     assert orders["table"] == "orders"
-    left = io_thread().call(list_names(table.store, f"{table.bucket}/state"))
-    assert left == []
-
-
-async def list_names(store: ObjectStore, folder: str) -> list[str]:
-    return [meta.name async for meta in store.list_from(folder)]
+    assert table.server.names(f"{table.bucket}/state") == []

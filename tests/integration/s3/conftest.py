@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tailerd.storage.s3.store import S3Store
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
-from tests.tables.builder import CDF, TableBuilder
+from tests.tables.builder import TableBuilder
 
 
 @pytest.fixture(params=["s3_moto", "s3_versitygw"])
@@ -37,26 +36,6 @@ def bucket(s3_moto: S3Server) -> str:
 @pytest.fixture
 def store(s3_moto: S3Server, proxy: FaultProxy) -> S3Store:
     return S3Store(s3_moto.settings(proxy.endpoint))
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> TableBuilder:
-    """A checkpoint, commits after it, one with a change file, and a deletion vector."""
-    table = TableBuilder(
-        tmp_path / "table",
-        properties=CDF,
-        reader_features=["deletionVectors"],
-        writer_features=["deletionVectors", "changeDataFeed"],
-    )
-    [first] = table.append([{"id": n, "name": f"n{n}"} for n in range(5)]).adds
-    table.append([{"id": 10, "name": "ten"}])
-    table.checkpoint()
-    table.append([{"id": 11, "name": "eleven"}])
-    table.commit(
-        table.remove(first),
-        table.cdc_file([{"id": n, "name": f"n{n}", "_change_type": "delete"} for n in range(5)]),
-    )
-    return table
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tailerd.errors import AccessDeniedError, StorageError, TailerdError
 from tailerd.formats.delta.log import log_reader
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.maintenance.log_cleanup import CleanupResult, LogCleanup
+from tailerd.storage.base import ObjectStore
 from tailerd.storage.metered import MeteredStore
 from tailerd.storage.s3.store import S3Store
 from tests.doubles.sim_clock import SimClock
@@ -52,7 +53,7 @@ def copy(s3_moto: S3Server, bucket: str, old_table: TableBuilder) -> Callable[[i
     return copied
 
 
-async def clean(store: S3Store | MeteredStore, root: str) -> CleanupResult:
+async def clean(store: ObjectStore, root: str) -> CleanupResult:
     """Clean up as of two months from now."""
     reader = LogReader(store, root)
     snapshot, _ = await reader.open_listed(with_files=False)
@@ -60,11 +61,11 @@ async def clean(store: S3Store | MeteredStore, root: str) -> CleanupResult:
     return await job.apply(await job.plan(snapshot.state))
 
 
-async def read_log(store: S3Store, root: str) -> list[str]:
+async def read_log(store: ObjectStore, root: str) -> list[str]:
     return [meta.name async for meta in store.list_from(f"{root}/_delta_log")]
 
 
-async def assert_right_or_an_error(store: S3Store, root: str, table: TableBuilder) -> None:
+async def assert_right_or_an_error(store: ObjectStore, root: str, table: TableBuilder) -> None:
     """Rebuild every version: kept ones are whole, others are right or cannot be had."""
     reader = LogReader(store, root)
     for version in range(table.version + 1):

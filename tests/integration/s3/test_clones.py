@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tailerd.errors import PathOutsideTableError
+from tests.integration.buckets.test_table_faults import changes
 from tests.integration.daemon.running import run_to_end
 from tests.integration.s3.configured import delivered, write_tables_config
-from tests.integration.s3.test_table_faults import changes
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.scoring import failures
+from tests.clouds.buckets import BucketServer
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
@@ -20,37 +20,18 @@ ROOT = Path(__file__).resolve().parents[3]
 _PATIENCE_SECONDS = 120
 
 
-def tailerd(server: S3Server, *words: str, endpoint: str = "") -> subprocess.CompletedProcess[str]:
+def tailerd(
+    server: BucketServer, *words: str, endpoint: str = "", cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tailerd", *words],
-        cwd=ROOT,
+        cwd=cwd,
         env={**os.environ, **server.environment(endpoint)},
         capture_output=True,
         text=True,
         check=False,
         timeout=_PATIENCE_SECONDS,
     )
-
-
-@pytest.mark.full
-def test_commands_take_a_table_in_a_bucket_on_either_server(
-    server: S3Server, table: TableBuilder
-) -> None:
-    bucket = server.new_bucket()
-    upload(server, table.log.parent, bucket, "lake/or ders")
-    location = f"s3://{bucket}/lake/or ders"
-    tail = tailerd(server, "tail", location, "--from", "2", "--once", "--format", "jsonl")
-    assert tail.stderr == ""
-    assert len(tail.stdout.splitlines()) == 6
-    history = tailerd(server, "history", location, "--json")
-    assert len(history.stdout.splitlines()) == 4
-    inspected = json.loads(tailerd(server, "inspect", location, "--json").stdout)
-    assert (inspected["version"], inspected["num_files"], inspected["path"]) == (3, 2, location)
-    kept = tailerd(server, "maintain", location)
-    assert "checkpoint: not due" in kept.stdout
-    missing = tailerd(server, "inspect", f"s3://{bucket}/nothing")
-    assert missing.returncode == 3
-    assert missing.stderr.startswith(f"error[not_a_table]: There is no table at s3://{bucket}")
 
 
 def test_what_is_in_a_bucket_instead_of_a_table_is_named(
@@ -102,33 +83,6 @@ tables:
 """
     )
     return file
-
-
-@pytest.mark.full
-def test_the_daemon_delivers_and_maintains_a_table_in_a_bucket(
-    server: S3Server, table: TableBuilder, tmp_path: Path
-) -> None:
-    bucket = server.new_bucket()
-    upload(server, table.log.parent, bucket, "orders")
-    location = f"s3://{bucket}/orders"
-    with FaultProxy(server.port) as proxy:
-        proxy.fail_every(5, Fault.RESET)
-        file = configuration(server, proxy.endpoint, tmp_path, location)
-        ran = tailerd(server, "run", "--config", str(file), "--once")
-        assert ran.returncode == 0, ran.stderr
-        assert "tailerd-test-secret" not in ran.stderr
-        # What the file says counts, not the environment.
-        nobody = "http://127.0.0.1:1"
-        verified = tailerd(server, "verify", "orders", "--config", str(file), endpoint=nobody)
-        assert verified.returncode == 0, verified.stderr
-    rows = [
-        json.loads(line)
-        for path in sorted((tmp_path / "out").rglob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-    assert sorted(row["id"] for row in rows) == sorted(row["id"] for row in table.rows())
-    names = [entry["Key"] for entry in server.admin().list_objects_v2(Bucket=bucket)["Contents"]]
-    assert f"orders/_delta_log/{3:020}.checkpoint.parquet" in names
 
 
 @pytest.mark.full
@@ -205,31 +159,3 @@ def test_validate_says_that_a_server_has_no_conditional_put_and_leaves_nothing_b
         tail = tailerd(s3_moto, "tail", location, "--from", "0", "--once", endpoint=proxy.endpoint)
         assert tail.returncode == 0
     assert s3_moto.admin().list_objects_v2(Bucket=bucket)["KeyCount"] == count
-
-
-@pytest.mark.full
-@pytest.mark.golden
-@pytest.mark.slow
-def test_the_tables_of_others_are_answered_rightly_from_a_bucket(
-    request: pytest.FixtureRequest,
-    given_tables: Path,
-    s3_moto: S3Server,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """With --all-tables every table; the order of their commits' times is kept, not the times."""
-    is_all = bool(request.config.getoption("--all-tables"))
-    part = "" if is_all else "delta-kernel-rs/kernel/tests/data"
-    bucket = s3_moto.new_bucket()
-    upload(s3_moto, given_tables / "tables" / part, bucket, f"tables/{part}".rstrip("/"))
-    for name, value in s3_moto.environment().items():
-        monkeypatch.setenv(name, value)
-    failed = failures(
-        monkeypatch,
-        given_tables,
-        tmp_path / "report.jsonl",
-        only=part,
-        remote=f"s3://{bucket}/tables",
-        least_passed=300 if is_all else 50,
-    )
-    assert failed == {}

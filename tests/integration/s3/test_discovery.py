@@ -10,11 +10,12 @@ import pytest
 from tailerd.config import Config
 from tailerd.errors import ConfigError, StorageError
 from tailerd.formats import table_search
-from tailerd.formats.table_search import TableSearch, discover_tables
+from tailerd.formats.table_search import TableSearch
 from tailerd.storage import folder_pattern
 from tailerd.storage.s3.store import S3Store
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
+from tests.clouds.buckets import BucketServer
 from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
     daemon,
@@ -32,12 +33,12 @@ from tests.tables.builder import TableBuilder
 TEMPLATE = {"sink": {"kind": "file", "path": "/out/{name}"}}
 
 
-def put(server: S3Server, bucket: str, *keys: str) -> None:
+def put(server: BucketServer, bucket: str, *keys: str) -> None:
     for key in keys:
-        server.admin().put_object(Bucket=bucket, Key=key, Body=b"")
+        server.put(bucket, key, b"")
 
 
-def lake(server: S3Server, bucket: str, *folders: str) -> None:
+def lake(server: BucketServer, bucket: str, *folders: str) -> None:
     put(server, bucket, *(f"{folder}/_delta_log/{0:020}.json" for folder in folders))
 
 
@@ -63,31 +64,6 @@ class Searched:
 
     async def names(self, config: Config, *, is_requested: bool = False) -> list[str]:
         return sorted((await self.search.search(config, is_requested=is_requested)).found)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("*", ["orders", "refunds"]),
-        ("r*", ["refunds"]),
-        ("[!r]*", ["orders"]),
-        ("order?", ["orders"]),
-        ("*/orders", ["eu-orders", "us-orders"]),
-        ("*/*", ["a-b", "orders"]),
-        ("eu/orders", ["orders"]),
-        (".*", ["hidden"]),
-        ("*/", ["orders", "refunds"]),
-        ("nothing/*", []),
-    ],
-)
-def test_folders_with_a_log_are_found_as_deep_as_the_pattern_goes(
-    server: S3Server, pattern: str, names: list[str]
-) -> None:
-    bucket = server.new_bucket()
-    lake(server, bucket, "orders", "refunds", "eu/orders", "us/orders", "x/a b", ".hidden")
-    put(server, bucket, "plain/file", "loose", "eu/other/deep/_delta_log/x")
-    config = make_config(f"s3://{bucket}/{pattern}")
-    assert sorted(discover_tables(config, server.stores()).found) == names
 
 
 async def test_a_look_costs_a_listing_a_level_and_one_key_of_each_new_folder(
@@ -179,18 +155,6 @@ async def test_a_name_is_free_once_a_look_that_succeeded_did_not_find_its_folder
     complete = await searched.search.search(config, is_requested=True)
     assert complete.config.tables["orders"].path == f"{tmp_path}/orders"
     assert not complete.rejected
-
-
-@pytest.mark.parametrize("fault", [Fault.RESET, Fault.SLOW_DOWN, Fault.TRUNCATE])
-async def test_every_request_of_a_look_may_fail_once(
-    s3_moto: S3Server, proxy: FaultProxy, bucket: str, fault: Fault
-) -> None:
-    lake(s3_moto, bucket, "eu/orders", "us/orders")
-    config = make_config(f"s3://{bucket}/*/orders")
-    for nth in range(1, 4):
-        proxy.forget()
-        proxy.fail_nth(nth, fault)
-        assert await Searched().names(config) == ["eu-orders", "us-orders"]
 
 
 async def test_a_table_whose_log_is_gone_is_noticed_though_its_folder_is_there(

@@ -22,8 +22,9 @@ from tailerd.formats.delta.maintenance.policies import (
 from tailerd.formats.maintenance import CleanupPolicy
 from tailerd.storage.lease import Lease
 from tailerd.storage.s3.store import S3Store
+from tests.clouds.buckets import BucketServer
 from tests.formats.delta.log_bodies import add
-from tests.integration.s3.test_table_faults import changes
+from tests.integration.buckets.test_table_faults import changes
 from tests.maintenance.test_group_checks import GROUP, V2, backwards, grouped, regroup
 from tests.maintenance.written import checkpoint_of
 from tests.s3.proxy import Fault, FaultProxy, Seen
@@ -78,10 +79,10 @@ async def do_all_jobs(location: str, done: set[str]) -> None:
 @pytest.mark.full
 @pytest.mark.slow
 async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
-    s3_moto: S3Server, proxy: FaultProxy, bucket: str, long_table: TableBuilder, seed: int
+    server: BucketServer, proxy: FaultProxy, bucket: str, long_table: TableBuilder, seed: int
 ) -> None:
-    upload(s3_moto, long_table.folder, bucket, "orders")
-    location = f"s3://{bucket}/orders"
+    upload(server, long_table.folder, bucket, "orders")
+    location = f"{server.scheme}://{bucket}/orders"
     before = await changes(location, "snapshot")
     chance = random.Random(seed)
 
@@ -103,11 +104,12 @@ async def test_all_jobs_get_done_whatever_fails_and_no_row_is_lost(
     await do_all_jobs(location, done)
     assert {"checkpoint", "cleanup"} <= done
     assert await changes(location, "snapshot") == before
-    options = {**s3_moto.environment(), "AWS_ALLOW_HTTP": "true"}
+    options = {**server.environment(), "allow_http": "true"}
     theirs = deltalake.DeltaTable(location, storage_options=options)
     assert theirs.version() == COMMITS - 1
     assert len(theirs.to_pyarrow_table()) == len(before)
-    assert "Uploads" not in s3_moto.admin().list_multipart_uploads(Bucket=bucket)
+    if isinstance(server, S3Server):
+        assert "Uploads" not in server.admin().list_multipart_uploads(Bucket=bucket)
 
 
 @pytest.mark.parametrize("is_v2", [False, True], ids=["one file", "sidecars"])

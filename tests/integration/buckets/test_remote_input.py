@@ -15,10 +15,10 @@ import pytest
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import StorageError
 from tailerd.pipeline.change_stream import ChangeStream
+from tailerd.storage.base import ObjectStore
 from tailerd.storage.remote_input import AHEAD_BYTES, PART_BYTES, TAIL_BYTES
-from tailerd.storage.s3.store import S3Store
+from tests.clouds.buckets import BucketServer
 from tests.s3.proxy import Fault, FaultProxy
-from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
 from tests.tables.feed import EVERYTHING
@@ -27,7 +27,7 @@ from tests.tables.opened import open_delta
 
 @pytest.mark.parametrize("size", [0, 1, TAIL_BYTES, TAIL_BYTES + 1, 3 * PART_BYTES + 7])
 async def test_every_read_gives_the_bytes_the_file_has(
-    store: S3Store, bucket: str, size: int
+    store: ObjectStore, bucket: str, size: int
 ) -> None:
     body = np.random.default_rng(size).bytes(size)
     await store.put(f"{bucket}/file", body)
@@ -45,7 +45,7 @@ async def test_every_read_gives_the_bytes_the_file_has(
 
 
 async def test_a_small_file_is_one_request_and_columns_of_a_large_one_few(
-    store: S3Store, proxy: FaultProxy, bucket: str, tmp_path: Path
+    store: ObjectStore, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
     random_values = np.random.default_rng(1).random(1_000_000)
     columns = dict.fromkeys("abcd", random_values)
@@ -66,10 +66,9 @@ async def test_a_small_file_is_one_request_and_columns_of_a_large_one_few(
 
 
 async def test_a_file_that_is_replaced_while_it_is_read_is_an_error_and_no_mixture(
-    store: S3Store, s3_versitygw: S3Server
+    server: BucketServer,
 ) -> None:
-    bucket = s3_versitygw.new_bucket()
-    strict = S3Store(s3_versitygw.settings())
+    bucket, strict = server.new_bucket(), server.store()
     await strict.put(f"{bucket}/file", b"a" * 6_000_000)
     with strict.open_input(f"{bucket}/file") as source:
         assert source.read(10) == b"a" * 10
@@ -80,14 +79,14 @@ async def test_a_file_that_is_replaced_while_it_is_read_is_an_error_and_no_mixtu
 
 
 async def test_small_files_read_in_a_row_are_one_request_each_and_under_way_together(
-    s3_moto: S3Server, proxy: FaultProxy, tmp_path: Path
+    server: BucketServer, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     table, names = TableBuilder(tmp_path / "t"), set()
     for number in range(8):
         names |= {add["add"]["path"] for add in table.append([{"id": number, "name": "x"}]).adds}
-    bucket = s3_moto.new_bucket()
-    upload(s3_moto, tmp_path / "t", bucket, "t")
-    source = await open_delta(f"s3://{bucket}/t")
+    bucket = server.new_bucket()
+    upload(server, tmp_path / "t", bucket, "t")
+    source = await open_delta(f"{server.scheme}://{bucket}/t")
     start = await source.initial_offset("snapshot")
     end = await source.latest_offset(start, EVERYTHING)
     proxy.forget()

@@ -15,9 +15,9 @@ import pytest
 
 from tailerd.clock import SystemClock
 from tailerd.formats.delta.log.log_reader import LogReader
-from tailerd.storage.s3.store import S3Store
+from tailerd.storage.io_thread import io_thread
+from tests.clouds.buckets import SERVERS, BucketServer
 from tests.maintenance.racing import KEPT_VERSIONS, TWO_MONTHS, Maintenance, race
-from tests.s3.servers import S3Server
 
 pytestmark = pytest.mark.slow
 
@@ -37,23 +37,20 @@ class LaterClock(SystemClock):
 class BucketLog:
     """The log of a table in a bucket."""
 
-    def __init__(self, server: S3Server) -> None:
+    def __init__(self, server: BucketServer) -> None:
         self.clock = LaterClock()
         self.bucket = server.new_bucket()
         self._server = server
 
     def reader(self) -> LogReader:
-        return LogReader(S3Store(self._server.settings()), f"{self.bucket}/{PREFIX}")
+        return LogReader(self._server.store(), f"{self.bucket}/{PREFIX}")
 
     def keep_commits(self, aside: Path) -> None:
-        s3 = self._server.admin()
-        pages = s3.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self.bucket, Prefix=f"{PREFIX}/_delta_log/0"):
-            for found in page.get("Contents", ()):
-                copy = aside / Path(found["Key"]).name
-                if copy.suffix == ".json" and copy.stem.isdigit() and not copy.exists():
-                    body = s3.get_object(Bucket=self.bucket, Key=found["Key"])["Body"].read()
-                    copy.write_bytes(body)
+        store, log = self._server.store(), f"{self.bucket}/{PREFIX}/_delta_log"
+        for name in self._server.names(log):
+            copy = aside / name
+            if copy.suffix == ".json" and copy.stem.isdigit() and not copy.exists():
+                copy.write_bytes(io_thread().call(store.get(f"{log}/{name}")))
 
     def date_back(self, before: int) -> None:
         """Do nothing: the clock sees to it."""
@@ -66,13 +63,11 @@ class Writer:
         versions: The rows of each version.
     """
 
-    def __init__(self, server: S3Server, bucket: str) -> None:
-        self._location = f"s3://{bucket}/{PREFIX}"
-        self._options = {
-            **server.environment(),
-            "AWS_ALLOW_HTTP": "true",
-            "conditional_put": "etag",
-        }
+    def __init__(self, server: BucketServer, bucket: str) -> None:
+        self._location = f"{server.scheme}://{bucket}/{PREFIX}"
+        self._options = {**server.environment(), "allow_http": "true"}
+        if server.scheme == "s3":
+            self._options["conditional_put"] = "etag"
         self._ids: set[int] = set()
         self.versions: dict[int, list[int]] = {}
         self._append(0)
@@ -110,9 +105,16 @@ class Writer:
         return deltalake.DeltaTable(self._location, version=version, storage_options=self._options)
 
 
+@pytest.fixture(params=[name for name in SERVERS if name != "azurite"])
+def server(request: pytest.FixtureRequest) -> BucketServer:
+    # On Azurite deltalake 1.6 at times takes its own new version for an invalid one.
+    found: BucketServer = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.mark.full
 def test_deltalake_writes_deletes_and_checkpoints_in_a_bucket_beside_all_jobs(
-    server: S3Server, tmp_path: Path, pytestconfig: pytest.Config
+    server: BucketServer, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     log = BucketLog(server)
     writer = Writer(server, log.bucket)
