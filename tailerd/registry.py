@@ -33,6 +33,7 @@ FORMATS: dict[str, str] = {
 SINKS: dict[str, str] = {
     "console": "tailerd.sinks.console.config:ConsoleSinkConfig",
     "file": "tailerd.sinks.file.config:FileSinkConfig",
+    "http": "tailerd.sinks.http.config:HttpSinkConfig",
     "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
     "stream": "tailerd.sinks.stream.config:StreamSinkConfig",
 }

@@ -123,7 +123,7 @@ async def _examine_one(
 
 
 async def _examine_sink(config: Config, name: str) -> None:
-    sink = open_sink(name, config.tables[name].sink, daemon=config.name)
+    sink = open_sink(name, config.tables[name].sink, daemon=config.name, state=config.state)
     if sink is None:
         return
     try:

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from tailerd.formats.found_tables import FoundTable
     from tailerd.storage.stores import Stores
 
-SINKS = ("file", "kafka", "console")
+SINKS = ("file", "kafka", "http", "console")
 _EXAMPLES = """\b
 Examples:
   tailerd init /lake
   tailerd init /lake --sink file > tailerd.yaml
+  tailerd init /lake --sink http --url https://example.org/hook --key order_id
   tailerd init s3://lake/sales --sink kafka --bootstrap-servers kafka:9092 --key order_id
 """
 
@@ -46,7 +47,15 @@ Examples:
     show_default=True,
     help="Topic of the Kafka sink; {table} is the table's name.",
 )
-@click.option("--key", metavar="A,B", help="Columns that identify a row, for the Kafka sink.")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8088/hook",
+    show_default=True,
+    help="Endpoint of the HTTP sink.",
+)
+@click.option(
+    "--key", metavar="A,B", help="Columns that identify a row, for the sinks kafka and http."
+)
 @click.option(
     "--engine",
     type=click.Choice(["arrow", "spark"]),
@@ -66,6 +75,7 @@ def command(
     folder: str,
     bootstrap_servers: str,
     topic: str,
+    url: str,
     key: str | None,
     engine: str,
     output: Path | None,
@@ -81,6 +91,7 @@ def command(
         folder=folder,
         bootstrap_servers=_names("--bootstrap-servers", bootstrap_servers),
         topic=topic,
+        url=url,
         key=() if key is None else _names("--key", key),
     )
     text = asyncio.run(_configuration(location, target, engine))

@@ -36,6 +36,7 @@ _WAYS = ("sink", "sinks", "maintenance")
 
 _TABLES: dict[str, tuple[str, str]] = {
     "orders": ("file", "spark"),
+    "invoices": ("http", "arrow"),
     "payments": ("console", "arrow"),
     "refunds": ("stream", "spark"),
     "shipments": ("kafka", "arrow"),

@@ -31,10 +31,11 @@ class StarterSink:
     """The sink of all tables.
 
     Attributes:
-        kind: `file`, `kafka` or `console`.
+        kind: `file`, `kafka`, `http` or `console`.
         folder: For `file`: contains one folder per table.
         bootstrap_servers, topic, key, value_format: For `kafka`; `{table}` in the topic is the
-            table's name. `key` is used for tables that have all its columns.
+            table's name. `key` is used for tables that have all its columns, also for `http`.
+        url: For `http`: where events are posted.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class StarterSink:
     topic: str = "{table}.changes"
     key: Sequence[str] = ()
     value_format: str = "debezium"
+    url: str = "http://127.0.0.1:8088/hook"
 
 
 def starter(
@@ -97,14 +99,25 @@ def _sink(table: StarterTable, sink: StarterSink) -> Iterator[str]:
     if sink.kind == "kafka":
         yield f"bootstrap_servers: {json.dumps(list(sink.bootstrap_servers))}"
         yield f"topic: {_text(sink.topic.replace('{table}', table.name))}"
-        columns = ", ".join(_comment(name) for name in list(table.columns)[:8])
-        has_key = bool(sink.key) and set(sink.key) <= set(table.columns)
-        key = json.dumps(list(sink.key) if has_key else list(table.columns)[:1])
-        mark = "" if has_key else "# "
-        yield f"{mark}key: {key}    # columns that identify a row; of: {columns}"
+        yield _key(table, sink)
         yield f"format: {sink.value_format:<17}# or json"
         yield "delivery: exactly-once   # read with isolation.level=read_committed"
         yield "create_topic: {partitions: 4}"
+    if sink.kind == "http":
+        yield f"url: {_text(sink.url)}"
+        yield _key(table, sink)
+        yield "format: cloudevents      # or json, debezium"
+        yield "batch: {max_events: 100}"
+        yield "# hmac_key: ${file:/run/secrets/hook}    # signs requests"
+
+
+def _key(table: StarterTable, sink: StarterSink) -> str:
+    """Return the line with the columns of the key; a comment if the table does not have them."""
+    columns = ", ".join(_comment(name) for name in list(table.columns)[:8])
+    has_key = bool(sink.key) and set(sink.key) <= set(table.columns)
+    key = json.dumps(list(sink.key) if has_key else list(table.columns)[:1])
+    mark = "" if has_key else "# "
+    return f"{mark}key: {key}    # columns that identify a row; of: {columns}"
 
 
 def _text(text: str) -> str:

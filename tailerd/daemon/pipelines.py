@@ -212,7 +212,7 @@ class Assembly:
 
     def _pipeline(self, name: str, config: Config) -> Pipeline:
         table, engine = config.tables[name], config.select_engine(name)
-        sink = open_sink(name, table.sink, self._telemetry, daemon=config.name)
+        sink = open_sink(name, table.sink, self._telemetry, daemon=config.name, state=config.state)
         if sink is None:
             raise BugError(f"The sink of {name} takes no deliveries.")
         return Pipeline(

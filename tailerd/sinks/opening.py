@@ -28,6 +28,7 @@ def open_sink(
     telemetry: Telemetry | None = None,
     *,
     daemon: str = DAEMON_NAME,
+    state: str = "",
 ) -> Sink | None:
     """Build a table's sink; None for a kind that only Spark can write to.
 
@@ -36,6 +37,7 @@ def open_sink(
         config: The sink's section.
         telemetry: Receives the sink's events.
         daemon: `name` of the configuration.
+        state: `state` of the configuration.
 
     Raises:
         ConfigError: The distribution that provides it cannot be loaded.
@@ -49,6 +51,7 @@ def open_sink(
         table=table,
         encode=JsonEncoder().encode_lines,
         daemon=daemon,
+        state=state,
         telemetry=telemetry or Telemetry(),
     )
     return sink_class.from_config(config, resources)

@@ -28,11 +28,13 @@ class SinkResources:
         encode: The encoder of the format that the sink's section selects.
         telemetry: Receives the sink's events.
         daemon: `name` of the configuration.
+        state: Location of the daemon's state, a folder or a URL; empty if there is none.
     """
 
     table: str
     encode: EncodeBatch
     daemon: str = DAEMON_NAME
+    state: str = ""
     telemetry: Telemetry = field(default_factory=Telemetry)
 
 

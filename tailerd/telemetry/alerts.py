@@ -135,7 +135,7 @@ def _check_skipped(_: Table, memory: _Memory, now_ms: int) -> str | None:
 
 def _dead_letters(_: Table, memory: _Memory, now_ms: int) -> str | None:
     is_new = _is_recent(memory.dead_letters_ms, now_ms)
-    return "Records went to the dead-letter topic." if is_new else None
+    return "Records went to the dead-letter topic or file." if is_new else None
 
 
 def _check_paused(table: Table, _: _Memory, __: int) -> str | None:

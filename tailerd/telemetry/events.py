@@ -359,7 +359,7 @@ class CommitSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLettersStored:
-    """Records that a sink rejected went to a dead-letter topic; the delivery is complete."""
+    """Rejected records went to a dead-letter topic or file, which `topic` names."""
 
     table: str
     sink: str

@@ -73,7 +73,7 @@ LINES: dict[type[events.Event], tuple[Level, str] | None] = {
     events.PipelineFailed: ("error", "Pipeline failed"),
     events.GapMet: ("error", "Gap in the changes, continuing after it"),
     events.CommitSkipped: ("error", "Corrupt commit recorded and skipped"),
-    events.DeadLettersStored: ("warning", "Records sent to the dead letter topic"),
+    events.DeadLettersStored: ("warning", "Records stored as dead letters"),
     events.PipelinePaused: ("info", "Pipeline paused"),
     events.PipelineStopped: ("info", "Pipeline stopped"),
     events.LogAssessed: ("debug", "Log assessed for maintenance"),

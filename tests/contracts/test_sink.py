@@ -9,7 +9,8 @@ import asyncio
 import importlib
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,11 @@ from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
 from tailerd.sinks.console.sink import ConsoleSink
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.sink import FileSink
+from tailerd.sinks.http.config import HttpSinkConfig
+from tailerd.sinks.http.sink import HttpSink
 from tailerd.sinks.record_formats import TableRecords
+from tailerd.sinks.resources import SinkResources
+from tests.http.receiver import running_receiver
 from tests.plugins import example_is_installed
 
 if TYPE_CHECKING:
@@ -145,6 +150,26 @@ def kafka(broker: Broker, topics: Topics, fields: dict[str, Any]) -> Subject:
     return Subject(sink(), read, False, is_once, pipeline=topic, successor=successor)
 
 
+HTTP_SINKS: dict[str, dict[str, Any]] = {
+    "http-json": {"format": "json"},
+    "http-cloudevents": {"batch": {"max_events": 7}, "compression": "gzip"},
+}
+
+
+@contextmanager
+def http(tmp_path: Path, fields: dict[str, Any]) -> Iterator[Subject]:
+    with running_receiver() as receiver:
+        config = HttpSinkConfig.model_validate({"kind": "http", "url": receiver.url, **fields})
+        encode = JsonEncoder().encode_lines
+        resources = SinkResources(table="orders", encode=encode, state=str(tmp_path / "state"))
+
+        def read() -> list[Row]:
+            rows = [event.get("data", event) for event in receiver.events]
+            return [(r["id"], r["_change_type"], r["_commit_version"]) for r in rows]
+
+        yield Subject(HttpSink(config, resources), read, False, False)
+
+
 def json_rows(text: str) -> list[Row]:
     found = [json.loads(line) for line in text.splitlines()]
     return [(r["id"], r["_change_type"], r["_commit_version"]) for r in found]
@@ -201,8 +226,15 @@ def inserts(version: int, *ids: int) -> list[Row]:
     return [(i, "insert", version) for i in ids]
 
 
-@pytest.fixture(params=[*SINKS, *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_SINKS)])
+@pytest.fixture(
+    params=[*SINKS, *HTTP_SINKS, *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_SINKS)]
+)
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+    if request.param in HTTP_SINKS:
+        with http(tmp_path, HTTP_SINKS[request.param]) as posted:
+            yield posted
+            await posted.sink.aclose()
+        return
     if request.param in KAFKA_SINKS:
         broker, topics = (request.getfixturevalue(name) for name in ("kafka_broker", "topics"))
         made = kafka(broker, topics, KAFKA_SINKS[request.param])

@@ -1,0 +1,1 @@
+"""Changes as HTTP requests: CloudEvents or JSON arrays, at least once."""

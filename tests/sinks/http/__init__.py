@@ -1,0 +1,1 @@
+"""The HTTP sink against a real endpoint on loopback."""
