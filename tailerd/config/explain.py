@@ -63,6 +63,7 @@ ELSEWHERE: Mapping[str, str] = {
 """Debezium's name of a field -> ours, those of a table from the table on."""
 
 _CREDENTIALS = re.compile(r"(://)[^@\s]+@")
+_PARAMETERS = re.compile(r"(://[^\s?#]*[?#])[^'\"]+")
 
 
 def prefix_with(where: str) -> Callable[[str], str]:
@@ -192,7 +193,7 @@ def _short(value: object) -> str:
     if value is None:
         return "empty"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    text = _CREDENTIALS.sub(r"\1***@", text)
+    text = _PARAMETERS.sub(r"\1***", _CREDENTIALS.sub(r"\1***@", text))
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

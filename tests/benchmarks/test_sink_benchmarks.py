@@ -1,0 +1,154 @@
+"""Changes of a table into sinks besides Kafka: ours against what one would write for oneself.
+
+The endpoint is a Python server in this process and shares the machine, so it limits both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.benchmarks.big_tables import wide_feed
+from tests.benchmarks.conftest import Report
+from tests.benchmarks.measuring import RESET_PEAK, Row, mebibytes, middle, run_process
+from tests.http.receiver import running_receiver
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
+
+COMMITS, ROWS = 20, 5000
+BATCH = 100
+GOAL_EVENTS = 2000
+
+OURS = f"""
+    import asyncio, pathlib, sys, time
+    from tailerd.arrow_start import start_without_pandas
+    start_without_pandas()
+    # What is timed is the delivery, not the loading of modules.
+    import tailerd.formats.delta.changes.log
+    import tailerd.sinks.http.sink
+    from tailerd.config import load_config
+    from tailerd.daemon.daemon import Daemon
+    from tailerd.telemetry import events
+
+    told = []
+    def hear(event):
+        if isinstance(event, events.DeliveryAcknowledged):
+            told.append(event)
+
+    config = load_config(pathlib.Path(sys.argv[1]))
+    {RESET_PEAK}
+    def resident():
+        status = open("/proc/self/status").read()
+        return {{n: int(status.split(n + ":")[1].split()[0]) * 1024 for n in ("VmRSS", "VmHWM")}}
+    idle = resident()["VmRSS"]
+    start, cpu = time.perf_counter(), time.process_time()
+    asyncio.run(Daemon(config, is_once=True, handlers=[hear]).run())
+    result = {{
+        "rows": sum(sum(event.rows.values()) for event in told),
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "above_idle_bytes": resident()["VmHWM"] - idle,
+    }}
+"""
+PEER = """
+    import asyncio, sys, time
+    import aiohttp, deltalake, orjson, pyarrow
+    table, url, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+    async def deliver():
+        rows = 0
+        async with aiohttp.ClientSession() as session:
+            async def post(events):
+                async with session.post(url, data=orjson.dumps(events)) as answer:
+                    assert answer.status == 204
+            for batch in deltalake.DeltaTable(table).load_cdf(starting_version=0):
+                found = [
+                    {
+                        "specversion": "1.0", "type": "io.tailerd.datachangeevent",
+                        "source": "/tailerd/orders", "id": f"{row['_commit_version']}/{rows + n}",
+                        "data": {**row, "_commit_timestamp": str(row["_commit_timestamp"])},
+                    }
+                    for n, row in enumerate(pyarrow.record_batch(batch).to_pylist())
+                ]
+                rows += len(found)
+                for start in range(0, len(found), 4 * size):
+                    parts = [found[start + n * size : start + (n + 1) * size] for n in range(4)]
+                    await asyncio.gather(*(post(part) for part in parts if part))
+        return rows
+
+    start, cpu = time.perf_counter(), time.process_time()
+    rows = asyncio.run(deliver())
+    result = {
+        "rows": rows,
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+    }
+"""
+
+
+def write_config(folder: Path, table: Path, sink: dict[str, Any]) -> Path:
+    path = folder / "tailerd.yaml"
+    config = {
+        "engine": "arrow",
+        "state": str(folder / "state"),
+        "http": {"listen": None},
+        "tables": {"orders": {"path": str(table), "from": "0", "sink": sink}},
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip", "hmac_key": "a-key"}], ids=str)
+def test_changes_as_cloudevents_to_an_endpoint(
+    options: dict[str, Any], tmp_path: Path, report: Report
+) -> None:
+    table = wide_feed(COMMITS, ROWS)
+    ours, peers = [], []
+    with running_receiver() as receiver:
+        for turn in range(3):
+            folder = tmp_path / str(turn)
+            folder.mkdir()
+            sink = {"kind": "http", "url": receiver.url, "batch": {"max_events": BATCH}, **options}
+            ours.append(run_process(OURS, write_config(folder, table, sink)))
+            assert len(receiver.events) == ours[-1].result["rows"], "events are missing or doubled"
+            receiver.requests.clear()
+            receiver.accepted.clear()
+            peers.append(run_process(PEER, table, receiver.url, str(BATCH)))
+            receiver.requests.clear()
+            receiver.accepted.clear()
+    one, other = middle(ours), middle(peers)
+    assert one.result["rows"] == other.result["rows"] > 0
+    rates = [run.result["rows"] / run.result["seconds"] for run in (one, other)]
+    above = one.result["above_idle_bytes"]
+    name = f"{one.result['rows'] / 1000:.0f} k events to HTTP in batches of {BATCH}"
+    report(
+        [
+            Row(
+                f"{name}{', gzip and signed' if options else ''}",
+                f"{rates[0]:,.0f} events/s",
+                f"{rates[1]:,.0f} events/s",
+                rates[0] / rates[1],
+                f">= {GOAL_EVENTS:,} events/s",
+                rates[0] >= GOAL_EVENTS,
+            ),
+            Row(
+                "  client CPU",
+                f"{one.result['cpu_seconds'] / one.result['rows'] * 1e6:.1f} us/event",
+                f"{other.result['cpu_seconds'] / other.result['rows'] * 1e6:.1f} us/event",
+                one.result["cpu_seconds"] / other.result["cpu_seconds"],
+                "",
+                True,
+            ),
+            Row(
+                "  memory above idle",
+                mebibytes(above),
+                "",
+                None,
+                "<= 150 MiB",
+                above <= 150 * 1024**2,
+            ),
+        ]
+    )

@@ -1,0 +1,1 @@
+"""The daemon and a real HTTP endpoint."""
