@@ -19,10 +19,7 @@ from pydantic import (
 
 from tailerd.config import SinkConfig, SizeBytes
 from tailerd.config.values import Seconds
-from tailerd.registry import FORMATS_WITH_SCHEMAS, value_format_names
 from tailerd.sinks.topics.templates import TABLE_NAMES, check_placeholders
-
-CLOUD_EVENTS = "cloudevents"
 
 _SECTION = ConfigDict(
     extra="forbid", frozen=True, coerce_numbers_to_str=True, hide_input_in_errors=True
@@ -171,12 +168,11 @@ class HttpSinkConfig(SinkConfig):
         description="Parameters of the URL; their values are secrets.",
         examples=[{"code": "a-secret"}],
     )
-    format: str = Field(
-        default=CLOUD_EVENTS,
+    format: Literal["cloudevents", "json", "debezium"] = Field(
+        default="cloudevents",
         description="`cloudevents`: CloudEvents 1.0, as a batch or alone; `json`: an array of rows"
-        " with the change columns; `debezium`: an array of its envelopes; or the name of another"
-        " value format that is installed and has JSON values.",
-        examples=[CLOUD_EVENTS],
+        " with the change columns; `debezium`: an array of its envelopes.",
+        examples=["cloudevents"],
     )
     cloudevents: EventsConfig = Field(
         default=EventsConfig(),
@@ -261,19 +257,11 @@ class HttpSinkConfig(SinkConfig):
         examples=["/data/orders.rejected.jsonl"],
     )
     stop_on: list[Annotated[int, Field(ge=400, le=499)]] = Field(
-        default=[401, 403, 404, 405, 407, 410],
-        description="Answers that stop the pipeline, because the URL or the credentials are wrong"
-        " and not an event.",
-        examples=[[401, 403, 404, 405, 407, 410]],
+        default=[401, 403, 404, 405, 407, 410, 415],
+        description="Answers that stop the pipeline, because the URL, the credentials or the form"
+        " of requests are wrong, and not an event.",
+        examples=[[401, 403, 404, 405, 407, 410, 415]],
     )
-
-    @field_validator("format")
-    @classmethod
-    def _has_json_values(cls, value: str) -> str:
-        names = sorted({*value_format_names()} - FORMATS_WITH_SCHEMAS)
-        if value not in names:
-            raise ValueError(f"write one of {', '.join(names)}")
-        return value
 
     @field_validator("headers")
     @classmethod
@@ -314,6 +302,19 @@ class HttpSinkConfig(SinkConfig):
     def key_columns(self) -> tuple[str, ...]:
         """Return the columns of an event's key; empty without a key."""
         return tuple(self.key)
+
+    @property
+    def content_type(self) -> str:
+        """Return the media type of bodies."""
+        if self.format != "cloudevents":
+            return "application/json"
+        kind = "cloudevents" if self.is_single else "cloudevents-batch"
+        return f"application/{kind}+json; charset=UTF-8"
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether a body is one event, and not an array."""
+        return self.format == "cloudevents" and self.batch.max_events == 1
 
     @property
     def lanes(self) -> int:

@@ -87,7 +87,9 @@ class DeadLetterFile:
             )
 
     def _write(self, line: bytes) -> None:
-        make_private_folder(self.path.parent)
+        if not self.path.parent.exists():
+            # Only then: rights of a folder that others use stay.
+            make_private_folder(self.path.parent)
         is_new = not self.path.exists()
         with open_private(self.path, "a+b") as file:
             if file.seek(0, os.SEEK_END):

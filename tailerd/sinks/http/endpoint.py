@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
+from http.client import responses
 
 import aiohttp
 
@@ -55,10 +55,7 @@ class Answer:
     @property
     def summary(self) -> str:
         """Return the status and its meaning."""
-        try:
-            return f"{self.status} {HTTPStatus(self.status).phrase}"
-        except ValueError:
-            return str(self.status)
+        return f"{self.status} {responses.get(self.status, '')}".strip()
 
 
 class Endpoint:
@@ -78,20 +75,19 @@ class Endpoint:
         self._headers = {name: value.get_secret_value() for name, value in config.headers.items()}
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, body: bytes, *, identity: str, content_type: str) -> Answer:
+    async def post(self, body: bytes, identity: str) -> Answer:
         """Send one request; with `oauth`, a second one if the token was refused.
 
         Args:
             body: The events.
             identity: Id of the request, the same for each attempt.
-            content_type: Media type of the body.
 
         Raises:
             SinkRefusedError: The certificate is not trusted, or the credentials are refused.
             ConfigError: A certificate file cannot be read.
             SinkError: No complete answer arrived in time.
         """
-        headers = {"Content-Type": content_type, "Idempotency-Key": identity}
+        headers = {"Content-Type": self._config.content_type, "Idempotency-Key": identity}
         if self._hmac_key is not None:
             headers |= sign_body(self._hmac_key, identity, int(time.time()), body)
         if self._config.compression == "gzip":

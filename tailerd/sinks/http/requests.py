@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.offset import Version
-from tailerd.errors import BugError
 from tailerd.records.base import Records
 from tailerd.records.event_ids import ID_HEADER
 from tailerd.rows.hashing import RowHasher
@@ -153,10 +152,9 @@ def _take_turns(requests: Sequence[Sequence[Events]]) -> list[LaneRequest]:
 
 
 def _find_ids(records: Records) -> pa.Array:
-    for header in records.headers:
-        if header.name == ID_HEADER and isinstance(header.value, pa.Array):
-            return header.value.cast(pa.large_binary())
-    raise BugError("Records arrived without their ids.")
+    [ids] = [header.value for header in records.headers if header.name == ID_HEADER]
+    assert isinstance(ids, pa.Array)
+    return ids.cast(pa.large_binary())
 
 
 def _join(texts: pa.Array, separator: bytes) -> bytes:

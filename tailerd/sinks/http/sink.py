@@ -8,7 +8,7 @@ the saved offset covers only such events. Answers and their consequences:
     B  none, 408, 429, 5xx      -> repeated until `retry_for` is over, then the delivery fails
     C  413, several events      -> the first half is sent, then the second
     D  3xx                      -> the pipeline stops: a redirect could lead anywhere
-    E  a status of `stop_on`    -> the pipeline stops: the URL or the credentials are wrong
+    E  a status of `stop_on`    -> the pipeline stops: the configuration is wrong
     F  other 4xx                -> the rejected events are found by halving, each is a dead letter
 """
 
@@ -27,10 +27,9 @@ from tailerd.changefeed.offset import Offset
 from tailerd.errors import ConfigError, SinkError, SinkRefusedError, TailerdError
 from tailerd.pipeline_names import table_of
 from tailerd.records.base import EventOptions, FormatOptions
-from tailerd.records.formats.cloudevents import HasContentType
 from tailerd.records.json_text import timestamp_text
 from tailerd.sinks.base import Delivery
-from tailerd.sinks.http.config import CLOUD_EVENTS, HttpSinkConfig
+from tailerd.sinks.http.config import HttpSinkConfig
 from tailerd.sinks.http.dead_letters import DeadLetterFile, locate_dead_letters
 from tailerd.sinks.http.endpoint import TOO_LARGE, Answer, Endpoint
 from tailerd.sinks.http.requests import Events, LaneRequest, RequestCutter
@@ -41,9 +40,6 @@ from tailerd.telemetry import events
 from tailerd.threads import in_thread
 
 REJECTED = "event_rejected"
-_JSON = "application/json"
-_EVENT = "application/cloudevents+json; charset=UTF-8"
-_EVENT_BATCH = "application/cloudevents-batch+json; charset=UTF-8"
 _NO_OPTIONS = (405, 501)
 """Answers of endpoints that exist, but have no OPTIONS."""
 _Lane = asyncio.Queue[Events | None]
@@ -57,7 +53,7 @@ class HttpSink:
         """Initialize; sends no request.
 
         Raises:
-            ConfigError: The value format is not JSON, or `hmac_key` is not valid.
+            ConfigError: `hmac_key` is not valid.
         """
         self._config = config
         self._table = resources.table
@@ -69,7 +65,6 @@ class HttpSink:
         self._letters = None if path is None else DeadLetterFile(path, resources.table)
         self._rejected: Counter[str] = Counter()
         self._resumes_at = 0.0
-        _check_format(config, resources.table)
 
     @classmethod
     def from_config(cls, config: HttpSinkConfig, resources: SinkResources) -> Self:
@@ -140,12 +135,13 @@ class HttpSink:
                 # Inside the group: a lane that fails while the group exits would leave this task
                 # marked as cancelled although no caller cancelled it.
                 await asyncio.wait(sending)
-        except ExceptionGroup as group_error:
+        except ExceptionGroup as failures:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 # A task group raises its tasks' errors instead of a concurrent cancellation.
-                raise asyncio.CancelledError from group_error
-            raise _find_cause(group_error) from group_error
+                raise asyncio.CancelledError from failures
+            # A permanent error of a lane decides before a temporary one of another.
+            raise min(failures.exceptions, key=_is_retried) from failures
         finally:
             # Also if the delivery failed: these events are in the file.
             self._report_rejected()
@@ -192,19 +188,13 @@ class HttpSink:
         Raises:
             SinkError: None was within `retry_for`.
         """
-        is_single = self._config.format == CLOUD_EVENTS and self._config.batch.max_events == 1
-        body = request.values[0].as_py() if is_single else request.to_array()
-        content_type = _JSON
-        if self._config.format == CLOUD_EVENTS:
-            content_type = _EVENT if is_single else _EVENT_BATCH
+        body = request.values[0].as_py() if self._config.is_single else request.to_array()
         identity = request.idempotency_key(self._table)
         attempts = Attempts(RetryPolicy(max_seconds=self._config.retry_for), time.monotonic)
         while True:
             await asyncio.sleep(max(0.0, self._resumes_at - time.monotonic()))
             try:
-                answer = await self._endpoint.post(
-                    body, identity=identity, content_type=content_type
-                )
+                answer = await self._endpoint.post(body, identity)
                 if not answer.is_temporary:
                     return answer
                 failure = self._describe_failure(answer)
@@ -244,9 +234,11 @@ class HttpSink:
             )
         if status in self._config.stop_on:
             raise SinkRefusedError(
-                f"{url} answered {answer.summary}, so the URL or the credentials are wrong.",
-                remedy="Correct `url`, or `headers`, `bearer_token` or `oauth`. If the endpoint"
-                f" rejects single events with {status}, leave it out of `stop_on`.",
+                f"{url} answered {answer.summary}, which is about the URL, the credentials or the"
+                " form of requests, and not about an event.",
+                remedy="Correct `url`, `headers`, `bearer_token`, `oauth`, `format` or"
+                f" `compression`. If the endpoint rejects single events with {status}, leave it"
+                " out of `stop_on`.",
             )
 
     async def _reject(self, request: Events, answer: Answer) -> None:
@@ -298,7 +290,7 @@ def _format_options(config: HttpSinkConfig, table: str, table_id: str) -> Format
         decimals=config.decimals,
         tombstones=False,
     )
-    if config.format == CLOUD_EVENTS:
+    if config.format == "cloudevents":
         data = record_format(config.cloudevents.data, options)
         source = filled_text(config.cloudevents.source, table_texts(table))
         event_options = EventOptions(data=data, mode="structured", source=source)
@@ -306,21 +298,5 @@ def _format_options(config: HttpSinkConfig, table: str, table_id: str) -> Format
     return replace(options, has_ids=True)
 
 
-def _check_format(config: HttpSinkConfig, table: str) -> None:
-    """Check that values are JSON: others cannot be in an array."""
-    if config.format == CLOUD_EVENTS:
-        return
-    form = record_format(config.format, replace(_format_options(config, table, ""), has_ids=False))
-    if not isinstance(form, HasContentType) or form.content_type != _JSON:
-        raise ConfigError(
-            f"The values of the format {config.format} are not JSON, so they cannot be posted as"
-            " an array.",
-            remedy="Choose cloudevents, json or debezium.",
-            where="format",
-        )
-
-
-def _find_cause(group: ExceptionGroup) -> Exception:
-    """Return the decisive error of a group: a permanent one before a retryable one."""
-    found = [e if not isinstance(e, ExceptionGroup) else _find_cause(e) for e in group.exceptions]
-    return min(found, key=lambda error: isinstance(error, TailerdError) and error.retryable)
+def _is_retried(error: Exception) -> bool:
+    return isinstance(error, TailerdError) and error.retryable

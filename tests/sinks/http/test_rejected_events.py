@@ -86,6 +86,17 @@ async def test_the_dead_letters_are_private_and_continue_after_a_torn_line(
     assert [json.loads(line)["event"]["data"]["id"] for line in (first, second)] == [1, 2]
 
 
+async def test_the_folder_of_configured_dead_letters_keeps_its_rights(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.rule = reject(1)
+    shared, path = tmp_path / "shared", tmp_path / "shared/letters.jsonl"
+    shared.mkdir(mode=0o755)
+    await deliver(receiver, tmp_path, batch(0, [1]), dead_letters=str(path))
+    assert shared.stat().st_mode & 0o777 == 0o755
+    assert json.loads(path.read_text())["status"] == 422
+
+
 async def test_a_request_that_is_too_large_is_halved(receiver: Receiver, tmp_path: Path) -> None:
     receiver.rule = lambda request: 413 if len(request.events) > 3 else ACCEPT
     await deliver(receiver, tmp_path, batch(0, range(20)))
@@ -105,7 +116,7 @@ async def test_on_reject_stop_stops_at_the_event(receiver: Receiver, tmp_path: P
     assert dead_letters(tmp_path) == []
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 407, 410])
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 407, 410, 415])
 async def test_an_answer_about_the_endpoint_stops_the_pipeline(
     receiver: Receiver, tmp_path: Path, status: int
 ) -> None:
