@@ -35,8 +35,9 @@ _OWN_HEADERS = frozenset(
 
 def _check_url(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("write a URL with http:// or https:// and a host")
+    is_http = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    if not is_http or url.split() != [url]:
+        raise ValueError("write a URL with http:// or https:// and a host, without spaces")
     if "@" in parts.netloc:
         raise ValueError("leave the user out of the URL: set bearer_token, oauth or headers")
     if parts.query or parts.fragment:

@@ -180,15 +180,14 @@ class Endpoint:
 
 
 async def _read_start(response: aiohttp.ClientResponse) -> bytes:
-    """Return the first bytes of an answer; close the connection if there are more."""
-    content = bytearray()
+    """Return the first bytes of an answer; if there are more, aiohttp closes the connection."""
+    content = b""
     while len(content) < _ANSWER_BYTES:
         chunk = await response.content.read(_ANSWER_BYTES - len(content))
         if not chunk:
-            return bytes(content)
+            break
         content += chunk
-    response.close()
-    return bytes(content)
+    return content
 
 
 def parse_retry_after(text: str | None, now_seconds: float) -> float | None:

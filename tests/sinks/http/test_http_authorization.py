@@ -111,8 +111,15 @@ async def test_one_token_serves_all_requests(receiver: Receiver, tmp_path: Path)
 
 
 async def test_a_token_is_renewed_before_it_expires(receiver: Receiver, tmp_path: Path) -> None:
-    server = TokenServer(lifetime="0.002")
+    server = TokenServer(lifetime="0.02")
     with oauth(receiver, server) as fields:
+
+        def answer(request: Request) -> int:
+            # Longer than half of the token's life.
+            time.sleep(0.03)
+            return server.check(request)
+
+        receiver.rule = answer
         await deliver(receiver, tmp_path, batch(0, [1]), batch(1, [2]), batch(2, [3]), **fields)
     assert (row_ids(receiver), server.issued) == ([1, 2, 3], 3)
 
@@ -257,6 +264,8 @@ async def test_an_error_does_not_show_what_the_answer_says_about_rows(
     ("fields", "words"),
     [
         ({"url": "ftp://host/"}, "write a URL with http"),
+        ({"url": "https://a host/"}, "write a URL with http"),
+        ({"url": "https://host:99999/"}, "Port out of range"),
         ({"url": f"https://me:{SECRET}@host/"}, "leave the user out"),
         ({"url": f"https://host/?code={SECRET}"}, "parameters belong into query"),
         ({"headers": {"Content-Type": "x"}}, "the sink itself sets Content-Type"),
