@@ -97,14 +97,17 @@ def test_an_endpoint_that_refuses_stops_the_pipeline_with_a_remedy(
     assert ids(receiver) == [1]
 
 
-def test_a_daemon_ends_in_time_while_the_endpoint_hangs(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_daemon_ends_in_time_while_the_endpoint_hangs(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILERD__SHUTDOWN_TIMEOUT", "4s")
     make_table(tmp_path / "table", 1)
     receiver.rule = lambda _: HANG
     config = write_config(tmp_path, orders=http_table(tmp_path, receiver))
     with daemon(config) as process:
         eventually(lambda: len(receiver.posts) == 1)
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(15)
 
 
 def test_doctor_asks_the_endpoint_and_checks_the_key(tmp_path: Path, receiver: Receiver) -> None:
