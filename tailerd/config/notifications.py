@@ -70,6 +70,8 @@ class NotificationsConfig(BaseModel):
             return self
         if urlsplit(parse_http_url(self.queue)).path.count("/") < 1:
             raise ValueError("queue: write the queue's whole URL, with account and name")
+        if self.service == "azure" and self.endpoint is not None:
+            raise ValueError("endpoint: leave it out; queue is the whole URL of a queue of Azure")
         return self
 
     @property

@@ -48,7 +48,6 @@ class AzureQueue:
         """Initialize; sends no request."""
         self.url = config.queue
         self.malformed_receives = config.malformed_receives
-        self._queue_url = config.endpoint or config.queue
         self._account = account
         self._client: QueueClient | None = None
         self._credential: Any = None
@@ -117,7 +116,7 @@ class AzureQueue:
         if self._client is None:
             self._credential = _credential(self._account, self.url)
             self._client = QueueClient.from_queue_url(
-                self._queue_url,
+                self.url,
                 credential=self._credential,
                 retry_total=0,
                 connection_timeout=5,

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from tailerd.config.notifications import NotificationsConfig
 
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/tailerd"
+AZURE = "https://account.queue.core.windows.net/tailerd"
 
 
 def test_the_region_is_in_the_url_of_a_queue_of_aws() -> None:
@@ -21,6 +22,7 @@ def test_the_region_is_in_the_url_of_a_queue_of_aws() -> None:
         ({"queue": "https://sqs.eu-central-1.amazonaws.com"}, "account and name"),
         ({"queue": "https://key:secret@sqs.local/1/q"}, "credentials"),
         ({"queue": QUEUE, "endpoint": "sqs.local"}, "URL"),
+        ({"queue": AZURE, "endpoint": "http://127.0.0.1:1"}, "leave it out"),
         ({"queue": QUEUE, "wait": "21s"}, "20"),
         ({"queue": QUEUE, "malformed_receives": 0}, "1"),
         ({"queue": QUEUE, "topic": "t"}, "Extra"),
