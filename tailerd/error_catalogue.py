@@ -69,8 +69,9 @@ REMEDIES: Mapping[str, str] = {
     "sink_refused": "Correct the cause in the message, then `tailerd resume NAME`.",
     "sink_fenced": "Run each pipeline in one process only.",
     "sink_too_slow": "Lower `max_bytes_per_batch`, or raise the sink's time limit.",
-    "incompatible_schema": "Set `on_incompatible_schema`, or change the registry's rule for the"
-    " subject.",
+    "incompatible_schema": "Set `on_incompatible_schema`. Or change the registry's rule for the"
+    " subject, or the sink's table.",
+    "value_not_representable": "Correct the rows, or set `on_unrepresentable: null`.",
     "schema_not_registered": "Register the schema that the message shows, or set `auto_register`.",
     "topic_recreated": _RESTART,
     "commit_ahead": "Wait, or correct the clock of the writer; or set `timestamp: delivery`.",

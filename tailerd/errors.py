@@ -142,8 +142,8 @@ class TailerdError(Exception):
         )
 
     def _fields_given(self) -> dict[str, object]:
-        given = {name: getattr(self, name) for name in self.fields}
-        return {name: value for name, value in given.items() if value not in (None, "", ())}
+        given = ((name, getattr(self, name)) for name in self.fields)
+        return {name: value for name, value in given if value not in (None, "", ())}
 
 
 _Error = TypeVar("_Error", bound=TailerdError)
@@ -151,14 +151,13 @@ _Error = TypeVar("_Error", bound=TailerdError)
 
 def find_class(code: object) -> type[TailerdError] | None:
     """Return the loaded class with a code; None if there is none."""
-    return next((kind for kind in _tree(TailerdError) if kind.code == code), None)
+    return next((kind for kind in _walk_down(TailerdError) if kind.code == code), None)
 
 
-def _tree(root: type[TailerdError]) -> Iterator[type[TailerdError]]:
-    """Yield a class before those that derive from it."""
+def _walk_down(root: type[TailerdError]) -> Iterator[type[TailerdError]]:
     yield root
     for kind in root.__subclasses__():
-        yield from _tree(kind)
+        yield from _walk_down(kind)
 
 
 def _rebuild(kind: type[_Error], message: str, remedy: str, fields: Mapping[str, object]) -> _Error:
@@ -170,8 +169,6 @@ def _rebuild(kind: type[_Error], message: str, remedy: str, fields: Mapping[str,
 
 def _as_text(text: str) -> str:
     r"""Return a text that can be encoded: bytes of a name that is not UTF-8 appear as `\xff`."""
-    if text.isascii():
-        return text
     try:
         raw = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -180,8 +177,7 @@ def _as_text(text: str) -> str:
 
 
 def _bound_text(text: str, most: int = MAX_FIELD_CHARACTERS) -> str:
-    text = _as_text(text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text := _as_text(text)) <= most else f"{text[: most - 3]}..."
 
 
 def _as_json(value: object) -> object:
@@ -484,9 +480,15 @@ class SinkRefusedError(SinkError):
 
 
 class IncompatibleSchemaError(SinkRefusedError):
-    """The table's current schema violates the compatibility rule of the schema registry."""
+    """The table's current schema violates the schema registry's rule, or the sink's table."""
 
     code = "incompatible_schema"
+
+
+class ValueNotRepresentableError(SinkRefusedError):
+    """A value of the table cannot be stored by the sink."""
+
+    code = "value_not_representable"
 
 
 class SchemaNotRegisteredError(SinkRefusedError):

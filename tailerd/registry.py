@@ -35,6 +35,7 @@ SINKS: dict[str, str] = {
     "file": "tailerd.sinks.file.config:FileSinkConfig",
     "http": "tailerd.sinks.http.config:HttpSinkConfig",
     "kafka": "tailerd.sinks.kafka.config:KafkaSinkConfig",
+    "postgres": "tailerd.sinks.postgres.config:PostgresSinkConfig",
     "stream": "tailerd.sinks.stream.config:StreamSinkConfig",
 }
 """Sink kind -> the class of its configuration section, a `tailerd.config.SinkConfig`."""

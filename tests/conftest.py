@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.kafka.schema_registry import SchemaRegistry
     from tests.kafka.topics import Topics
     from tests.maintenance.delta_spark import DeltaSpark
+    from tests.postgres.server import Database, PostgresServer
     from tests.s3.servers import S3Server
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,6 +147,8 @@ def _group_of(item: pytest.Item) -> str:
         # Those without the session of this process have Java processes of their own.
         name = "spark" if {"spark", "engine"} & set(fixtures) else "spark-processes"
         return f"{name}-kafka" if item.get_closest_marker("kafka") else name
+    if "postgres_server" in fixtures:
+        return "postgres"
     if item.get_closest_marker("kafka"):
         # Those without the broker of this process have brokers of their own.
         return "kafka" if "kafka_broker" in fixtures else "kafka-processes"
@@ -291,6 +294,30 @@ def s3_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL of this process: shared, so take a database of your own."""
+    from tests.postgres.server import PostgresServer, PostgresUnavailableError
+
+    try:
+        server = PostgresServer()
+    except PostgresUnavailableError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[Database]:
+    """A new database, dropped after the test."""
+    database = postgres_server.new_database()
+    yield database
+    database.drop()
 
 
 S = TypeVar("S", "CloudServer", "AzuriteQueues", "PubSub")

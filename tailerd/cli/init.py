@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from tailerd.formats.found_tables import FoundTable
     from tailerd.storage.stores import Stores
 
-SINKS = ("file", "kafka", "http", "console")
+SINKS = ("file", "kafka", "postgres", "http", "console")
 _EXAMPLES = """\b
 Examples:
   tailerd init /lake
   tailerd init /lake --sink file > tailerd.yaml
   tailerd init /lake --sink http --url https://example.org/hook --key order_id
   tailerd init s3://lake/sales --sink kafka --bootstrap-servers kafka:9092 --key order_id
+  tailerd init /lake --sink postgres --dsn postgresql://tailerd@db/lake --key order_id
 """
 
 
@@ -54,7 +55,16 @@ Examples:
     help="Endpoint of the HTTP sink.",
 )
 @click.option(
-    "--key", metavar="A,B", help="Columns that identify a row, for the sinks kafka and http."
+    "--dsn",
+    default="postgresql://tailerd@127.0.0.1:5432/lake",
+    show_default=True,
+    metavar="URL",
+    help="Database of the PostgreSQL sink, without a password.",
+)
+@click.option(
+    "--key",
+    metavar="A,B",
+    help="Columns that identify a row, for the sinks kafka, postgres and http.",
 )
 @click.option(
     "--engine",
@@ -76,6 +86,7 @@ def command(
     bootstrap_servers: str,
     topic: str,
     url: str,
+    dsn: str,
     key: str | None,
     engine: str,
     output: Path | None,
@@ -92,6 +103,7 @@ def command(
         bootstrap_servers=_names("--bootstrap-servers", bootstrap_servers),
         topic=topic,
         url=url,
+        dsn=dsn,
         key=() if key is None else _names("--key", key),
     )
     text = asyncio.run(_configuration(location, target, engine))

@@ -45,13 +45,13 @@ def command(
 ) -> None:
     """Replay the rows that the pipeline NAME delivered and compare them with its table.
 
-    Reads the sink (a Kafka topic from its beginning, the files of a folder) up to the saved offset:
-    inserts add a row, deletes take it away. The remaining rows must be the table's snapshot of that
-    version. After a gap or a reset, only later rows are replayed. Ends with 0 if both are the same,
-    with 1 if not. Does not disturb a running daemon. It cannot succeed if the first records no
-    longer exist (retention, compaction), if a reset repeated rows in a topic, or if a column was
-    renamed since. If `commits` skipped commits with row changes, the sink cannot equal the table:
-    nothing is compared.
+    Reads the sink (a Kafka topic from its beginning, the files of a folder, a PostgreSQL table) up
+    to the saved offset: inserts add a row, deletes take it away. The remaining rows must be the
+    table's snapshot of that version. After a gap or a reset, only later rows are replayed. Ends
+    with 0 if both are the same, with 1 if not. Does not disturb a running daemon. It cannot succeed
+    if the first records no longer exist (retention, compaction), if a reset repeated rows in a
+    topic, or if a column was renamed since. If `commits` skipped commits with row changes, the sink
+    cannot equal the table: nothing is compared.
     """
     from tailerd.arrow_start import start_without_pandas
     from tailerd.cli.configured import check_name, find_pipelines, read_config
@@ -88,7 +88,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     if sink is None or not isinstance(sink, Readable):
         raise UsageError(
             f"The sink {table.sink.kind} of {name} cannot be read back.",
-            remedy="Verify pipelines whose sink is `kafka` or `file`.",
+            remedy="Verify pipelines whose sink is `kafka`, `file` or `postgres`.",
         )
     try:
         held = await held_offset(config, name)

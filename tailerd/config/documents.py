@@ -40,6 +40,7 @@ _TABLES: dict[str, tuple[str, str]] = {
     "payments": ("console", "arrow"),
     "refunds": ("stream", "spark"),
     "shipments": ("kafka", "arrow"),
+    "stock": ("postgres", "arrow"),
 }
 """Example tables: name -> (kind of the sink, engine); the first shows every field."""
 

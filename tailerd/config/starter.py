@@ -31,11 +31,13 @@ class StarterSink:
     """The sink of all tables.
 
     Attributes:
-        kind: `file`, `kafka`, `http` or `console`.
+        kind: `file`, `kafka`, `postgres`, `http` or `console`.
         folder: For `file`: contains one folder per table.
         bootstrap_servers, topic, key, value_format: For `kafka`; `{table}` in the topic is the
-            table's name. `key` is used for tables that have all its columns, also for `http`.
+            table's name. `key` is used for tables that have all its columns, also for `postgres`
+            and `http`.
         url: For `http`: where events are posted.
+        dsn: For `postgres`: the URL of the database.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class StarterSink:
     key: Sequence[str] = ()
     value_format: str = "debezium"
     url: str = "http://127.0.0.1:8088/hook"
+    dsn: str = ""
 
 
 def starter(
@@ -99,23 +102,37 @@ def _sink(table: StarterTable, sink: StarterSink) -> Iterator[str]:
     if sink.kind == "kafka":
         yield f"bootstrap_servers: {json.dumps(list(sink.bootstrap_servers))}"
         yield f"topic: {_text(sink.topic.replace('{table}', table.name))}"
-        yield _key(table, sink)
+        yield _commented_key(table, sink)
         yield f"format: {sink.value_format:<17}# or json"
         yield "delivery: exactly-once   # read with isolation.level=read_committed"
         yield "create_topic: {partitions: 4}"
     if sink.kind == "http":
         yield f"url: {_text(sink.url)}"
-        yield _key(table, sink)
+        yield _commented_key(table, sink)
         yield "format: cloudevents      # or json, debezium"
         yield "batch: {max_events: 100}"
         yield "# hmac_key: ${file:/run/secrets/hook}    # signs requests"
+    if sink.kind == "postgres":
+        yield f"dsn: {_text(sink.dsn)}"
+        yield "# password: a file or a variable, see `tailerd help postgres`; default: ~/.pgpass"
+        target = json.dumps(table.name, ensure_ascii=False)
+        yield f"table: {_text('public.' + target if '.' in table.name else table.name)}"
+        if _has_key(table, sink):
+            yield "mode: upsert             # a row for each key; append: a log of all changes"
+        else:
+            yield "mode: append             # a log of all changes; upsert, with a key: a mirror"
+        yield _commented_key(table, sink)
 
 
-def _key(table: StarterTable, sink: StarterSink) -> str:
+def _has_key(table: StarterTable, sink: StarterSink) -> bool:
+    return bool(sink.key) and set(sink.key) <= set(table.columns)
+
+
+def _commented_key(table: StarterTable, sink: StarterSink) -> str:
     """Return the line with the columns of the key; a comment if the table does not have them."""
     columns = ", ".join(_comment(name) for name in list(table.columns)[:8])
-    has_key = bool(sink.key) and set(sink.key) <= set(table.columns)
-    key = json.dumps(list(sink.key) if has_key else list(table.columns)[:1])
+    has_key = _has_key(table, sink)
+    key = json.dumps(list(sink.key if has_key else table.columns[:1]))
     mark = "" if has_key else "# "
     return f"{mark}key: {key}    # columns that identify a row; of: {columns}"
 

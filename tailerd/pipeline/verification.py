@@ -23,7 +23,7 @@ from tailerd.records.base import ReadsBack
 from tailerd.records.json import DecimalStyle, JsonEncoder
 from tailerd.records.read_back import RowReader
 from tailerd.registry import value_format as load_value_format
-from tailerd.sinks.base import Readable
+from tailerd.sinks.base import HoldsRows, Readable
 
 EXAMPLES = 3
 MAX_BUCKETS = 64
@@ -102,7 +102,8 @@ class Verification:
         self._sink = sink
         self._delivered = beginning.offset, offset
         self._table_id = offset.table_id
-        self._start = _first_commit(beginning.offset, source)
+        self._is_mirror = isinstance(sink, HoldsRows) and sink.is_mirror
+        self._start = None if self._is_mirror else _first_commit(beginning.offset, source)
         # Rows of a snapshot may have a lower version than it: commits of TileDB that come late.
         is_from_start = self._start is None and not beginning.has_earlier_rows
         self._from_version = BEFORE_ALL if is_from_start else beginning.offset.version
@@ -175,12 +176,24 @@ class Verification:
             async for values in records:
                 rows, signs, versions = await asyncio.to_thread(reader.read, values)
                 self._report(len(versions))
+                if self._is_mirror:
+                    self._check_offset(versions)
+                    yield rows, signs
+                    continue
                 keep = [
                     index
                     for index, version in enumerate(versions)
                     if self._from_version <= version <= self._version
                 ]
                 yield [rows[index] for index in keep], [signs[index] for index in keep]
+
+    def _check_offset(self, versions: Sequence[int]) -> None:
+        if set(versions) - {self._delivered[1].version}:
+            raise OffsetError(
+                "The pipeline has delivered more commits meanwhile, and a mirror has only the last"
+                " state.",
+                remedy="Pause the pipeline with `tailerd pause NAME`, or try again.",
+            )
 
     def _report(self, rows: int) -> None:
         self._seen += rows

@@ -267,3 +267,16 @@ class Readable(Protocol):
         Errors: `SinkError`; a visible record cannot be read.
         """
         ...
+
+
+@runtime_checkable
+class HoldsRows(Protocol):
+    """A readable sink that may hold the table's rows instead of its changes. Optional."""
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it does: all rows are as of the saved offset.
+
+        `read_back` then yields each row as an insert, whose version is that of the saved offset.
+        """
+        ...

@@ -29,7 +29,7 @@ def test_the_configuration_is_accepted_by_run_and_delivers_every_table(
         assert sorted(row["id"] for row in rows) == [1, 2]
 
 
-@pytest.mark.parametrize("sink", ["file", "kafka", "http", "console"])
+@pytest.mark.parametrize("sink", ["file", "kafka", "postgres", "http", "console"])
 @pytest.mark.parametrize("engine", ["arrow", "spark"])
 def test_every_sink_and_engine_gives_a_valid_file(
     lake: Path, tmp_path: Path, command: Commands, sink: str, engine: str
@@ -48,6 +48,8 @@ def test_every_sink_and_engine_gives_a_valid_file(
 def test_a_key_is_used_for_tables_that_have_it_and_shown_as_a_comment_for_others(
     lake: Path, command: Commands, sink: str
 ) -> None:
+    mirror = yaml.safe_load(command("init", lake, "--sink", "postgres", "--key", "id").output)
+    assert mirror["tables"]["orders"]["sink"]["mode"] == "upsert"
     with_key = command("init", lake, "--sink", sink, "--key", "id").output
     assert yaml.safe_load(with_key)["tables"]["orders"]["sink"]["key"] == ["id"]
     without = command("init", lake, "--sink", sink, "--key", "order_id").output

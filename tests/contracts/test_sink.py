@@ -41,6 +41,7 @@ from tests.plugins import example_is_installed
 if TYPE_CHECKING:
     from tests.kafka.broker import Broker
     from tests.kafka.topics import Topics
+    from tests.postgres.server import Database
 
 Row = tuple[int, str, int]
 """id, `_change_type`, `_commit_version`"""
@@ -170,6 +171,28 @@ def http(tmp_path: Path, fields: dict[str, Any]) -> Iterator[Subject]:
         yield Subject(HttpSink(config, resources), read, False, False)
 
 
+ON_POSTGRES = [pytest.mark.xdist_group("postgres")]
+POSTGRES = "postgres-append"
+
+
+def postgres_log(database: Database) -> Subject:
+    from tailerd.sinks.postgres.config import PostgresSinkConfig
+    from tailerd.sinks.postgres.sink import PostgresSink
+
+    config = PostgresSinkConfig.model_validate(database.section(mode="append"))
+
+    def read() -> list[Row]:
+        if not database.exists("public.orders"):
+            return []
+        rows = database.run("SELECT id, _change_type, _commit_version FROM orders ORDER BY ctid")
+        return [(number, change, version) for number, change, version in rows]
+
+    def sink() -> Sink:
+        return PostgresSink(config, table="orders")
+
+    return Subject(sink(), read, False, True, successor=sink)
+
+
 def json_rows(text: str) -> list[Row]:
     found = [json.loads(line) for line in text.splitlines()]
     return [(r["id"], r["_change_type"], r["_commit_version"]) for r in found]
@@ -227,7 +250,12 @@ def inserts(version: int, *ids: int) -> list[Row]:
 
 
 @pytest.fixture(
-    params=[*SINKS, *HTTP_SINKS, *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_SINKS)]
+    params=[
+        *SINKS,
+        *HTTP_SINKS,
+        *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_SINKS),
+        pytest.param(POSTGRES, marks=ON_POSTGRES),
+    ]
 )
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     if request.param in HTTP_SINKS:
@@ -238,6 +266,8 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     if request.param in KAFKA_SINKS:
         broker, topics = (request.getfixturevalue(name) for name in ("kafka_broker", "topics"))
         made = kafka(broker, topics, KAFKA_SINKS[request.param])
+    elif request.param == POSTGRES:
+        made = postgres_log(request.getfixturevalue("postgres"))
     else:
         made = SINKS[request.param](tmp_path)
     yield made
