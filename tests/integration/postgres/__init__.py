@@ -1,0 +1,1 @@
+"""The daemon and the PostgreSQL sink against a real server."""
