@@ -19,6 +19,9 @@ from aiohttp import ClientSession, web
 PAGE = 1000
 _META = "x-goog-meta-"
 
+_PASSED = ("Content-Type", "Content-Range", "Range", "Location")
+"""Headers of calls of the JSON interface that matter."""
+
 
 class Proxy:
     """Translates requests to one server."""
@@ -48,10 +51,14 @@ class Proxy:
                 return web.Response(status=status, body=body)
 
     async def _pass_on(self, request: web.Request) -> web.Response:
-        status, body, _ = await self._ask(
-            request.method, request.rel_url.raw_path_qs, await request.read()
+        headers = {name: value for name, value in request.headers.items() if name in _PASSED}
+        status, body, answered = await self._ask(
+            request.method, request.rel_url.raw_path_qs, await request.read(), **headers
         )
-        return web.Response(status=status, body=body, content_type="application/json")
+        passed = {name: value for name, value in answered.items() if name in _PASSED}
+        if "Location" in passed:
+            passed["Location"] = passed["Location"].replace(self._server, f"http://{request.host}")
+        return web.Response(status=status, body=body, headers=passed)
 
     async def _ask(
         self, method: str, path: str, body: bytes = b"", **headers: str

@@ -170,14 +170,15 @@ def build_config(uri: str, stores: Stores) -> Config:
 
 def _azure_config(account: object) -> Iterator[tuple[str, str]]:
     assert isinstance(account, AzureAccount)
-    for name, value in (
-        ("storage_account_name", account.account),
-        ("storage_account_key", account.account_key),
-        ("storage_account_sas_token", account.sas_token),
-        ("blob_endpoint", account.endpoint),
+    # obstore reads these variables itself; TileDB knows other names.
+    for name, value, variable in (
+        ("storage_account_name", account.account, "AZURE_STORAGE_ACCOUNT_NAME"),
+        ("storage_account_key", account.account_key, "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("storage_account_sas_token", account.sas_token, "AZURE_STORAGE_SAS_TOKEN"),
+        ("blob_endpoint", account.endpoint, "AZURE_STORAGE_ENDPOINT"),
     ):
-        if value:
-            yield f"vfs.azure.{name}", value
+        if found := value or os.environ.get(variable):
+            yield f"vfs.azure.{name}", found
 
 
 def _google_config(account: object) -> Iterator[tuple[str, str]]:
