@@ -247,7 +247,8 @@ def test_what_was_installed_starts_and_brings_no_pip_and_no_spark(image: ImageRo
     assert "tailerd" in names
     assert not names & {"pip", "pyspark", "py4j", "setuptools"}
     megabytes = sum(f.stat().st_size for f in packages.rglob("*") if f.is_file()) / 1e6
-    assert megabytes < 470
+    print(f"image: {megabytes:.0f} MB of packages")
+    assert megabytes < 530
 
 
 @pytest.mark.full
