@@ -5,16 +5,18 @@ from __future__ import annotations
 import abc
 import asyncio
 import io
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from tailerd.errors import FileMissingError, StorageError
 from tailerd.storage.base import FileMeta, PendingInput, RemoteFile
 from tailerd.storage.io_thread import io_thread
+
+T = TypeVar("T")
 
 TAIL_BYTES = 2 * 1024 * 1024
 """Read on opening: all of a small file, or the footer. Transferring it takes about as long as one
@@ -276,6 +278,10 @@ class RemoteReads(abc.ABC):
             FileMissingError: It has no key.
         """
 
+    async def run_here(self, work: Coroutine[object, object, T]) -> T:
+        """Run work where the store's requests may be awaited: on the I/O thread."""
+        return await io_thread().run(work)
+
     async def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Return the file's bytes, or `length` of them from `start`; fewer at the end."""
         return (await self.fetch(path, start, length))[1]
@@ -286,12 +292,12 @@ class RemoteReads(abc.ABC):
         """Return what `head` and `get` return, in one request."""
         if length == 0:
             return await self.head(path), b""
-        found = await io_thread().run(self.fetch_here(path, start, length))
+        found = await self.run_here(self.fetch_here(path, start, length))
         return found.meta, bytes(found.body)
 
     async def get_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return whole files in the requested order, fetched concurrently."""
-        return await io_thread().run(self._get_many(paths)) if paths else []
+        return await self.run_here(self._get_many(paths)) if paths else []
 
     async def _get_many(self, paths: Sequence[str]) -> list[bytes]:
         tasks = [asyncio.create_task(self.fetch_here(path)) for path in paths]
