@@ -44,7 +44,7 @@ class _Connection:
 class CloudStore(RemoteReads):
     """Containers as folders: paths are `container/key`, taken literally.
 
-    Requests run in threads of their own, so the store may be used from any event loop: obstore's
+    Requests run in separate threads, so the store may be used from any event loop: obstore's
     own asynchronous requests take twice the CPU.
     """
 
