@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 
 TOPICS: Mapping[str, str] = {
+    "tutorial": "From a lake to files and Kafka in fifteen minutes.",
+    "recipes": "Configurations for common tasks: a mirror, DuckDB, checkpoints, alerts, webhooks.",
+    "troubleshooting": "What to do, by symptom.",
+    "faq": "Short answers to frequent questions.",
     "kafka": "Changes into Kafka topics: records, keys, delivery guarantees, topics.",
     "http": "Changes as HTTP requests: CloudEvents, order, retries, signatures, rejected events.",
     "postgres": "Changes into PostgreSQL tables: mirrors, logs, snapshots, types, rights.",
@@ -23,6 +27,7 @@ TOPICS: Mapping[str, str] = {
     "operating": "The daemon: status, pausing, errors, gaps, reloading, containers.",
     "semantics": "Delivery guarantees: order, exactly once, restarts, schema changes.",
     "architecture": "How a commit becomes a delivery, and where the code for it is.",
+    "comparison": "tailerd beside Debezium, Delta's change data feed, Feldera and others.",
     "migrating": "From Debezium, and from a Spark job with Delta's change data feed.",
     "configuration": "Every field of a configuration file. Made from the code.",
     "metrics": "Every metric and its labels. Made from the code.",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +14,10 @@ from tailerd.formats.detect import find_demo
 from tailerd.formats.parts import make_demo_table
 from tailerd.java import java_home_or_version
 from tests.conftest import ROOT
+from tests.docs.shell import blocks, run_in_order, without_comments
 
 TEXT = (ROOT / "README.md").read_text()
 MAX_LINES = 130
-MARK = "\x01"
 
 ELSEWHERE = {
     "python3 -m venv .venv": "tests/docs/test_newcomer.py runs the first block as it is",
@@ -33,13 +31,8 @@ ELSEWHERE = {
 """Lines that another test runs, or that are the tests themselves: how they begin -> where."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-
-
 def shell_lines() -> list[str]:
-    lines = "".join(blocks("bash")).splitlines()
-    return [re.sub(r"\s+#.*", "", line).strip() for line in lines if line.strip()]
+    return without_comments("".join(blocks(TEXT, "bash")))
 
 
 def is_elsewhere(line: str) -> bool:
@@ -71,39 +64,13 @@ def test_the_commands_run_in_their_order_as_printed(tmp_path: Path) -> None:
     lines = [line for line in shell_lines() if not is_elsewhere(line)]
     assert len(lines) >= 15
     assert lines[0].startswith("tailerd demo --keep ./lake")
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/tailerd"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tailerd "$@"\n')
-    program.chmod(0o755)
-    (tmp_path / "work").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        listen = f"127.0.0.1:{server.getsockname()[1]}"
-    # No line waits for standard input; what each prints follows its mark.
-    script = "".join(f"echo {shlex.quote(MARK + line)}\n{line}\n" for line in lines)
-    done = subprocess.run(
-        ["bash", "-e", "-c", script + "wait\n"],
-        cwd=tmp_path / "work",
-        env={
-            **os.environ,
-            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "TAILERD__HTTP__LISTEN": listen,
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    _, *shown = done.stdout.split(MARK)
+    shown = run_in_order(lines, tmp_path)
     silent = [each for each in shown if "\n" not in each.strip() and "> tail" not in each]
     assert [each.split()[0] for each in silent] in ([], ["kill"]), silent
 
 
 def python_blocks() -> list[str]:
-    return [block for block in blocks("python") if "pyspark" not in block]
+    return [block for block in blocks(TEXT, "python") if "pyspark" not in block]
 
 
 def test_the_python_of_readme_runs(folder: Path) -> None:
@@ -124,7 +91,7 @@ def test_the_python_of_readme_runs(folder: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.skipif(not java_home_or_version().is_usable, reason="Spark needs Java 17 or newer")
 def test_the_spark_of_readme_runs(folder: Path) -> None:
-    [block] = [block for block in blocks("python") if "pyspark" in block]
+    [block] = [block for block in blocks(TEXT, "python") if "pyspark" in block]
     program = block + "\nprint(changes.count(), stream.isStreaming)"
     done = subprocess.run(
         [sys.executable, "-c", program],
