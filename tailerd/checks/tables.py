@@ -68,7 +68,7 @@ async def _examine_table(config: Config, name: str, stores: Stores) -> dict[str,
     errors: list[TailerdError] = []
     await _collect_errors(_examine_one(config, name, stores, report), errors)
     if config.tables[name].has_sink:
-        await _collect_errors(_examine_sink(config, name), errors)
+        await _collect_errors(_examine_sink(config, name, stores), errors)
     reader = config.reader(name)
     errors = [_locate_error(config, name, error) for error in errors]
     report["errors"] = [_describe_failure(error.address(reader)) for error in errors]
@@ -122,8 +122,10 @@ async def _examine_one(
         report.update(await _examine_pipeline(config, name, stores))
 
 
-async def _examine_sink(config: Config, name: str) -> None:
-    sink = open_sink(name, config.tables[name].sink, daemon=config.name, state=config.state)
+async def _examine_sink(config: Config, name: str, stores: Stores) -> None:
+    sink = open_sink(
+        name, config.tables[name].sink, daemon=config.name, state=config.state, stores=stores
+    )
     if sink is None:
         return
     try:

@@ -97,6 +97,7 @@ def _configured_findings(configured: Configured) -> Iterator[Finding]:
     from tailerd.checks.finding import Finding, run_check
     from tailerd.checks.machine import disk_finding
     from tailerd.checks.tables import examine
+    from tailerd.registry import is_remote
 
     config = configured.config
     yield from daemon_findings(config)
@@ -110,7 +111,7 @@ def _configured_findings(configured: Configured) -> Iterator[Finding]:
         name = str(report["table"])
         yield from _list_findings(f"table {name}", report, _prospect(report))
         sink = config.tables[name].sink
-        if sink.kind == "file":
+        if sink.kind == "file" and not is_remote(sink.location()):
             check, folder = f"disk {name}", Path(sink.location())
             yield from run_check(check, partial(disk_finding, check, folder))
 

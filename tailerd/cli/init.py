@@ -23,6 +23,7 @@ _EXAMPLES = """\b
 Examples:
   tailerd init /lake
   tailerd init /lake --sink file > tailerd.yaml
+  tailerd init /lake --sink file --folder s3://lake/changes
   tailerd init /lake --sink http --url https://example.org/hook --key order_id
   tailerd init s3://lake/sales --sink kafka --bootstrap-servers kafka:9092 --key order_id
   tailerd init /lake --sink postgres --dsn postgresql://tailerd@db/lake --key order_id
@@ -34,7 +35,12 @@ Examples:
 @click.option(
     "--sink", type=click.Choice(SINKS), help="Where changes go; a prompt asks if omitted."
 )
-@click.option("--folder", default="./changes", show_default=True, help="Folder of the file sink.")
+@click.option(
+    "--folder",
+    default="./changes",
+    show_default=True,
+    help="Folder or URL of the file sink, with a folder for each table in it.",
+)
 @click.option(
     "--bootstrap-servers",
     default="127.0.0.1:9092",

@@ -84,7 +84,7 @@ async def _verify(config: Config, name: str, stores: Stores) -> Verdict:
     from tailerd.telemetry import Telemetry
 
     table = config.tables[name]
-    sink = open_sink(name, table.sink)
+    sink = open_sink(name, table.sink, stores=stores)
     if sink is None or not isinstance(sink, Readable):
         raise UsageError(
             f"The sink {table.sink.kind} of {name} cannot be read back.",

@@ -32,7 +32,7 @@ class StarterSink:
 
     Attributes:
         kind: `file`, `kafka`, `postgres`, `http` or `console`.
-        folder: For `file`: contains one folder per table.
+        folder: For `file`: contains one folder per table; a URL is that of a bucket.
         bootstrap_servers, topic, key, value_format: For `kafka`; `{table}` in the topic is the
             table's name. `key` is used for tables that have all its columns, also for `postgres`
             and `http`.
@@ -98,7 +98,11 @@ def _sink(table: StarterTable, sink: StarterSink) -> Iterator[str]:
     if sink.kind == "file":
         folder = sink.folder.rstrip("/")
         yield f"path: {_text(f'{folder}/{table.name}')}"
-        yield "format: jsonl            # or parquet"
+        if "://" in folder:
+            yield "format: parquet          # or jsonl"
+            yield "# partition_by: [date(COLUMN)]    # Hive partitions"
+        else:
+            yield "format: jsonl            # or parquet"
     if sink.kind == "kafka":
         yield f"bootstrap_servers: {json.dumps(list(sink.bootstrap_servers))}"
         yield f"topic: {_text(sink.topic.replace('{table}', table.name))}"

@@ -67,7 +67,8 @@ def derive_identity(config: Config, name: str) -> PipelineIdentity:
 @asynccontextmanager
 async def open_offsets(config: Config, name: str, state: State) -> AsyncIterator[PipelineOffsets]:
     """Yield the offsets of a table on the Arrow engine, while its pipeline does not run."""
-    sink = open_sink(name, config.tables[name].sink, daemon=config.name, state=config.state)
+    table_sink, stores = config.tables[name].sink, Stores.from_config(config.storage)
+    sink = open_sink(name, table_sink, daemon=config.name, state=config.state, stores=stores)
     try:
         yield PipelineOffsets(
             offset_store(state, sink),

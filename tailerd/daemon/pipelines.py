@@ -45,6 +45,7 @@ from tailerd.pipeline.reset import Reset
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
 from tailerd.pipeline_names import table_of
 from tailerd.registry import is_remote
+from tailerd.sinks.base import Sink
 from tailerd.sinks.opening import open_sink
 from tailerd.state.ledger import LedgerLocation
 from tailerd.state.state import State
@@ -210,11 +211,22 @@ class Assembly:
                     await self._clock.sleep(pause)
             await self._clock.sleep(pause)
 
-    def _pipeline(self, name: str, config: Config) -> Pipeline:
-        table, engine = config.tables[name], config.select_engine(name)
-        sink = open_sink(name, table.sink, self._telemetry, daemon=config.name, state=config.state)
+    def _open_sink(self, name: str, config: Config) -> Sink:
+        sink = open_sink(
+            name,
+            config.tables[name].sink,
+            self._telemetry,
+            daemon=config.name,
+            state=config.state,
+            stores=self._stores,
+        )
         if sink is None:
             raise BugError(f"The sink of {name} takes no deliveries.")
+        return sink
+
+    def _pipeline(self, name: str, config: Config) -> Pipeline:
+        table, engine = config.tables[name], config.select_engine(name)
+        sink = self._open_sink(name, config)
         return Pipeline(
             _delivery_spec(
                 name, config, is_once=self._is_once, memory_bytes=self.memory.total_bytes

@@ -13,6 +13,7 @@ TOPICS: Mapping[str, str] = {
     "kafka": "Changes into Kafka topics: records, keys, delivery guarantees, topics.",
     "http": "Changes as HTTP requests: CloudEvents, order, retries, signatures, rejected events.",
     "postgres": "Changes into PostgreSQL tables: mirrors, logs, snapshots, types, rights.",
+    "files": "Changes as files in buckets: names, exactly once, the manifest, partitions.",
     "spark": "Changes in Spark programs, and the Spark engine of the daemon.",
     "s3": "Tables and state in buckets, notifications, rights.",
     "azure": "Tables and state in Azure Blob Storage: credentials, rights.",

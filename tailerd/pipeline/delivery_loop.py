@@ -35,6 +35,7 @@ from tailerd.sinks.base import (
     Fencer,
     HasTopics,
     Keyed,
+    PinsEnds,
     RecordsDeliveries,
     RemoteDelivery,
     Sink,
@@ -242,6 +243,9 @@ class DeliveryLoop:
         """Return start and end of the next delivery, after skipped commits."""
         while (end := await self._next_end(offset, target)) is not None:
             offset = await self._pin_end(offset, end)
+            if isinstance(self._parts.sink, PinsEnds):
+                # A wider or narrower limit since must not move the end of files that are there.
+                end = await self._parts.sink.pinned_end(offset) or end
             if self._check is None:
                 return offset, end
             until, error = await self._check.reach(offset, end)

@@ -164,6 +164,18 @@ class Fencer(Protocol):
 
 
 @runtime_checkable
+class PinsEnds(Protocol):
+    """A sink in which a delivery that was begun must be repeated to the same end. Optional."""
+
+    async def pinned_end(self, start: Offset) -> Offset | None:
+        """Return the end of the delivery that was begun at `start`; None if none was.
+
+        Called before each delivery, while none is in progress.
+        """
+        ...
+
+
+@runtime_checkable
 class RecordsDeliveries(Protocol):
     """A sink whose destination records deliveries, so that a wrong state is detected. Optional.
 

@@ -10,6 +10,7 @@ from tailerd.records.json import JsonEncoder
 from tailerd.registry import load_class
 from tailerd.sinks.base import Sink
 from tailerd.sinks.resources import DAEMON_NAME, SinkResources
+from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry
 
 
@@ -22,6 +23,15 @@ class _SinkClass(Protocol):
         ...
 
 
+@runtime_checkable
+class _SelectsImplementation(Protocol):
+    """A section whose fields decide which sink it is for. Optional."""
+
+    def select_implementation(self) -> str:
+        """Return `module:Class`."""
+        ...
+
+
 def open_sink(
     table: str,
     config: SinkConfig,
@@ -29,6 +39,7 @@ def open_sink(
     *,
     daemon: str = DAEMON_NAME,
     state: str = "",
+    stores: Stores | None = None,
 ) -> Sink | None:
     """Build a table's sink; None for a kind that only Spark can write to.
 
@@ -38,20 +49,25 @@ def open_sink(
         telemetry: Receives the sink's events.
         daemon: `name` of the configuration.
         state: `state` of the configuration.
+        stores: Access to buckets; by default with the settings of the environment.
 
     Raises:
         ConfigError: The distribution that provides it cannot be loaded.
     """
-    if not config.implementation:
+    implementation = config.implementation
+    if isinstance(config, _SelectsImplementation):
+        implementation = config.select_implementation()
+    if not implementation:
         return None
-    sink_class = load_class(config.implementation)
+    sink_class = load_class(implementation)
     if not isinstance(sink_class, _SinkClass):
-        raise BugError(f"The sink class {config.implementation} has no `from_config`.")
+        raise BugError(f"The sink class {implementation} has no `from_config`.")
     resources = SinkResources(
         table=table,
         encode=JsonEncoder().encode_lines,
         daemon=daemon,
         state=state,
+        stores=stores,
         telemetry=telemetry or Telemetry(),
     )
     return sink_class.from_config(config, resources)

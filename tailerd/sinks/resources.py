@@ -13,6 +13,7 @@ from tailerd.telemetry import Telemetry
 if TYPE_CHECKING:
     # Spark workers do not import it: the configuration package takes half a second to import.
     from tailerd.config import SinkConfig
+    from tailerd.storage.stores import Stores
 
 DAEMON_NAME = "tailerd"
 EncodeBatch = Callable[[ChangeBatch], bytes]
@@ -28,6 +29,7 @@ class SinkResources:
         encode: The encoder of the format that the sink's section selects.
         telemetry: Receives the sink's events.
         daemon: `name` of the configuration.
+        stores: Access to buckets; None for the settings of the environment.
         state: Location of the daemon's state, a folder or a URL; empty if there is none.
     """
 
@@ -35,6 +37,7 @@ class SinkResources:
     encode: EncodeBatch
     daemon: str = DAEMON_NAME
     state: str = ""
+    stores: Stores | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
 
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from tailerd.errors import OffsetError, SinkError
 from tailerd.records.base import FormatOptions
 from tailerd.records.json import JsonEncoder
 from tailerd.sinks.base import Delivery, Fencer, RecordsDeliveries, Sink
+from tailerd.sinks.bucket.sink import BucketSink
 from tailerd.sinks.console.sink import ConsoleSink
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.sink import FileSink
@@ -35,10 +37,13 @@ from tailerd.sinks.http.config import HttpSinkConfig
 from tailerd.sinks.http.sink import HttpSink
 from tailerd.sinks.record_formats import TableRecords
 from tailerd.sinks.resources import SinkResources
+from tests.clouds.buckets import SERVERS
 from tests.http.receiver import running_receiver
 from tests.plugins import example_is_installed
+from tests.sinks.bucket.readers import manifest_rows
 
 if TYPE_CHECKING:
+    from tests.clouds.buckets import BucketServer
     from tests.kafka.broker import Broker
     from tests.kafka.topics import Topics
     from tests.postgres.server import Database
@@ -193,6 +198,27 @@ def postgres_log(database: Database) -> Subject:
     return Subject(sink(), read, False, True, successor=sink)
 
 
+BUCKET_SINKS: dict[str, dict[str, Any]] = {
+    "parquet": {"format": "parquet"},
+    "jsonl-many-parts": {"compression": "zstd", "max_bytes_per_file": 1024},
+}
+
+
+def bucket_files(server: BucketServer, fields: dict[str, Any]) -> Subject:
+    """A sink in a bucket, and a reader of its manifest."""
+    path = f"{server.scheme}://{server.new_bucket()}/changes/orders"
+    config = FileSinkConfig.model_validate({"kind": "file", "path": path, **fields})
+
+    def sink() -> BucketSink:
+        encode = JsonEncoder().encode_lines
+        return BucketSink(
+            config, SinkResources(table="orders", encode=encode, stores=server.stores())
+        )
+
+    read = partial(manifest_rows, server, path)
+    return Subject(sink(), read, False, True, successor=sink)
+
+
 def json_rows(text: str) -> list[Row]:
     found = [json.loads(line) for line in text.splitlines()]
     return [(r["id"], r["_change_type"], r["_commit_version"]) for r in found]
@@ -253,6 +279,7 @@ def inserts(version: int, *ids: int) -> list[Row]:
     params=[
         *SINKS,
         *HTTP_SINKS,
+        *(f"{server} {name}" for server in SERVERS for name in BUCKET_SINKS),
         *(pytest.param(name, marks=ON_KAFKA) for name in KAFKA_SINKS),
         pytest.param(POSTGRES, marks=ON_POSTGRES),
     ]
@@ -263,7 +290,10 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             yield posted
             await posted.sink.aclose()
         return
-    if request.param in KAFKA_SINKS:
+    server, _, name = request.param.partition(" ")
+    if name:
+        made = bucket_files(request.getfixturevalue(server), BUCKET_SINKS[name])
+    elif request.param in KAFKA_SINKS:
         broker, topics = (request.getfixturevalue(name) for name in ("kafka_broker", "topics"))
         made = kafka(broker, topics, KAFKA_SINKS[request.param])
     elif request.param == POSTGRES:
