@@ -15,6 +15,7 @@ from tests.benchmarks.big_tables import wide_feed
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import RESET_PEAK, Row, mebibytes, middle, run_process
 from tests.http.receiver import running_receiver
+from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 
@@ -89,6 +90,90 @@ PEER = """
 """
 
 
+FILES_COMMITS, FILES_ROWS = 20, 50_000
+FILES_GOAL = 0.8
+FILES_PEER = f"""
+    import sys, time
+    import deltalake, pyarrow as pa, pyarrow.parquet as pq
+    from pyarrow import fs
+
+    table, endpoint, access, secret, folder = sys.argv[1:]
+    # Reading is not timed: both write the same rows, which are in memory.
+    batches = [pa.record_batch(b) for b in deltalake.DeltaTable(table).load_cdf(starting_version=0)]
+    store = fs.S3FileSystem(
+        endpoint_override=endpoint, access_key=access, secret_key=secret, region="us-east-1"
+    )
+    store.get_file_info(folder)
+    {RESET_PEAK}
+    start, cpu = time.perf_counter(), time.process_time()
+    with store.open_output_stream(f"{{folder}}/changes.parquet") as file:
+        with pq.ParquetWriter(file, batches[0].schema, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    result = {{
+        "rows": sum(batch.num_rows for batch in batches),
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+    }}
+"""
+FILES_OURS = """
+    import asyncio, sys, time
+    from tailerd.arrow_start import start_without_pandas
+    start_without_pandas()
+    import deltalake, pyarrow as pa
+    from tailerd.changefeed.change_batch import CHANGE_COLUMNS, ChangeBatch
+    from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind
+    from tailerd.changefeed.offset import Offset, Version
+    from tailerd.changefeed.saved_offset import SavedOffset
+    from tailerd.sinks.base import Delivery
+    from tailerd.sinks.bucket.sink import BucketSink
+    from tailerd.sinks.file.config import FileSinkConfig
+    from tailerd.sinks.resources import SinkResources
+    from tailerd.storage.stores import Stores
+
+    table, endpoint, access, secret, folder = sys.argv[1:]
+    batches = []
+    for found in deltalake.DeltaTable(table).load_cdf(starting_version=0):
+        rows = pa.record_batch(found)
+        batches.append(ChangeBatch(
+            rows=rows.drop_columns(list(CHANGE_COLUMNS)),
+            change_type=rows.column("_change_type").cast(pa.string()),
+            version=Version(rows.column("_commit_version")[0].as_py()),
+            timestamp_us=rows.column("_commit_timestamp")[0].value,
+            change_source=ChangeSourceKind.FILES,
+        ))
+
+    async def deliver():
+        stores = Stores.from_fields({
+            "endpoint": endpoint, "region": "us-east-1",
+            "access_key_id": access, "secret_access_key": secret,
+        })
+        config = FileSinkConfig(
+            kind="file", path=f"s3://{folder}", format="parquet", max_bytes_per_file=1 << 40
+        )
+        sink = BucketSink(config, SinkResources(table="t", encode=bytes, stores=stores))
+        start, end = (Offset(table_id="t", version=Version(v)) for v in (0, 100))
+        await sink.resume(start)
+
+        async def read():
+            for batch in batches:
+                yield batch
+
+        began, cpu = time.perf_counter(), time.process_time()
+        rows = await sink.write(Delivery(
+            table="t", start=start, end=end, batches=read(),
+            saved=SavedOffset(offset=end, changes=ChangeMode.AUTO),
+        ))
+        return {
+            "rows": rows,
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - cpu,
+        }
+
+    result = asyncio.run(deliver())
+"""
+
+
 def write_config(folder: Path, table: Path, sink: dict[str, Any]) -> Path:
     path = folder / "tailerd.yaml"
     config = {
@@ -149,6 +234,31 @@ def test_changes_as_cloudevents_to_an_endpoint(
                 None,
                 "<= 150 MiB",
                 above <= 150 * 1024**2,
+            ),
+        ]
+    )
+
+
+def test_changes_as_parquet_files_in_a_bucket(s3_moto: S3Server, report: Report) -> None:
+    table = wide_feed(FILES_COMMITS, FILES_ROWS)
+    keys = (s3_moto.endpoint, ACCESS_KEY, SECRET_KEY)
+    ours, peers = [], []
+    for _ in range(3):
+        bucket = s3_moto.new_bucket()
+        ours.append(run_process(FILES_OURS, table, *keys, f"{bucket}/ours"))
+        peers.append(run_process(FILES_PEER, table, *keys, f"{bucket}/peer"))
+    one, other = middle(ours), middle(peers)
+    assert one.result["rows"] == other.result["rows"] > 0
+    rates = [run.result["rows"] / run.result["seconds"] for run in (one, other)]
+    report(
+        [
+            Row(
+                f"{one.result['rows'] / 1000:.0f} k rows to one Parquet file in a bucket",
+                f"{rates[0]:,.0f} rows/s",
+                f"{rates[1]:,.0f} rows/s",
+                rates[0] / rates[1],
+                f">= {FILES_GOAL}x of pyarrow",
+                rates[0] >= FILES_GOAL * rates[1],
             ),
         ]
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from tailerd.changefeed.change_task import ChangeMode
-from tailerd.changefeed.offset import Phase
+from tailerd.changefeed.offset import Offset, Phase
 from tailerd.errors import SinkError, SinkTooSlowError, StorageError, TableError, TailerdError
 from tailerd.pipeline.change_runs import RUN_FILES
 from tailerd.pipeline.change_stream import RUNS_AHEAD
@@ -225,6 +226,38 @@ class SlowSink(CollectingSink):
             del self.kept[delivery.start]
             raise SinkTooSlowError("Too much at once.")
         return rows
+
+
+class PinningSink(CollectingSink):
+    """Has files after its first write, which was too slow; another end would repeat their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges: list[tuple[Offset, Offset]] = []
+        self.has_failed = False
+
+    async def pinned_end(self, start: Offset) -> Offset | None:
+        return next((end for begun, end in self.ranges if begun == start), None)
+
+    async def write(self, delivery: Delivery) -> int:
+        self.ranges.append((delivery.start, delivery.end))
+        rows = await super().write(delivery)
+        if rows > 4 and not self.has_failed:
+            self.has_failed = True
+            raise SinkTooSlowError("Too much at once.")
+        return rows
+
+
+async def test_a_delivery_that_was_begun_is_repeated_to_its_end_although_limits_are_lower() -> None:
+    run = Run(table=make_table(4, 40, 5), max_files=16)
+    sink = PinningSink()
+    run.sink = sink
+    pipeline = await run.once()
+    assert pipeline.error is None
+    assert sink.ids == run.table.ids()
+    [repeated] = [each for each, count in Counter(sink.ranges).items() if count > 1]
+    assert sink.ranges.count(repeated) == 2
+    assert len({start for start, _ in sink.ranges}) == len(sink.ranges) - 1
 
 
 async def test_what_is_too_much_for_a_sink_is_delivered_in_smaller_pieces() -> None:

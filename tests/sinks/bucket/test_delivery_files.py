@@ -95,7 +95,12 @@ def test_sizes_are_those_of_values_and_not_of_buffers() -> None:
     texts = pa.array(["a", "bbb", None, "a"])
     plain = pa.record_batch({"t": texts})
     coded = pa.record_batch({"t": texts.dictionary_encode()})
-    assert measure_rows(plain).tolist() == measure_rows(coded).tolist() == [37, 39, 36, 37]
+    expected = [37, 39, 36, 37]
+    assert measure_rows(plain).tolist() == measure_rows(coded).tolist() == expected
+    for kind in (pa.string_view(), pa.binary_view(), pa.large_string()):
+        other = pa.record_batch({"t": texts.cast(kind)})
+        assert measure_rows(other).tolist() == expected
+        assert measure_rows(other.slice(1, 2)).tolist() == expected[1:3]
     nested = pa.array(
         [{"m": [("k", 1)], "l": [[1, 2], []]}, None, {"m": None, "l": [None]}],
         pa.struct({"m": pa.map_(pa.string(), pa.int32()), "l": pa.list_(pa.list_(pa.int64()))}),
