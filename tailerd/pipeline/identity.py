@@ -329,7 +329,7 @@ class PipelineOffsets:
     def _lost(self) -> TopicRecreatedError:
         return TopicRecreatedError(
             f"The sink has no offset of {self._table} any more, although this state"
-            " recorded one: the offsets topic was truncated, or deleted and created again.",
+            " recorded one: the topic or folder with the offset was deleted, or is another one.",
             remedy=f"{reset_command(self._table)}; or give a version as --to if you know how far"
             " rows were delivered.",
         )

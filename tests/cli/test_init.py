@@ -57,6 +57,16 @@ def test_a_key_is_used_for_tables_that_have_it_and_shown_as_a_comment_for_others
     assert "# key:" in without
 
 
+def test_files_go_to_a_bucket_if_the_folder_is_a_url(
+    lake: Path, tmp_path: Path, command: Commands
+) -> None:
+    made = command("init", lake, "--sink", "file", "--folder", "s3://lake/changes/")
+    (tmp_path / "t.yaml").write_text(made.output)
+    tables = load_config(tmp_path / "t.yaml").tables
+    assert tables["orders"].sink.location() == "s3://lake/changes/orders"
+    assert "partition_by" in made.output
+
+
 def test_a_table_itself_is_a_location(lake: Path, command: Commands) -> None:
     made = yaml.safe_load(command("init", lake / "orders", "--sink", "file").output)
     assert list(made["tables"]) == ["orders"]

@@ -182,9 +182,9 @@ async def test_the_healthcheck_makes_nothing(tmp_path: Path) -> None:
     assert everything(tmp_path) == set()
 
 
-def test_a_url_is_no_folder() -> None:
-    with pytest.raises(ValueError, match="not a URL"):
-        FileSinkConfig.model_validate({"kind": "file", "path": "s3://bucket/x"})
+def test_a_url_that_is_not_of_a_bucket_is_refused() -> None:
+    with pytest.raises(ValueError, match="a URL of a bucket"):
+        FileSinkConfig.model_validate({"kind": "file", "path": "memory://bucket/x"})
 
 
 def _remove(folder: Path) -> None:

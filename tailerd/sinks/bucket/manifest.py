@@ -12,7 +12,7 @@ its end and its layout, so a process that repeats it writes the same rows under 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -148,12 +148,6 @@ class Manifest:
             self._newest = await self.read(low)
         self._is_known = True
         return self._newest
-
-    async def entries(self) -> AsyncIterator[Entry]:
-        """Yield all entries, the first one first."""
-        newest = await self.refresh()
-        for number in range(1, (newest.number if newest else 0) + 1):
-            yield await self.read(number)
 
     async def read(self, number: int) -> Entry:
         """Read one entry."""

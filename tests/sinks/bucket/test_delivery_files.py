@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
@@ -26,6 +27,9 @@ from tailerd.sinks.bucket.delivery_files import DeliveryFiles, Layout, Target
 from tailerd.sinks.bucket.row_sizes import measure_rows
 from tailerd.storage.local import LocalStore
 from tailerd.storage.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DAY = dt.datetime(2030, 12, 31, 23, 30, tzinfo=dt.UTC)
 ROWS = pa.record_batch(
@@ -135,6 +139,28 @@ async def test_readers_find_partitions_and_every_row(tmp_path: Path) -> None:
     assert sorted(frame["id"]) == list(range(60))
     whole = ds.dataset(tmp_path, format="parquet", exclude_invalid_files=True)
     assert sorted(whole.to_table(columns=["id"])["id"].to_pylist()) == list(range(60))
+
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_spark_reads_the_folder(spark: SparkSession, kind: Any, tmp_path: Path) -> None:
+    layout = Layout(
+        format=kind,
+        compression="zstd" if kind == "parquet" else "gzip",
+        max_bytes=2000,
+        partition_by=("region", "date(at)"),
+    )
+    written = asyncio.run(write(Target(store=LocalStore(), root=str(tmp_path)), layout, [ROWS]))
+    assert len(written) > 6
+    (tmp_path / "_tailerd").mkdir()
+    (tmp_path / "_tailerd" / "00000000000000000001.json").write_text("{}")
+    reader = spark.read.parquet if kind == "parquet" else spark.read.json
+    frame = reader(str(tmp_path))
+    rows = frame.select("id", "region", "epoch").collect()
+    assert sorted(row.id for row in rows) == list(range(60))
+    assert {row.region for row in rows if row.id % 4 == 1} == {"u/s"}
+    assert {row.epoch for row in rows} == {1}
 
 
 async def test_parquet_files_have_statistics_and_the_schema_of_the_commit(tmp_path: Path) -> None:
