@@ -15,6 +15,7 @@ from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.saved_offset import Beginning
 from tailerd.clock import Clock
 from tailerd.config import Config, TableConfig
+from tailerd.config.roll import Rolls
 from tailerd.daemon.offsets import (
     build_claim,
     derive_identity,
@@ -338,6 +339,7 @@ def _with_ledger(config: Config, name: str) -> TableConfig:
 
 def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: int) -> DeliverySpec:
     table = config.tables[name]
+    roll = table.sink.roll if isinstance(table.sink, Rolls) else None
     return DeliverySpec(
         table=name,
         sink=table.sink.kind,
@@ -346,8 +348,10 @@ def _delivery_spec(name: str, config: Config, *, is_once: bool, memory_bytes: in
         start=table.start,
         changes=ChangeMode(table.changes),
         read_limit=ReadLimit(
-            max_files=table.max_files_per_batch, max_bytes=table.max_bytes_per_batch
+            max_files=table.max_files_per_batch,
+            max_bytes=roll.max_bytes if roll else table.max_bytes_per_batch,
         ),
+        roll_seconds=roll.max_age if roll else None,
         batch_limit=BatchLimit(memory_bytes=memory_bytes),
         is_once=is_once,
         on_gap=OnGap(table.on_gap),

@@ -29,6 +29,7 @@ from tailerd.pipeline.identity import PipelineOffsets
 from tailerd.pipeline.memory_budget import TableMemory
 from tailerd.pipeline.policies import CommitCheck, OnCorruptCommit, OnGap
 from tailerd.pipeline.remote_rows import RemoteRows, TaskRunner
+from tailerd.pipeline.rolling import Rolling
 from tailerd.remedies import Reader
 from tailerd.sinks.base import (
     Delivery,
@@ -66,6 +67,8 @@ class DeliverySpec:
             before it end before it.
         reader: The words of remedies.
         view: Digest of the view that is delivered; empty for the table itself.
+        roll_seconds: Age of the oldest undelivered commit at which a delivery begins, unless it is
+            full before; None: at once.
     """
 
     table: str
@@ -83,6 +86,7 @@ class DeliverySpec:
     deferred_version: Version | None = None
     reader: Reader = field(default_factory=dict)
     view: str = ""
+    roll_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,7 @@ class DeliveryLoop:
             if plan.on_corrupt_commit is OnCorruptCommit.SKIP_AND_RECORD
             else None
         )
+        self._rolling = Rolling(plan.roll_seconds, source, parts.clock)
         self._schemas = DeliveredSchemas(source)
         self._slots = asyncio.Semaphore(parts.sink.max_in_flight)
         self._tracker = DeliveryTracker()
@@ -311,6 +316,10 @@ class DeliveryLoop:
             began = self._parts.clock.monotonic()
             end = await self._poll(offset)
             if end != offset:
+                if target is None and (seconds := await self._rolling.wait_seconds(offset, end)):
+                    await self._backlog.measure(offset, self._offsets.first)
+                    await self._wait_for_news(seconds)
+                    continue
                 self._emit_advance(offset, end, self._parts.clock.monotonic() - began)
                 await self._backlog.measure(offset, self._offsets.first)
                 deferred_version = self._plan.deferred_version
@@ -322,6 +331,16 @@ class DeliveryLoop:
                 return None
             await self._parts.wakeup.wait()
         return None
+
+    async def _wait_for_news(self, seconds: float) -> None:
+        """Wait for a wakeup, but no longer than `seconds`."""
+        waits = (self._parts.wakeup.wait(), self._parts.clock.sleep(seconds))
+        waiting = [asyncio.ensure_future(each) for each in waits]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
 
     async def _poll(self, offset: Offset) -> Offset:
         poll = self._parts.wakeup.begin_poll()

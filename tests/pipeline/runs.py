@@ -43,6 +43,7 @@ class Run:
     max_seconds: float | None = None
     on_gap: OnGap = OnGap.STOP
     on_corrupt_commit: OnCorruptCommit = OnCorruptCommit.STOP
+    roll_seconds: float | None = None
     corrupt_commits: MemoryCorruptCommitLog = field(default_factory=MemoryCorruptCommitLog)
 
     def pipeline(self) -> Pipeline:
@@ -57,6 +58,7 @@ class Run:
                 is_once=self.is_once,
                 on_gap=self.on_gap,
                 on_corrupt_commit=self.on_corrupt_commit,
+                roll_seconds=self.roll_seconds,
             ),
             DeliveryParts(
                 sink=self.sink,

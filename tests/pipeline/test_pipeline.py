@@ -16,6 +16,7 @@ from tailerd.pipeline.change_stream import RUNS_AHEAD
 from tailerd.sinks.base import Delivery
 from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeSource, FakeTable
+from tests.doubles.sim_clock import SimClock
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
 
@@ -434,3 +435,45 @@ async def test_reading_ahead_is_bounded_while_the_sink_is_slow() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_commits_are_gathered_until_the_oldest_is_old_or_they_are_many() -> None:
+    run = Run(table=make_table(1), start="0", is_once=False, max_files=3, roll_seconds=60)
+    run.clock = SimClock()
+    sink = CollectingSink()
+    run.sink = sink
+    pipeline = run.pipeline()
+    running = asyncio.create_task(pipeline.run())
+    try:
+        await pause()
+        run.table.commit([10])
+        run.wakeup.set()
+        await pause()
+        assert sink.ids == []
+        assert run.reported(events.BacklogMeasured)
+        await run.clock.advance(59)
+        await pause()
+        assert sink.ids == []
+        await run.clock.advance(2)
+        await eventually(lambda: sink.ids == [0, 10])
+        assert len(run.reported(events.DeliveryAcknowledged)) == 1
+        # Four files are more than a delivery holds: three go at once, the last one waits.
+        for number in range(20, 24):
+            run.table.commit([number])
+        run.wakeup.set()
+        await eventually(lambda: sink.ids == [0, 10, 20, 21, 22])
+        await pause()
+        assert sink.ids == [0, 10, 20, 21, 22]
+    finally:
+        pipeline.stop()
+        await running
+    run.roll_seconds = None
+    run.is_once = True
+    await run.once()
+    assert sink.ids == run.table.ids(0)
+
+
+async def pause() -> None:
+    """Let a pipeline do all that it can without time passing."""
+    for _ in range(50):
+        await asyncio.sleep(0)

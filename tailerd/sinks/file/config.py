@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tailerd.config import SinkConfig, SizeBytes
+from tailerd.config.roll import RollConfig
 from tailerd.config.sections import refuse_credentials
 from tailerd.registry import is_remote, with_first_scheme
 
@@ -37,6 +38,11 @@ class FileSinkConfig(SinkConfig):
         description="Maximum file size, with a unit; a larger delivery is split over files. In a"
         " bucket, the size of its rows before compression.",
         examples=["128MiB"],
+    )
+    roll: RollConfig | None = Field(
+        default=None,
+        description="Gathers commits for larger files; by default each delivery is one.",
+        examples=[{"max_age": "5m"}],
     )
     compression: Literal["none", "gzip", "zstd"] | None = Field(
         default=None,
