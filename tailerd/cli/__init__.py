@@ -32,6 +32,7 @@ COMMANDS = {
     "run": "The daemon: deliver the changes of every configured table.",
     "tail": "Changes of one table to the terminal.",
     "inspect": "A table's newest (or an older) version: schema, protocol, files.",
+    "growth": "How a table grew: size, files and commits over time, a forecast, unusual commits.",
     "history": "One line per commit: its operation, and how its changes are read.",
     "status": "Status of the running daemon's pipelines.",
     "top": "Pipelines of the running daemon and their newest changes, on a live screen.",

@@ -1,6 +1,6 @@
 """Gather commits for one delivery, so that sinks of files write larger ones.
 
-Nothing is read or held meanwhile: the commits wait in the table, and the offset before them.
+Meanwhile the commits wait in the table, and the offset before them; memory holds no row of theirs.
 """
 
 from __future__ import annotations
