@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -41,6 +42,17 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait without blocking the loop."""
         await asyncio.sleep(seconds)
+
+
+async def wait_at_most(clock: Clock, awaited: Awaitable[object], seconds: float) -> None:
+    """Wait for something, but not longer than `seconds`; then it is cancelled."""
+    waiting = asyncio.ensure_future(awaited)
+    sleeping = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
+    try:
+        await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        sleeping.cancel()
 
 
 def zone_named(name: str) -> ZoneInfo:

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from tailerd.backoff import Backoff
-from tailerd.clock import Clock
+from tailerd.clock import Clock, wait_at_most
 from tailerd.errors import BugError, TailerdError
 from tailerd.formats.maintenance import RetentionFloor
 from tailerd.maintenance.needs import PipelinePositions
@@ -278,13 +278,7 @@ class MaintenanceScheduler:
         if seconds is None:
             await event.wait()
             return
-        waiting = asyncio.ensure_future(event.wait())
-        sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, seconds)))
-        try:
-            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            sleeping.cancel()
+        await wait_at_most(self._clock, event.wait(), seconds)
 
     def _take_due(self) -> list[str]:
         now = self._clock.monotonic()

@@ -19,7 +19,7 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, DEFAULT_READ_LIMIT, B
 from tailerd.changefeed.offset import Offset, Version, clip_end, is_past
 from tailerd.changefeed.pipeline_identity import UNKNOWN_PIPELINE, PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
-from tailerd.clock import Clock
+from tailerd.clock import Clock, wait_at_most
 from tailerd.errors import BugError, SinkError, TableError, TailerdError
 from tailerd.formats.base import ChangeSource, NetSteps
 from tailerd.pipeline.backlog_report import BacklogReport
@@ -318,7 +318,7 @@ class DeliveryLoop:
             if end != offset:
                 if target is None and (seconds := await self._rolling.wait_seconds(offset, end)):
                     await self._backlog.measure(offset, self._offsets.first)
-                    await self._wait_for_news(seconds)
+                    await wait_at_most(self._parts.clock, self._parts.wakeup.wait(), seconds)
                     continue
                 self._emit_advance(offset, end, self._parts.clock.monotonic() - began)
                 await self._backlog.measure(offset, self._offsets.first)
@@ -331,16 +331,6 @@ class DeliveryLoop:
                 return None
             await self._parts.wakeup.wait()
         return None
-
-    async def _wait_for_news(self, seconds: float) -> None:
-        """Wait for a wakeup, but no longer than `seconds`."""
-        waits = (self._parts.wakeup.wait(), self._parts.clock.sleep(seconds))
-        waiting = [asyncio.ensure_future(each) for each in waits]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
 
     async def _poll(self, offset: Offset) -> Offset:
         poll = self._parts.wakeup.begin_poll()

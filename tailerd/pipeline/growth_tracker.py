@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 
 from tailerd.changefeed.offset import Offset
-from tailerd.clock import Clock
+from tailerd.clock import Clock, wait_at_most
 from tailerd.errors import TailerdError
 from tailerd.formats.statistics import Columns, TableStatistics
 from tailerd.telemetry import Telemetry, events
@@ -133,13 +133,7 @@ class GrowthTracker:
         if not dues:
             await self._wakeup.wait()
         else:
-            ringing = asyncio.ensure_future(self._wakeup.wait())
-            sleeping = asyncio.ensure_future(self._clock.sleep(min(dues)))
-            try:
-                await asyncio.wait({ringing, sleeping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                ringing.cancel()
-                sleeping.cancel()
+            await wait_at_most(self._clock, self._wakeup.wait(), min(dues))
         self._wakeup.clear()
 
     def _take_dirty(self) -> list[tuple[str, _Reported]]:

@@ -24,6 +24,7 @@ from tailerd.backoff import Attempts, RetryPolicy
 from tailerd.changefeed.gap import Gap
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import OffsetStore
+from tailerd.clock import wait_at_most
 from tailerd.errors import (
     BucketMissingError,
     BugError,
@@ -315,13 +316,7 @@ class Pipeline:
                 error=str(error),
             )
         )
-        sleeping = asyncio.ensure_future(self._parts.clock.sleep(wait_seconds))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({sleeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            stopping.cancel()
+        await wait_at_most(self._parts.clock, self._stopping.wait(), wait_seconds)
 
     def _fail(self, error: TailerdError) -> None:
         self.error = error.address(self._plan.reader)
