@@ -64,11 +64,6 @@ class IoThread:
         self._thread.join(_CLOSE_SECONDS)
 
     async def _close_all(self) -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=_CLOSE_SECONDS / 2)
         for close in self._closers:
             await close()
 
