@@ -117,3 +117,43 @@ def as_table(rows: Sequence[Row]) -> str:
         + " |"
         for line in lines
     )
+
+
+def delivery_program(sink: str) -> str:
+    """Return a program that delivers once as a configuration says, for `run_process`.
+
+    Args:
+        sink: Module of the sink, which is loaded before time is taken.
+    """
+    return f"""
+    import asyncio, pathlib, sys, time
+    from tailerd.arrow_start import start_without_pandas
+    start_without_pandas()
+    # What is timed is the delivery, not the loading of modules.
+    import tailerd.formats.delta.changes.log
+    import {sink}
+    from tailerd.config import load_config
+    from tailerd.daemon.daemon import Daemon
+    from tailerd.telemetry import events
+
+    told = []
+    def hear(event):
+        if isinstance(event, events.DeliveryAcknowledged):
+            told.append(event)
+
+    config = load_config(pathlib.Path(sys.argv[1]))
+    {RESET_PEAK}
+    def resident():
+        status = open("/proc/self/status").read()
+        names = ("VmRSS", "VmHWM")
+        return {{name: int(status.split(name + ":")[1].split()[0]) * 1024 for name in names}}
+    idle = resident()["VmRSS"]
+    start, cpu = time.perf_counter(), time.process_time()
+    asyncio.run(Daemon(config, is_once=True, handlers=[hear]).run())
+    result = {{
+        "rows": sum(sum(event.rows.values()) for event in told),
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "above_idle_bytes": resident()["VmHWM"] - idle,
+    }}
+"""

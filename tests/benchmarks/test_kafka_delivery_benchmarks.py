@@ -20,10 +20,10 @@ import yaml
 from tests.benchmarks.big_tables import big_checkpoint, clone, update_feed, wide_table
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import (
-    RESET_PEAK,
     ROOT,
     Measured,
     Row,
+    delivery_program,
     mebibytes,
     middle,
     milliseconds,
@@ -40,37 +40,7 @@ PARTITIONS = 4
 MILLION = 1_000_000
 LATENCY_COMMITS, LATENCY_ROWS = 60, 100
 
-OURS = f"""
-    import asyncio, pathlib, sys, time
-    from tailerd.arrow_start import start_without_pandas
-    start_without_pandas()
-    # What is timed is the delivery, not the loading of modules.
-    import tailerd.formats.delta.changes.log
-    import tailerd.sinks.kafka.sink
-    from tailerd.config import load_config
-    from tailerd.daemon.daemon import Daemon
-    from tailerd.telemetry import events
-
-    told = []
-    def hear(event):
-        if isinstance(event, events.DeliveryAcknowledged):
-            told.append(event)
-
-    config = load_config(pathlib.Path(sys.argv[1]))
-    {RESET_PEAK}
-    def resident():
-        status = open("/proc/self/status").read()
-        return {{n: int(status.split(n + ":")[1].split()[0]) * 1024 for n in ("VmRSS", "VmHWM")}}
-    idle = resident()["VmRSS"]
-    start, cpu = time.perf_counter(), time.process_time()
-    asyncio.run(Daemon(config, is_once=True, handlers=[hear]).run())
-    result = {{
-        "rows": sum(sum(event.rows.values()) for event in told),
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - cpu,
-        "above_idle_bytes": resident()["VmHWM"] - idle,
-    }}
-"""
+OURS = delivery_program("tailerd.sinks.kafka.sink")
 PEER = """
     import json, sys, time
     import deltalake, orjson, pyarrow

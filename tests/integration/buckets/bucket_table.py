@@ -11,15 +11,24 @@ from tailerd.storage.base import ObjectStore
 from tests.clouds.buckets import BucketServer
 from tests.tables.builder import TableBuilder
 
+PREFIX = "lake/orders"
+
 
 class BucketTable:
-    """A table whose commits go to a bucket: data first, then the commit."""
+    """A table whose commits go to a bucket: data first, then the commit.
 
-    def __init__(self, folder: Path, server: BucketServer) -> None:
+    Attributes:
+        ids: Of all rows, in order.
+    """
+
+    def __init__(
+        self, folder: Path, server: BucketServer, bucket: str = "", prefix: str = PREFIX
+    ) -> None:
         self.builder = TableBuilder(folder)
         self.server = server
-        self.bucket = server.new_bucket()
-        self.location = f"{server.scheme}://{self.bucket}/lake/orders"
+        self.bucket = bucket or server.new_bucket()
+        self.prefix = prefix
+        self.location = f"{server.scheme}://{self.bucket}/{prefix}"
         self.ids: list[int] = []
         self._known: set[Path] = set()
         self.append()
@@ -28,12 +37,17 @@ class BucketTable:
         """Commit a row; return the version."""
         self.ids.append(len(self.ids))
         version = self.builder.append([{"id": self.ids[-1], "name": "x"}]).version
-        found = {path for path in self.builder.folder.rglob("*") if path.is_file()} - self._known
-        for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
-            key = path.relative_to(self.builder.folder).as_posix()
-            self.server.put(self.bucket, f"lake/orders/{key}", path.read_bytes())
-        self._known |= found
+        self.put_new()
         return version
+
+    def put_new(self) -> None:
+        """Put the files that are not in the bucket yet."""
+        folder = self.builder.folder
+        found = {path for path in folder.rglob("*") if path.is_file()} - self._known
+        for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
+            key = f"{self.prefix}/{path.relative_to(folder).as_posix()}"
+            self.server.put(self.bucket, key, path.read_bytes())
+        self._known |= found
 
     @property
     def store(self) -> ObjectStore:

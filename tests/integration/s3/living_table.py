@@ -6,44 +6,19 @@ from pathlib import Path
 
 import yaml
 
+from tests.integration.buckets.bucket_table import PREFIX, BucketTable
 from tests.s3.notified import NotifiedBucket
-from tests.s3.servers import ACCESS_KEY, SECRET_KEY
-from tests.tables.builder import TableBuilder
-
-PREFIX = "lake/orders"
+from tests.s3.servers import S3Server
 
 
-class LivingTable:
-    """Makes commits in a folder and puts them into the bucket: data first, then the commit.
+class LivingTable(BucketTable):
+    """A table in a bucket that notifies a queue."""
 
-    Attributes:
-        ids: Of all rows, in order.
-    """
+    server: S3Server
 
     def __init__(self, folder: Path, notified: NotifiedBucket, prefix: str = PREFIX) -> None:
-        self.builder = TableBuilder(folder)
         self.notified = notified
-        self.prefix = prefix
-        self.location = f"s3://{notified.bucket}/{prefix}"
-        self.ids: list[int] = []
-        self._known: set[Path] = set()
-        self.append()
-
-    def append(self) -> int:
-        """Commit a row; return the version."""
-        self.ids.append(len(self.ids))
-        version = self.builder.append([{"id": self.ids[-1], "name": "x"}]).version
-        self.put_new()
-        return version
-
-    def put_new(self) -> None:
-        """Put what is not in the bucket yet."""
-        folder = self.builder.folder
-        found = {path for path in folder.rglob("*") if path.is_file()} - self._known
-        for path in sorted(found, key=lambda path: ("_delta_log" in path.parts, path)):
-            key = f"{self.prefix}/{path.relative_to(folder).as_posix()}"
-            self.notified.put(key, path.read_bytes())
-        self._known |= found
+        super().__init__(folder, notified.server, notified.bucket, prefix)
 
 
 def write_config(
@@ -69,13 +44,7 @@ def write_config(
         "state": str(folder / "state"),
         "table_metrics": has_growth,
         "http": {"listen": "127.0.0.1:0"},
-        "storage": {
-            "endpoint": storage or server.endpoint,
-            "region": "us-east-1",
-            "access_key_id": ACCESS_KEY,
-            "secret_access_key": SECRET_KEY,
-            "attempts": 2,
-        },
+        "storage": {**server.section(storage), "attempts": 2},
         "tables": {
             "orders": {
                 "path": table.location,

@@ -197,19 +197,12 @@ async def test_a_failing_pattern_that_is_no_longer_configured_troubles_nobody(
 
 
 def written(folder: Path, server: S3Server, endpoint: str, pattern: str) -> Path:
-    account = server.account(endpoint)
     path = folder / "tailerd.yaml"
     content = {
         "engine": "arrow",
         "state": f"{folder}/state",
         "table_metrics": False,
-        "storage": {
-            "endpoint": account.endpoint,
-            "region": account.region,
-            "attempts": 2,
-            "access_key_id": account.access_key_id,
-            "secret_access_key": account.secret_access_key,
-        },
+        "storage": {**server.section(endpoint), "attempts": 2},
         "http": {"listen": "127.0.0.1:0"},
         "discover": {
             "lake": {
