@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -46,6 +47,16 @@ async def wait_done(future: asyncio.Future[Any]) -> None:
             # Marked as retrieved: the cancellation replaces it.
             future.exception()
         raise cancellation
+
+
+async def discard(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended; its error is not raised."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await wait_done(task)
+    if not task.cancelled():
+        # Marked as retrieved, so that it is not logged.
+        task.exception()
 
 
 def release_memory(decoded_bytes: int = RELEASE_BYTES) -> bool:

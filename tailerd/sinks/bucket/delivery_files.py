@@ -2,11 +2,13 @@
 
 Rows are counted by their sizes. Once they exceed `max_bytes`, or have another schema, the files of
 all partitions end and the next number begins. Rows wait in memory until there are enough for a row
-group, so at most `max_bytes` of them do.
+group, so at most `max_bytes` of them do; one group is written while the rows of the next are read.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Literal, cast
 
@@ -22,7 +24,7 @@ from tailerd.sinks.bucket.row_sizes import measure_rows
 from tailerd.sinks.resources import EncodeBatch
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import Output, open_output
-from tailerd.threads import in_thread, release_memory
+from tailerd.threads import complete, discard, in_thread, release_memory
 
 _GROUP_BYTES = 16 * 1024 * 1024
 _ENDINGS = {"none": "", "gzip": ".gz", "zstd": ".zst"}
@@ -76,26 +78,33 @@ class _OpenFile:
         self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
 
-    def add(self, batch: ChangeBatch, size_bytes: int, target: Target) -> None:
+    def add(self, batch: ChangeBatch, size_bytes: int) -> None:
         self._waiting.append(batch)
         self._waiting_bytes += size_bytes
         self.rows += batch.num_rows
-        if self._waiting_bytes >= _GROUP_BYTES:
-            self.flush(target)
 
-    def flush(self, target: Target) -> None:
-        """Write the rows that wait: a row group, or lines."""
+    @property
+    def is_full(self) -> bool:
+        """Whether the waiting rows are enough for a row group."""
+        return self._waiting_bytes >= _GROUP_BYTES
+
+    def take_waiting(self) -> list[ChangeBatch]:
+        """Return the waiting rows, which no longer wait."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        return waiting
+
+    def write(self, batches: Sequence[ChangeBatch], target: Target) -> None:
+        """Write rows: a row group, or lines."""
         if self.output is None:
             self.output = open_output(target.store, f"{target.root}/{self.path}")
         if self._layout.format == "parquet":
-            self._write_group(self.output)
+            self._write_group(batches, self.output)
         else:
-            self._write_lines(self.output)
-        self._waiting, self._waiting_bytes = [], 0
+            self._write_lines(batches, self.output)
         release_memory()
 
-    def _write_group(self, output: Output) -> None:
-        table = pa.Table.from_batches([batch.to_arrow() for batch in self._waiting])
+    def _write_group(self, batches: Sequence[ChangeBatch], output: Output) -> None:
+        table = pa.Table.from_batches([batch.to_arrow() for batch in batches])
         if self._writer is None:
             compression = self._layout.compression
             self._writer = pq.ParquetWriter(
@@ -103,18 +112,18 @@ class _OpenFile:
             )
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
-    def _write_lines(self, output: Output) -> None:
+    def _write_lines(self, batches: Sequence[ChangeBatch], output: Output) -> None:
         if self._stream is None:
             file, compression = pa.PythonFile(output, "w"), self._layout.compression
             is_plain = compression == "none"
             self._stream = file if is_plain else pa.CompressedOutputStream(file, compression)
-        for batch in self._waiting:
+        for batch in batches:
             self._stream.write(self._encode(batch))
 
     def close(self, target: Target) -> Output:
         """Write the remaining rows and the footer; return the complete output."""
         if self._waiting:
-            self.flush(target)
+            self.write(self.take_waiting(), target)
         if self._writer is not None:
             self._writer.close()
         if self._stream is not None:
@@ -147,6 +156,7 @@ class DeliveryFiles:
         self._number, self._size_bytes = 0, 0
         self._schema: pa.Schema | None = None
         self._files: list[DataFile] = []
+        self._writing: asyncio.Task[None] | None = None
 
     async def add(self, batch: ChangeBatch) -> None:
         """Append rows."""
@@ -165,6 +175,9 @@ class DeliveryFiles:
             end = min(int(np.searchsorted(ends, limit)) + 1, batch.num_rows)
             size_bytes = int(ends[end - 1]) - before
             await in_thread(self._add_rows, batch.slice(start, end - start), size_bytes)
+            for file in self._open.values():
+                if file.is_full:
+                    await self._write(file)
             self._size_bytes += size_bytes
             start = end
 
@@ -173,12 +186,23 @@ class DeliveryFiles:
             if folder not in self._open:
                 self._open[folder] = self._open_file(folder)
             share = size_bytes * rows.num_rows // batch.num_rows
-            self._open[folder].add(rows, share, self._target)
+            self._open[folder].add(rows, share)
 
     def _open_file(self, folder: str) -> _OpenFile:
         name = f"{self._name}-{self._number:05d}{self._layout.ending}"
         path = "/".join(part for part in (self._folder, folder, name) if part)
         return _OpenFile(path, self._layout, self._encode)
+
+    async def _write(self, file: _OpenFile) -> None:
+        """Write a file's waiting rows, while the next ones are read; one file at a time."""
+        await self._wait_written()
+        step = in_thread(file.write, file.take_waiting(), self._target)
+        self._writing = asyncio.create_task(step)
+
+    async def _wait_written(self) -> None:
+        if self._writing is not None:
+            await complete(self._writing)
+            self._writing = None
 
     async def finish(self) -> list[DataFile]:
         """Make the last files visible; return all."""
@@ -188,6 +212,7 @@ class DeliveryFiles:
     async def _end_files(self) -> None:
         if not self._open:
             return
+        await self._wait_written()
         for folder in sorted(self._open):
             file = self._open[folder]
             output = await in_thread(file.close, self._target)
@@ -202,6 +227,8 @@ class DeliveryFiles:
 
     async def discard(self) -> None:
         """Drop files that are not visible yet."""
+        if self._writing is not None:
+            await discard(self._writing)
         for file in self._open.values():
             if file.output is not None:
                 await file.output.discard()
