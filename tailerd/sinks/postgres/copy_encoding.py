@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailerd.records.byte_rows import ByteColumn, Piece, byte_column, gather_bytes
+from tailerd.records.byte_rows import ByteColumn, ConstantBytes, Piece, byte_column, gather_bytes
 from tailerd.records.json_columns import column_texts
 from tailerd.records.short_bytes import ShortBytes, constant
 
@@ -60,8 +60,9 @@ def encode_rows(columns: Sequence[tuple[pa.Array, pa.Field, str]], count: int) -
     """Return the rows in binary COPY format, without header and trailer.
 
     Args:
-        columns: Values of a length of `count`, their field, and the PostgreSQL type to encode
-            them as, which can represent them all: see `find_unrepresentable`.
+        columns: Values of a length of `count`, or one value for all rows; their field; and the
+            PostgreSQL type to encode them as, which can represent them all: see
+            `find_unrepresentable`.
         count: Number of rows.
 
     Raises:
@@ -72,6 +73,9 @@ def encode_rows(columns: Sequence[tuple[pa.Array, pa.Field, str]], count: int) -
         name = kind.partition("(")[0]
         if len(array) and array.null_count == len(array):
             pieces.append(constant(b"\xff\xff\xff\xff"))
+        elif len(array) == 1 < count:
+            same = gather_bytes(ENCODERS[name](array, field), 1)
+            pieces.append(ConstantBytes(same.to_pybytes()))
         else:
             pieces += ENCODERS[name](array, field)
     return gather_bytes(pieces, count)

@@ -116,14 +116,17 @@ def order_changes(
 def split_rows(
     columns: Mapping[str, Values], count: int
 ) -> Iterator[tuple[dict[str, Values], int]]:
-    """Yield parts of bounded size, in order, each with its number of rows."""
+    """Yield parts of bounded size, in order, each with its number of rows.
+
+    A column of one value for all rows keeps it in each part.
+    """
     size = sum(array.nbytes for array, _, _ in columns.values())
     step = max(1, min(count, count * CHUNK_BYTES // max(size, 1)))
     for start in range(0, count, step):
         length = min(step, count - start)
         yield (
             {
-                name: (array.slice(start, length), field, kind)
+                name: (array.slice(start, length) if len(array) == count else array, field, kind)
                 for name, (array, field, kind) in columns.items()
             },
             length,

@@ -15,7 +15,7 @@ from tailerd.errors import IncompatibleSchemaError, SinkRefusedError
 from tailerd.remedies import RESTART
 from tailerd.sinks.postgres.columns import Column, compare_columns
 from tailerd.sinks.postgres.copy_encoding import COPY_HEADER, COPY_TRAILER, encode_rows
-from tailerd.threads import in_thread, wait_done
+from tailerd.threads import discard, in_thread
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Values = tuple[pa.Array, pa.Field, str]
@@ -174,7 +174,7 @@ def _define(column: Column) -> sql.Composed:
 class TableCopy:
     """Copies rows into a table: each COPY statement has all rows with the same columns.
 
-    While rows are sent, the next ones are encoded in a thread.
+    One part of the rows is encoded in a thread and sent while the caller prepares the next.
     """
 
     def __init__(self, connection: Connection, into: sql.Composable) -> None:
@@ -183,21 +183,23 @@ class TableCopy:
         self._names: tuple[str, ...] = ()
         self._context: Any = None
         self._copy: psycopg.AsyncCopy | None = None
-        self._pending: asyncio.Task[pa.Buffer] | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     async def send(self, columns: Mapping[str, Values], count: int) -> None:
-        """Send rows, in order, after those that were sent before."""
+        """Send rows, in order, after those that were sent before.
+
+        An error of rows is raised by the next call, or by `finish`.
+        """
         if self._copy is not None and tuple(columns) != self._names:
             await self.finish()
         encoding = asyncio.create_task(in_thread(encode_rows, list(columns.values()), count))
         try:
-            if self._copy is None:
-                await self._begin(tuple(columns))
             await self._flush()
+            copy = self._copy or await self._begin(tuple(columns))
         except BaseException:
-            await _discard(encoding)
+            await discard(encoding)
             raise
-        self._pending = encoding
+        self._sending = asyncio.create_task(_write(copy, encoding))
 
     async def finish(self) -> None:
         """Wait until the server has all rows."""
@@ -210,33 +212,33 @@ class TableCopy:
 
     async def abandon(self) -> None:
         """End after an error; the connection is closed already."""
-        if self._pending is not None:
-            await _discard(self._pending)
+        if self._sending is not None:
+            await discard(self._sending)
         if self._context is not None:
             # Without the error, which the driver would log.
             with suppress(psycopg.Error):
                 await self._context.__aexit__(None, None, None)
 
-    async def _begin(self, names: tuple[str, ...]) -> None:
+    async def _begin(self, names: tuple[str, ...]) -> psycopg.AsyncCopy:
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
             self._into, join_names(names)
         )
         context = self._connection.cursor().copy(statement)
-        copy = await context.__aenter__()
+        copy: psycopg.AsyncCopy = await context.__aenter__()
         self._context, self._copy, self._names = context, copy, names
         await copy.write(COPY_HEADER)
+        return copy
 
     async def _flush(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            rows = await pending
-            if self._copy is not None:
-                await self._copy.write(memoryview(rows))
+        """Wait until the rows of the last `send` are sent."""
+        if self._sending is not None:
+            await self._sending
+            self._sending = None
 
 
-async def _discard(task: asyncio.Task[pa.Buffer]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await wait_done(task)
-    if not task.cancelled():
-        task.exception()
+async def _write(copy: psycopg.AsyncCopy, encoding: asyncio.Task[pa.Buffer]) -> None:
+    try:
+        await copy.write(memoryview(await encoding))
+    except BaseException:
+        await discard(encoding)
+        raise

@@ -18,6 +18,7 @@ from tailerd.changefeed.change_batch import (
     COMMIT_VERSION,
     ChangeBatch,
 )
+from tailerd.changefeed.change_task import ChangeType
 from tailerd.errors import BugError, IncompatibleSchemaError, SinkRefusedError
 from tailerd.records.schema_changes import FieldChange
 from tailerd.sinks.postgres.columns import BIGINT, TEXT, TIMESTAMPTZ, Column, plan_columns
@@ -104,11 +105,11 @@ class LogWriter:
         if ids is None:
             raise BugError("These rows have no ids, because their reader gives no row positions.")
         count = batch.num_rows
-        at = pa.scalar(batch.timestamp_us, pa.timestamp("us", "UTC"))
+        kind = batch.change_type
         own = (
-            batch.change_types(),
-            pa.repeat(pa.scalar(batch.version, pa.int64()), count),
-            pa.repeat(at, count),
+            pa.array([kind.value]) if isinstance(kind, ChangeType) else batch.change_types(),
+            pa.array([batch.version], pa.int64()),
+            pa.array([batch.timestamp_us], pa.timestamp("us", "UTC")),
             ids,
         )
         for column, array in zip(LOG_COLUMNS, own, strict=True):
@@ -181,13 +182,14 @@ class MirrorWriter:
         count = ordered.num_rows
         numbers = pa.array(np.arange(self._number, self._number + count))
         self._number += count
+        removals = is_removal if is_removal.any() else is_removal[:1]
         values: dict[str, Values] = {
             _NUMBER: _own_values(numbers, _STAGED[_NUMBER]),
-            _IS_REMOVAL: _own_values(pa.array(is_removal), _STAGED[_IS_REMOVAL]),
+            _IS_REMOVAL: _own_values(pa.array(removals), _STAGED[_IS_REMOVAL]),
         }
         if self._config.is_soft:
-            at = pa.scalar(batch.timestamp_us, pa.timestamp("us", "UTC"))
-            values[_AT] = _own_values(pa.repeat(at, count), _STAGED[_AT])
+            at = pa.array([batch.timestamp_us], pa.timestamp("us", "UTC"))
+            values[_AT] = _own_values(at, _STAGED[_AT])
         return values | check_rows(ordered, self._target.columns, self._rules), count
 
     async def _stage(self, values: Mapping[str, Values]) -> None:

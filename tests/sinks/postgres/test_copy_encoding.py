@@ -157,6 +157,18 @@ def test_values_arrive_as_they_are(postgres: Database, name: str) -> None:
     assert round_trip(postgres, padded, field, expected_type) == [*found[1:], found[0]]
 
 
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_one_value_of_all_rows_is_encoded_as_a_column_of_it(name: str) -> None:
+    kind, values, column, _ = CASES[name]
+    field = pa.field("v", kind)
+    numbers = (pa.array(range(3), pa.int64()), pa.field("n", pa.int64()), "bigint")
+    for value in values:
+        one = pa.array([value], kind)
+        repeated = pa.array([value] * 3, kind)
+        short = encode_rows([numbers, (one, field, column)], 3)
+        assert short.equals(encode_rows([numbers, (repeated, field, column)], 3))
+
+
 def test_nan_and_a_variant_arrive(postgres: Database) -> None:
     array = pa.array([float("nan"), None])
     found = round_trip(postgres, array, pa.field("v", pa.float64()), "double precision")
