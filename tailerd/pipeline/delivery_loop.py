@@ -158,6 +158,11 @@ class DeliveryLoop:
         self._is_stopping = False
         self._backlog = BacklogReport(plan.table, plan.engine, source, parts.telemetry)
 
+    @property
+    def saved(self) -> Offset | None:
+        """The offset that was saved last; None before the loop has begun."""
+        return self._saved
+
     def stop(self) -> None:
         """Ask `run` to begin nothing new, finish pending deliveries, and return."""
         self._is_stopping = True

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from tailerd.backoff import Attempts, RetryPolicy
@@ -36,6 +37,7 @@ from tailerd.errors import (
     TailerdError,
 )
 from tailerd.formats.base import ChangeSource, NetSteps, SupportsFileLookup
+from tailerd.pipeline.backlog_report import BacklogReport
 from tailerd.pipeline.claim import PipelineClaim
 from tailerd.pipeline.delivery_loop import DeliveryLoop, DeliveryParts, DeliverySpec
 from tailerd.pipeline.identity import PipelineOffsets
@@ -103,6 +105,7 @@ class Pipeline:
         self._is_over_gap = False
         self._target: Version | None = None
         self._met_ahead: set[Version] = set()
+        self._last_saved: Offset | None = None
 
     @property
     def table(self) -> str:
@@ -316,7 +319,21 @@ class Pipeline:
                 error=str(error),
             )
         )
+        await self._report_backlog()
         await wait_at_most(self._parts.clock, self._stopping.wait(), wait_seconds)
+
+    async def _report_backlog(self) -> None:
+        """Report how far behind the last saved offset is: writers do not wait for a sink."""
+        if self._delivery_loop is not None:
+            self._last_saved = self._delivery_loop.saved or self._last_saved
+        if self._source is None or self._last_saved is None or self._plan.is_once:
+            return
+        plan, telemetry = self._plan, self._parts.telemetry
+        report = BacklogReport(plan.table, plan.engine, self._source, telemetry, is_idle=True)
+        # The next attempt meets an error of the table again.
+        with suppress(TailerdError):
+            self._source.notify(None)
+            await report.measure(self._last_saved, self._offsets.first)
 
     def _fail(self, error: TailerdError) -> None:
         self.error = error.address(self._plan.reader)

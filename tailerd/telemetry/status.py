@@ -27,6 +27,8 @@ class TableStatus:
         version: Version its offset points at; None before it is known.
         delivered: The newest version that is delivered completely; None if none is, or not known.
         error_ms: Wall-clock time of the last error.
+        failing_since_ms: Wall-clock time of the first error since rows were delivered, or the
+            pipeline was up to date; None if none is.
         format: Name of its table's format; empty before it was opened.
         capabilities: Capabilities of that format.
         offset: The offset's JSON text, empty if it is not known.
@@ -34,6 +36,7 @@ class TableStatus:
         rows: Delivered rows by `_change_type`, since the process started.
         last_error: The last error's text; kept when the pipeline recovers.
         attempt: Failed attempts in a row.
+        paused_by: Who paused it, while it is paused; empty if it is not known.
         next_retry_ms: Wall-clock time of the next attempt while it waits for one.
         gaps: Times the offset was moved over a gap; `last_gap` describes the last one.
         skipped_commits: Damaged commits left out since the process started.
@@ -60,7 +63,9 @@ class TableStatus:
     last_error: str = ""
     last_error_code: str = ""
     error_ms: int | None = None
+    failing_since_ms: int | None = None
     attempt: int = 0
+    paused_by: str = ""
     next_retry_ms: int | None = None
     gaps: int = 0
     last_gap: str = ""
@@ -105,8 +110,10 @@ class TableStatus:
             "lag_seconds": self.lag_seconds(now_ms),
             "rows_delivered": self.rows,
             "last_error": self._error_json(),
+            "failing_since_ms": self.failing_since_ms,
             "attempt": self.attempt,
             "next_retry_ms": self.next_retry_ms,
+            "paused_by": (self.paused_by or None) if self.state == "paused" else None,
             "gaps": self.gaps,
             "last_gap": self.last_gap or None,
             "skipped_commits": self.skipped_commits,
@@ -265,21 +272,11 @@ def _after(status: TableStatus, event: events.Event, now_ms: int) -> TableStatus
         case events.TableOpened() | events.OffsetChosen() | events.OffsetSaved():
             return _read_on(status, event)
         case events.BacklogMeasured():
-            return replace(
-                status,
-                state=status.state if event.is_idle else "running",
-                is_ready=True,
-                next_retry_ms=None,
-                version=event.version,
-                delivered=event.delivered_version,
-                head_version=event.head_version,
-                lag_versions=event.versions,
-                oldest_timestamp_ms=event.oldest_timestamp_ms,
-            )
+            return _apply_backlog(status, event)
         case events.DeliveryAcknowledged():
             kinds = {**status.rows, **event.rows}
             rows = {k: status.rows.get(k, 0) + event.rows.get(k, 0) for k in kinds}
-            return replace(status, rows=rows, attempt=0)
+            return replace(status, rows=rows, attempt=0, failing_since_ms=None)
         case events.RetryScheduled():
             retry_ms = now_ms + round(event.wait_seconds * 1000)
             return replace(
@@ -332,12 +329,30 @@ def _apply_start(status: TableStatus, event: events.PipelineStarted) -> TableSta
     )
 
 
+def _apply_backlog(status: TableStatus, event: events.BacklogMeasured) -> TableStatus:
+    measured = replace(
+        status,
+        version=event.version,
+        delivered=event.delivered_version,
+        head_version=event.head_version,
+        lag_versions=event.versions,
+        oldest_timestamp_ms=event.oldest_timestamp_ms,
+    )
+    if event.is_idle:
+        # One that waits for its first successful attempt is not ready.
+        return replace(measured, is_ready=status.is_ready or status.state != "retrying")
+    since_ms = status.failing_since_ms if event.versions else None
+    return replace(
+        measured, state="running", is_ready=True, next_retry_ms=None, failing_since_ms=since_ms
+    )
+
+
 def _at_rest(
     status: TableStatus, event: events.PipelinePaused | events.PipelineStopped
 ) -> TableStatus:
     if isinstance(event, events.PipelineStopped):
         return replace(status, state="stopped", next_retry_ms=None)
-    held = replace(status, state="paused", next_retry_ms=None)
+    held = replace(status, state="paused", next_retry_ms=None, paused_by=event.by)
     if status.lag_versions:
         return held
     # The log is no longer polled: a lag of 0 may soon be wrong.
@@ -352,6 +367,7 @@ def _apply_error(
         error_ms=now_ms,
         last_error=event.error,
         last_error_code=event.error_code,
+        failing_since_ms=status.failing_since_ms or now_ms,
         attempt=status.attempt + 1,
     )
 

@@ -229,6 +229,38 @@ class SlowSink(CollectingSink):
         return rows
 
 
+class UnreachableSink(CollectingSink):
+    """Can be written only after five attempts; each finds another commit in the table."""
+
+    def __init__(self, table: FakeTable) -> None:
+        super().__init__()
+        self.table, self.attempts = table, 0
+
+    async def resume(self, offset: Offset) -> None:
+        self.attempts += 1
+        if 1 < self.attempts < 6:
+            self.table.commit([self.table.head + 1])
+            raise SinkError("No broker answers.")
+        await super().resume(offset)
+
+    async def write(self, delivery: Delivery) -> int:
+        if self.attempts == 1:
+            raise SinkError("The broker is gone.")
+        return await super().write(delivery)
+
+
+async def test_the_lag_is_measured_while_a_sink_cannot_be_reached() -> None:
+    run = Run(table=make_table(1), is_once=False)
+    run.sink = sink = UnreachableSink(run.table)
+    pipeline = run.pipeline()
+    task = asyncio.create_task(pipeline.run())
+    await eventually(lambda: len(sink.ids) == 5)
+    pipeline.stop()
+    await task
+    idle = [e.versions for e in run.events if isinstance(e, events.BacklogMeasured) and e.is_idle]
+    assert idle == [1, 2, 3, 4, 5]
+
+
 class PinningSink(CollectingSink):
     """Has files after its first write, which was too slow; another end would repeat their rows."""
 

@@ -221,6 +221,46 @@ def test_status_tells_the_whole_story_of_a_pipeline() -> None:
     assert (shown["state"], shown["last_error"]["code"]) == ("failed", "corrupt_log")
 
 
+def test_status_says_since_when_a_pipeline_fails_and_how_far_it_is_behind() -> None:
+    clock = SimClock()
+    board = StatusBoard([("orders", "arrow")], clock)
+
+    def shown() -> tuple[object, ...]:
+        found = json.loads(json.dumps(board.to_json()))["tables"][0]
+        names = ("state", "failing_since_ms", "lag_versions", "next_retry_ms")
+        return tuple(found[name] for name in names)
+
+    retry = events.RetryScheduled(
+        table="orders",
+        engine="arrow",
+        attempt=1,
+        wait_seconds=4.0,
+        error_code="sink",
+        error="No broker answers.",
+    )
+    for event in (STARTED, backlog(1, clock.now_ms()), retry):
+        board.handle(event)
+    since = clock.now_ms()
+    clock.jump_wall(60_000)
+    # Polls of the log and further attempts do not end it: nothing was delivered.
+    for event in (backlog(2, since), retry, dataclasses.replace(backlog(3, since), is_idle=True)):
+        board.handle(event)
+    assert shown() == ("retrying", since, 3, clock.now_ms() + 4000)
+    board.handle(backlog(3, since))
+    board.handle(DELIVERED)
+    assert shown() == ("running", None, 3, None)
+
+
+def test_a_pipeline_that_never_reached_its_sink_is_not_ready() -> None:
+    board = StatusBoard([("orders", "arrow")], SimClock())
+    retry = events.RetryScheduled(
+        table="orders", engine="arrow", attempt=1, wait_seconds=4.0, error_code="sink", error="No."
+    )
+    for event in (STARTED, retry, dataclasses.replace(backlog(3, 0), is_idle=True)):
+        board.handle(event)
+    assert not board.is_ready
+
+
 def test_ready_means_every_pipeline_has_looked_and_none_has_failed() -> None:
     board = StatusBoard([("orders", "arrow")], SimClock())
     board.handle(STARTED)

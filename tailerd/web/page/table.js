@@ -3,6 +3,7 @@
 import { actionButtons } from "./actions.js";
 import { el, setAttr, setText } from "./dom.js";
 import { ChangesTab } from "./explorer.js";
+import { seconds, timeOf } from "./format.js";
 import { retryText } from "./fleet.js";
 import { table as askTable } from "./stream.js";
 import { CommitsTab, ConfigurationTab, EventsTab, GrowthTab, MaintenanceTab, OverviewTab, SchemaTab, SinksTab } from "./tabs.js";
@@ -143,7 +144,7 @@ export class TablePage {
     const table = this.known;
     this.message.hidden = true;
     this.body.hidden = false;
-    setText(this.place, [table.source, table.format, table.engine].filter(Boolean).join(" · "));
+    setText(this.place, [table.source, table.format, table.engine, table.paused_by && `paused by ${table.paused_by}`].filter(Boolean).join(" · "));
     this.drawHead({ ...table, is_maintained: table.maintenance !== null });
     this.drawAlert();
     this.tab.update(table);
@@ -158,13 +159,17 @@ export class TablePage {
     if (this.alert.hidden) return;
     setAttr(this.alert, "data-kind", kind);
     const heads = { failed: "Stopped by an error. The text says how to continue.", retrying: "A transient error: it is retried." };
-    const text = JSON.stringify([error, kind]);
+    const text = JSON.stringify([error, kind, t.last_progress_ms]);
     if (this.alert.dataset.text !== text) {
       this.alert.dataset.text = text;
       this.retry = el("span", { class: "retry" });
-      this.alert.replaceChildren(el("p", { class: "alert-head" }, heads[kind], " ", this.retry), el("p", { class: "alert-text" }, error.message), el("p", { class: "note" }, el("code", {}, error.code), " · ", el("a", { href: `/docs/errors#${error.code}` }, "About this error")));
+      this.since = el("span", {});
+      this.alert.replaceChildren(el("p", { class: "alert-head" }, heads[kind], " ", this.retry), el("p", { class: "alert-text" }, error.message), el("p", { class: "note" }, this.since, " · ", el("code", {}, error.code), " · ", el("a", { href: `/docs/errors#${error.code}` }, "About this error")));
     }
-    setText(this.retry, retryText(t, this.model.now()));
+    const now = this.model.now();
+    setText(this.retry, retryText(t, now));
+    const success = t.last_progress_ms === null ? "no rows delivered since the daemon started" : `last rows delivered ${timeOf(t.last_progress_ms, now)}`;
+    setText(this.since, `Failing for ${seconds((now - t.failing_since_ms) / 1000)}, since ${timeOf(t.failing_since_ms, now)}; ${success}`);
   }
 
   tick() {
