@@ -34,7 +34,8 @@ def command(
     """Show the running daemon's pipelines and their newest changes, until q is pressed.
 
     Arrow keys choose a pipeline; below are its error and its newest change rows, with the cells
-    that an update changed in colour. Rows are shown for tables on the Arrow engine if the
+    that an update changed in colour. Pressed twice, p pauses or resumes it; o opens its page in a
+    browser. Rows are shown for tables on the Arrow engine if the
     configuration has `web.rows`; for others, the newest commits. Continues while the daemon
     restarts. Needs a terminal, and Textual: pip install 'tailerd[terminal]'.
     """

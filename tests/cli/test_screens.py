@@ -185,6 +185,15 @@ class FakeDaemon:
         ]
         self.rows: dict[str, object] | None = {"newest": [], "masked": []}
         self.is_there = True
+        self.changes: list[tuple[str, str]] = []
+
+    def pause(self, name: str) -> dict[str, object]:
+        self.changes.append(("pause", name))
+        return {}
+
+    def resume(self, name: str) -> dict[str, object]:
+        self.changes.append(("resume", name))
+        raise DaemonUnreachableError("No daemon answers.")
 
     def status(self) -> dict[str, object]:
         if not self.is_there:
@@ -215,6 +224,30 @@ async def test_top_shows_pipelines_their_error_and_their_newest_rows() -> None:
         assert str(rows.get_row_at(1)[2].style) == CHANGED_STYLE
         await pilot.press("down")
         await until(lambda: "The disk is full." in reported(app, "#detail"))
+
+
+async def test_top_pauses_and_resumes_a_pipeline_when_asked_twice_and_opens_its_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = FakeDaemon()
+    app = TopScreen(daemon, 0.05)
+    opened: list[str] = []
+    monkeypatch.setattr(app, "open_url", opened.append)
+    async with app.run_test(size=SIZE) as pilot:
+        pipelines = app.query_one("#pipelines", DataTable)
+        await until(lambda: pipelines.row_count == 2)
+        await pilot.press("p")
+        assert daemon.changes == []
+        await pilot.press("p")
+        await until(lambda: daemon.changes == [("pause", "orders")])
+        daemon.tables[0]["state"] = "paused"
+        await until(lambda: str(pipelines.get_cell("orders", "state")) == "paused")
+        await pilot.press("p", "down", "up", "p")
+        assert len(daemon.changes) == 1
+        await pilot.press("p")
+        await until(lambda: ("resume", "orders") in daemon.changes)
+        await pilot.press("o")
+    assert opened == ["http://127.0.0.1:9464/#/tables/orders"]
 
 
 async def test_top_goes_on_while_the_daemon_restarts_and_follows_its_tables() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import ClassVar, Protocol
+from urllib.parse import quote
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -19,6 +20,7 @@ from tailerd.errors import TailerdError
 
 COLUMNS = ("table", "state", "lag", "lag time", "rows/s", "delivered", "head", "sink", "error")
 STATE_STYLES = {"running": "green", "failed": "bold red", "retrying": "yellow", "paused": "cyan"}
+HELD = frozenset({"paused", "failed", "stopped"})
 _NO_ROWS = "rows need web.rows and the Arrow engine"
 _RIGHT = frozenset({"lag", "rows/s", "delivered", "head"})
 
@@ -37,6 +39,14 @@ class Daemon(Protocol):
 
     def table(self, name: str) -> dict[str, object]:
         """Return what `/tables/NAME` shows."""
+        ...
+
+    def pause(self, name: str) -> dict[str, object]:
+        """Pause a pipeline."""
+        ...
+
+    def resume(self, name: str) -> dict[str, object]:
+        """Resume a pipeline."""
         ...
 
 
@@ -58,6 +68,8 @@ class TopScreen(App[None]):
         Binding("q", "quit", "Quit"),
         Binding("space", "pause", "Pause the screen", priority=True),
         Binding("tab", "focus_next", "Pipelines or changes"),
+        Binding("p", "hold", "Pause or resume the pipeline"),
+        Binding("o", "browse", "Open in the browser"),
     ]
     ENABLE_COMMAND_PALETTE = False
 
@@ -69,6 +81,7 @@ class TopScreen(App[None]):
         self._tables: list[dict[str, object]] = []
         self._chosen: str | None = None
         self._is_paused = False
+        self._asked: tuple[str, str] | None = None
         self._pipelines = DataTable[Text](id="pipelines", cursor_type="row")
         self._detail = Static(id="detail")
         self._heading = Static(id="heading")
@@ -90,13 +103,44 @@ class TopScreen(App[None]):
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Show the changes of the pipeline that the cursor is on."""
         if event.data_table.id == "pipelines" and event.row_key is not None:
-            self._chosen = event.row_key.value
+            self._chosen, self._asked = event.row_key.value, None
             self.run_worker(self._refresh_rows(), group="rows", exclusive=True)
 
     def action_pause(self) -> None:
         """Pause or resume updates of the screen."""
         self._is_paused = not self._is_paused
         self.sub_title = "paused" if self._is_paused else ""
+
+    def action_hold(self) -> None:
+        """Pause or resume the chosen pipeline, when asked twice."""
+        found = self._find_chosen()
+        if found is None:
+            return
+        name = str(found.get("table"))
+        verb = "resume" if found.get("state") in HELD else "pause"
+        if self._asked != (name, verb):
+            self._asked = name, verb
+            self.notify(printable(f"Press p again to {verb} {name}."))
+            return
+        self._asked = None
+        self.run_worker(self._hold(name, verb), group="hold")
+
+    async def _hold(self, name: str, verb: str) -> None:
+        change = self._daemon.resume if verb == "resume" else self._daemon.pause
+        try:
+            await asyncio.to_thread(change, name)
+        except TailerdError as error:
+            self.notify(printable(str(error)), severity="error", timeout=10)
+        else:
+            self.notify(printable(f"{name} {'resumed' if verb == 'resume' else 'is paused'}."))
+
+    def action_browse(self) -> None:
+        """Open the page of the chosen pipeline in a browser."""
+        if self._chosen is not None:
+            self.open_url(f"{self._daemon.url}/#/tables/{quote(self._chosen, safe='')}")
+
+    def _find_chosen(self) -> dict[str, object] | None:
+        return next((each for each in self._tables if each.get("table") == self._chosen), None)
 
     async def _ask_for_ever(self) -> None:
         while True:
@@ -135,7 +179,7 @@ class TopScreen(App[None]):
                     table.update_cell(name, column, cell, update_width=True)
 
     def _error(self) -> Text:
-        found = next((each for each in self._tables if each.get("table") == self._chosen), None)
+        found = self._find_chosen()
         error = None if found is None else found.get("last_error")
         if not isinstance(error, dict) or not error.get("is_current"):
             return Text("No error" if self._tables else "No pipelines")
