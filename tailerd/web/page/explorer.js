@@ -3,7 +3,7 @@
 
 import { empty, figures, note } from "./cards.js";
 import { el, setAttr, setText } from "./dom.js";
-import { bytes, count, counted, moment, time } from "./format.js";
+import { bytes, count, counted, moment, timeOf } from "./format.js";
 import * as daemon from "./stream.js";
 import { modeText } from "./tabs.js";
 
@@ -47,9 +47,13 @@ function cellsOf({ kind, before, after }, name) {
   return el("td", { "data-label": name }, cell((after || before)[name], kind === "delete" ? "old" : "same"));
 }
 
+// An update whose other row is not shown has one row, and says which.
+const half = ({ kind, before, after }) => (kind !== "update" || (before && after) ? null : before ? ": before" : ": after");
+
 export function changesTable(changes, label, onKey) {
   const columns = [...new Set(changes.flatMap(({ before, after }) => Object.keys(after || before)))].filter((name) => !OWN.includes(name));
-  const heads = ["Change", "Version", ...columns];
+  const now = Date.now();
+  const heads = ["Change", "Version", "Committed", ...columns];
   const shared = { scope: "col" };
   return el(
     "div",
@@ -65,8 +69,9 @@ export function changesTable(changes, label, onKey) {
           el(
             "tr",
             { "data-change": change.kind },
-            el("td", { "data-label": "Change" }, el("span", { class: "change" }, change.kind)),
-            el("td", { "data-label": "Version", title: change.at }, el("button", { type: "button", class: "as-link", onclick: () => onKey({ version: change.version }) }, count(change.version))),
+            el("td", { "data-label": "Change" }, el("span", { class: "change" }, change.kind, half(change))),
+            el("td", { "data-label": "Version" }, el("button", { type: "button", class: "as-link", onclick: () => onKey({ version: change.version }) }, count(change.version))),
+            el("td", { "data-label": "Committed", class: "sub", title: change.at }, timeOf(Date.parse(change.at), now)),
             ...columns.map((name) => cellsOf(change, name)),
           ),
         ),

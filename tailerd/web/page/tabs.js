@@ -363,7 +363,7 @@ export class EventsTab extends Tab {
 // Settings as they are written in a file, without secrets.
 export function settingsText(value, indent = "") {
   const isMap = (each) => each !== null && typeof each === "object" && !Array.isArray(each);
-  return Object.entries(value).map(([name, each]) => {
+  return Object.entries(value).filter(([, each]) => each !== null).map(([name, each]) => {
     if (isMap(each) && Object.keys(each).length) return `${indent}${name}:\n${settingsText(each, `${indent}  `)}`;
     return `${indent}${name}: ${isMap(each) ? "{}" : typeof each === "string" && /^[\w./-]+$/.test(each) ? each : JSON.stringify(each)}\n`;
   }).join("");
@@ -379,7 +379,7 @@ export class ConfigurationTab extends Tab {
   async ask() {
     try {
       const found = await daemon.configuration(this.page.name);
-      this.cards.card("configuration", "Configuration", found, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found)), note("As this daemon runs it, defaults included; secrets are not shown. ", el("a", { href: "/docs/configuration" }, "Every field"))]);
+      this.cards.card("configuration", "Configuration", found, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found)), note("As this daemon runs it, defaults included; fields without a value and secrets are not shown. ", el("a", { href: "/docs/configuration" }, "Every field"))]);
     } catch (error) {
       this.cards.card("configuration", "Configuration", String(error), () => [empty(error.status ? error.message : "The daemon does not answer.")]);
     }
