@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import urllib.error
@@ -118,7 +119,7 @@ class DaemonClient:
     def _ask(
         self, method: str, path: str, body: bytes | None, timeout_seconds: float
     ) -> dict[str, object]:
-        headers = {"X-Tailerd": "1", "Content-Type": "application/json"}
+        headers = {"X-Tailerd": _caller(), "Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, data=body, headers=headers, method=method)
@@ -138,6 +139,15 @@ class DaemonClient:
                 f"No daemon answers at {self.url}: {reason}.",
                 remedy="Start it with `tailerd run`, or give its address with --http or --config.",
             ) from error
+
+
+def _caller() -> str:
+    """Return what the daemon shows as the author of a change."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        return "the command line"
+    return f"{name} on the command line".encode("ascii", "replace").decode()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -171,8 +171,12 @@ class PipelineManager:
                 if name not in self._slots:
                     self._add(name, member)
 
-    async def pause(self, name: str) -> None:
+    async def pause(self, name: str, by: str = "") -> None:
         """Let a pipeline finish deliveries in flight and pause it until `resume`.
+
+        Args:
+            name: The pipeline.
+            by: Who pauses it, for the status; empty if it is not known.
 
         Raises:
             StorageError: The pause cannot be saved; the pipeline keeps running.
@@ -180,10 +184,12 @@ class PipelineManager:
         async with self._lock(name) as slot:
             if not slot.is_paused:
                 if self._pauses is not None:
-                    await self._pauses.pause(name)
+                    await self._pauses.pause(name, by)
                 slot.is_paused = True
                 await self._end(slot)
-                self._telemetry.emit(events.PipelinePaused(table=name, engine=slot.member.engine))
+                self._telemetry.emit(
+                    events.PipelinePaused(table=name, engine=slot.member.engine, by=by)
+                )
                 self._start_idle(slot)
 
     async def resume(self, name: str) -> None:
@@ -269,9 +275,10 @@ class PipelineManager:
     def _add(self, name: str, member: Member) -> None:
         slot = self._slots[name] = _Slot(member)
         self._telemetry.emit(events.TableAdded(table=name, engine=member.engine, path=member.path))
-        slot.is_paused = self._pauses is not None and self._pauses.is_paused(name)
-        if slot.is_paused:
-            self._telemetry.emit(events.PipelinePaused(table=name, engine=member.engine))
+        if self._pauses is not None and self._pauses.is_paused(name):
+            slot.is_paused = True
+            by = self._pauses.paused_by(name)
+            self._telemetry.emit(events.PipelinePaused(table=name, engine=member.engine, by=by))
         self._start_again(name, slot)
 
     async def _remove(self, name: str, reason: str) -> None:

@@ -1,10 +1,10 @@
-"""Which pipelines are paused, so that a pause survives a restart: a list of their names."""
+"""Which pipelines are paused and who paused them, so that a pause survives a restart."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 
 from tailerd.errors import StorageError
 from tailerd.state.base import StateFiles
@@ -17,7 +17,7 @@ class Pauses:
 
     def __init__(self, files: StateFiles) -> None:
         self._files = files
-        self._names: AbstractSet[str] = frozenset()
+        self._pauses: Mapping[str, str] = {}
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
@@ -27,39 +27,43 @@ class Pauses:
             StateInUseError: Another process has taken over the state.
             StorageError: The list cannot be read, or is damaged.
         """
-        self._names = await self._files.load(_NAME, _parse) or frozenset()
+        self._pauses = await self._files.load(_NAME, _parse) or {}
 
     def is_paused(self, pipeline: str) -> bool:
         """Return whether a pipeline is paused."""
-        return pipeline in self._names
+        return pipeline in self._pauses
 
-    async def pause(self, pipeline: str) -> None:
-        """Save durably that a pipeline is paused.
+    def paused_by(self, pipeline: str) -> str:
+        """Return who paused a pipeline; empty if nobody did, or it is not known."""
+        return self._pauses.get(pipeline, "")
+
+    async def pause(self, pipeline: str, by: str = "") -> None:
+        """Save durably that a pipeline is paused, and by whom.
 
         Raises:
             StateInUseError: Another process has taken over the state.
             StorageError: It cannot be written; the pipeline is not paused.
         """
         async with self._changing:
-            await self._save(self._names | {pipeline})
+            await self._save({**self._pauses, pipeline: by})
 
     async def release(self, pipeline: str) -> None:
         """Save durably that a pipeline is not paused; raises as `pause`."""
         async with self._changing:
-            await self._save(self._names - {pipeline})
+            await self._save({name: by for name, by in self._pauses.items() if name != pipeline})
 
-    async def _save(self, names: AbstractSet[str]) -> None:
+    async def _save(self, pauses: Mapping[str, str]) -> None:
         await self._files.require_ownership()
-        await self._files.save(_NAME, json.dumps(sorted(names)).encode())
-        self._names = names
+        await self._files.save(_NAME, json.dumps(pauses, sort_keys=True).encode())
+        self._pauses = pauses
 
 
-def _parse(text: bytes, location: str) -> AbstractSet[str]:
+def _parse(text: bytes, location: str) -> Mapping[str, str]:
     try:
-        names = json.loads(text)
-        if not isinstance(names, list):
-            raise TypeError("not a list")
-        return frozenset(map(str, names))
+        pauses = json.loads(text)
+        if not isinstance(pauses, dict):
+            raise TypeError("not an object")
+        return {name: str(by) for name, by in pauses.items()}
     except (ValueError, TypeError, RecursionError) as error:
         raise StorageError(
             f"The list of paused pipelines in {location} is damaged: {error!r}.",

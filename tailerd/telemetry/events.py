@@ -374,6 +374,7 @@ class PipelinePaused:
 
     table: str
     engine: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,9 +148,13 @@ def _describe_field(kind: str, level: Level, text: str, field: str) -> _Describe
     return lambda event: (kind, level, text.format(getattr(event, field)))
 
 
+def _paused(event: events.PipelinePaused) -> tuple[str, Level, str]:
+    return "paused", "info", f"Paused by {event.by or 'an operator'}."
+
+
 _DESCRIBE: Mapping[type[events.Event], _Describe] = {
     events.OffsetChosen: _start,
-    events.PipelinePaused: _constant("paused", "info", "Paused by an operator."),
+    events.PipelinePaused: _paused,
     events.PipelineStopped: _constant("stopped", "info", "Stopped; its offset is saved."),
     events.PipelineFailed: _describe_error("failed", "error"),
     events.RetryScheduled: _describe_error("retry", "warning"),

@@ -18,6 +18,7 @@ from tailerd.errors import TailerdError, UsageError
 from tailerd.pipeline.reset import Reset
 from tailerd.pipeline_names import is_named
 from tailerd.registry import suggest_name
+from tailerd.web.access import CONTROL_HEADER
 from tailerd.web.answers import refusal
 
 
@@ -33,8 +34,13 @@ class Control(Protocol):
         """Return whether `reset` can move a pipeline's offset."""
         ...
 
-    async def pause(self, name: str) -> None:
-        """Let a pipeline finish deliveries in flight and pause it, also over restarts."""
+    async def pause(self, name: str, by: str = "") -> None:
+        """Let a pipeline finish deliveries in flight and pause it, also over restarts.
+
+        Args:
+            name: The pipeline.
+            by: Who pauses it; empty if it is not known.
+        """
         ...
 
     async def resume(self, name: str) -> None:
@@ -49,6 +55,9 @@ class Control(Protocol):
         """Move a pipeline's offset and resume there."""
         ...
 
+
+_MOST_LETTERS = 64
+"""Of the words that a caller says of itself."""
 
 _Handler = Callable[["ControlRoutes", web.Request], Awaitable[web.Response]]
 
@@ -113,7 +122,7 @@ class ControlRoutes:
         """Pause a pipeline; answered when it has stopped."""
         name = request.match_info["name"]
         for each in self._named(name):
-            await self._control.pause(each)
+            await self._control.pause(each, _caller(request))
         return web.json_response({"table": name, "state": "paused"})
 
     @_guard
@@ -152,6 +161,13 @@ class ControlRoutes:
         return web.json_response(
             {"table": name, "offset": json.loads(reset.offset.to_json()), "skipped": skipped}
         )
+
+
+def _caller(request: web.Request) -> str:
+    """Return who sent a request, by its own words; for people to read, not for access."""
+    words = request.headers.get(CONTROL_HEADER, "")
+    shown = "".join(letter for letter in words if letter.isprintable()).strip()[:_MOST_LETTERS]
+    return f"a request from {request.remote}" if shown in ("", "1") else shown
 
 
 async def _body(request: web.Request) -> dict[str, object]:

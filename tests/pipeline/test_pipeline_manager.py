@@ -170,12 +170,14 @@ async def test_a_pause_outlives_the_daemon(tmp_path: Path) -> None:
         tables = Tables()
         manager = tables.manager(pauses=await load_pauses(tmp_path))
         async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
-            await manager.pause("a")
+            await manager.pause("a", "ann")
             assert tables.started("b") == expected
     tables = Tables()
     manager = tables.manager(pauses=await load_pauses(tmp_path))
     async with running(manager, {"a": tables.member("a")}):
         assert tables.started("a") == 0
+        paused = [e for e in tables.reported if isinstance(e, events.PipelinePaused)]
+        assert [e.by for e in paused] == ["ann"]
         await manager.resume("a")
         await eventually(lambda: tables.started("a") == 1)
 

@@ -124,7 +124,7 @@ class Site:
     def can_reset(self, name: str) -> bool:
         return True
 
-    async def pause(self, name: str) -> None:
+    async def pause(self, name: str, by: str = "") -> None:
         self._note("pause", name)
 
     async def resume(self, name: str) -> None:

@@ -31,12 +31,14 @@ class Steered:
     def __init__(self, error: TailerdError | None = None) -> None:
         self.requested: list[tuple[str, ...]] = []
         self.error = error
+        self.paused_by: str | None = None
 
     def can_reset(self, name: str) -> bool:
         return name == "orders"
 
-    async def pause(self, name: str) -> None:
+    async def pause(self, name: str, by: str = "") -> None:
         self._note("pause", name)
+        self.paused_by = by
 
     async def resume(self, name: str) -> None:
         self._note("resume", name)
@@ -89,6 +91,21 @@ async def test_pause_resume_and_reset_reach_the_pipeline() -> None:
         ("resume", "orders"),
         ("reset", "orders", "snapshot"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "by"),
+    [
+        ("ann on the command line", "ann on the command line"),
+        ("1", "a request from 127.0.0.1"),
+        (f"x\t{'y' * 99}", f"x{'y' * 63}"),
+    ],
+)
+async def test_a_pause_says_who_asked_for_it(sent: str, by: str) -> None:
+    steered = Steered()
+    async with server(steered) as listener:
+        await post(listener, "/pipelines/orders/pause", headers={"X-Tailerd": sent})
+    assert steered.paused_by == by
 
 
 async def test_a_preview_of_a_reset_counts_what_is_skipped_and_changes_nothing() -> None:

@@ -215,10 +215,11 @@ def test_pause_and_resume_act_after_they_are_confirmed(living: Living, open_page
     expect(pill).to_have_text("running")
     act(page, "pause")
     expect(pill).to_have_text("paused")
+    expect(page.locator(".place")).to_contain_text("paused by the console")
     act(page, "resume")
     expect(pill).to_have_text("running")
     page.goto(f"{living.url}/#/tables/refunds/events")
-    expect(page.locator("#s-events")).to_contain_text("Paused by an operator.")
+    expect(page.locator("#s-events")).to_contain_text("Paused by the console.")
 
 
 @pytest.mark.full

@@ -50,7 +50,7 @@ export function act(name, action, body) {
   const json = body ? { "Content-Type": "application/json" } : {};
   return ask(`/pipelines/${encodeURIComponent(name)}/${action}`, {
     method: "POST",
-    headers: { "X-Tailerd": "1", ...json },
+    headers: { "X-Tailerd": "the console", ...json },
     body: body ? JSON.stringify(body) : undefined,
   });
 }
