@@ -57,6 +57,7 @@ _SEARCH = """<form role="search" action="/docs">\
 <input type="search" name="q" value="{}" aria-label="Search" placeholder="Search">\
 </form>"""
 _STATIC_FILES = ("icon.svg", "style.css", "theme.js")
+_NAMES = {"faq": "FAQ", "http": "HTTP", "postgres": "PostgreSQL", "tiledb": "TileDB"}
 MOST_RESULTS = 50
 MOST_WORDS = 100
 """Characters of a search that are used."""
@@ -84,7 +85,11 @@ async def topic(request: web.Request) -> web.Response:
 @lru_cache(maxsize=len(TOPICS))
 def page(name: str) -> str:
     """Return a topic's page as HTML."""
-    return _page(name.capitalize(), _body(name, _address), name)
+    return _page(_title(name), _body(name, _address), name)
+
+
+def _title(name: str) -> str:
+    return _NAMES.get(name, name.capitalize())
 
 
 def _address(name: str) -> str:
@@ -111,7 +116,7 @@ def _page(title: str, body: str, name: str = "", words: str = "") -> str:
 def _links(name: str, address: Callable[[str], str]) -> str:
     return "".join(
         f'<a href="{address(each)}"{_CURRENT if each == name else ""} title="{escape(about)}">'
-        f"{each.capitalize()}</a>"
+        f"{_title(each)}</a>"
         for each, about in TOPICS.items()
     )
 
@@ -124,7 +129,7 @@ def write_site(folder: Path) -> None:
     for name in (*TOPICS, "index"):
         shown = _FIRST if name == "index" else name
         text = _PAGE.format(
-            title=shown.capitalize(),
+            title=_title(shown),
             static="",
             head='<a class="brand places" href="index.html">tailerd</a>',
             search="",
@@ -173,7 +178,7 @@ def results_page(words: str) -> str:
 
 
 def _result(found: Section, wanted: list[str]) -> str:
-    title = " · ".join(filter(None, (found.topic.capitalize(), found.heading)))
+    title = " · ".join(filter(None, (_title(found.topic), found.heading)))
     link = f'<a href="{_address(found.topic)}#{_slug(found.heading)}">{escape(title)}</a>'
     return f"<li>{link}<p>{escape(_excerpt(found.text, wanted))}</p></li>"
 

@@ -4,7 +4,7 @@ import { Cards, empty, note, pairs } from "./cards.js";
 import { el, setText } from "./dom.js";
 import { bytes, count, counted, moment, seconds } from "./format.js";
 import { daemon as askDaemon } from "./stream.js";
-import { settingsText, timeline } from "./tabs.js";
+import { newest, settingsText, timeline } from "./tabs.js";
 
 const REFRESH_MS = 5000;
 
@@ -67,7 +67,7 @@ export class DaemonPage {
     const { alerts } = found;
     this.left.card("alerts", "Alerts", alerts, () => [alerts.length ? el("ul", { class: "alerts" }, ...alerts.map((alert) => el("li", { "data-level": alert.severity }, el("strong", {}, alert.name), " ", alert.table ? el("a", { href: `#/tables/${encodeURIComponent(alert.table)}` }, alert.table) : null, " ", el("span", { class: "words" }, alert.text), el("span", { class: "times" }, alert.is_pending ? ` pending for ${seconds(alert.for_seconds)}` : "")))) : el("p", {}, "None is firing."), note("The rules of config/alerts.yaml, as this daemon sees itself; Prometheus decides by itself.")]);
     this.right.card("facts", "Process", facts, () => [pairs(facts)]);
-    this.left.card("daemon-events", "Events", found.events, () => [found.events.length ? timeline([...found.events].reverse(), now, true) : empty("Nothing has happened yet."), note("Of the daemon, and warnings and errors of its tables; kept over restarts.")]);
+    this.left.card("daemon-events", "Events", found.events, () => [found.events.length ? timeline(newest(found.events), now, true) : empty("Nothing has happened yet."), note("Of the daemon, and warnings and errors of its tables; kept over restarts.")]);
     this.right.card("settings", "Configuration", found.configuration, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found.configuration)), note(`As it runs, defaults included, without its ${counted(found.tables, "table", "tables")}, which have pages of their own; secrets are not shown.`)]);
   }
 

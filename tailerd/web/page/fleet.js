@@ -37,7 +37,7 @@ const GROUPS = {
 export function retryText(row, nowMs) {
   if (row.state !== "retrying" || !row.next_retry_ms) return "";
   const left = Math.ceil((row.next_retry_ms - nowMs) / 1000);
-  const attempt = `attempt ${count(row.attempt + 1)}`;
+  const attempt = `Attempt ${count(row.attempt + 1)}`;
   return left > 0 ? `${attempt} in ${seconds(left)}` : `${attempt} now`;
 }
 
@@ -145,8 +145,8 @@ export class FleetPage {
       "section",
       { class: "fleet", "aria-label": "Tables" },
       el("div", { class: "fleet-head" }, el("h1", {}, "Tables"), this.count = el("p", { class: "sub", "aria-live": "polite" }), rangeButtons(this.at.range, (range) => this.change({ range }))),
-      this.tiles.node,
       this.problems,
+      this.tiles.node,
       el("div", { class: "tools" }, this.filter, this.states, this.sorting, this.group),
       this.table,
       this.empty,
@@ -252,7 +252,7 @@ export class FleetPage {
     setText(this.count, isLoaded ? [counted(tables.size, "table", "tables"), late ? `${count(late)} more than a minute late` : ""].filter(Boolean).join(" · ") : "");
     setText(problems.value, isLoaded ? count(all) : NONE);
     setAttr(problems.node, "data-bad", all ? "" : null);
-    setText(problems.more, !isLoaded ? "" : all ? "listed below" : tables.size ? "no pipeline has a problem" : "");
+    setText(problems.more, !isLoaded ? "" : all ? "listed above" : tables.size ? "no pipeline has a problem" : "");
     setText(debt.value, isLoaded ? counted(commits, "commit", "commits") : NONE);
     setText(debt.more, worst ? `${bytes(owed)}; most: ${worst[0]}${due ? `; due: ${counted(due, "table", "tables")}` : ""}` : "");
     setText(forecast.value, known ? signed(bytes(month), month) : NONE);

@@ -69,10 +69,16 @@ export class TablePage {
     this.tab = new TABS[key][1](this, path);
     this.body.replaceChildren(this.tab.node);
     if (this.known) this.tab.update(this.known);
+    this.reveal();
   }
 
   opened() {
     this.ask();
+    this.reveal();
+  }
+
+  // On a narrow page not all tabs fit.
+  reveal() {
     const link = this.tabs.get(this.shown);
     link.parentElement.scrollLeft = Math.max(0, link.offsetLeft - 40);
   }

@@ -81,9 +81,10 @@ export class OverviewTab extends Tab {
     }
     this.drawProgress(table);
     const { commits, events } = table.history;
+    const lately = newest(events).slice(0, 6);
     const link = (tab, words) => note(el("a", { href: this.page.address(tab) }, words));
     this.cards.card("timeline", "Newest commits", [commits.slice(-6), table.state], () => (commits.length ? [commitGrid(commits.slice(-6).reverse(), table, this.page), link("commits", "All commits")] : [empty("None since the daemon started."), link("commits", "Commits before that, from the log")]), 7);
-    this.cards.card("lately", "Latest events", events.slice(-6), () => (events.length ? [timeline(events.slice(-6).reverse(), this.page.model.now()), link("events", "All events")] : [empty("None yet.")]), 5);
+    this.cards.card("lately", "Latest events", lately, () => (lately.length ? [timeline(lately, this.page.model.now()), link("events", "All events")] : [empty("None yet.")]), 5);
   }
 
   // How far a snapshot is, and when it will be done at the pace so far.
@@ -322,6 +323,8 @@ export class SinksTab extends Tab {
 }
 
 // Records of a timeline, newest first.
+export const newest = (records) => [...records].sort((one, other) => other.last_ms - one.last_ms);
+
 export function timeline(records, nowMs, hasTables = false) {
   return el(
     "ol",
@@ -355,17 +358,18 @@ export class EventsTab extends Tab {
 
   update(table) {
     this.known = table;
-    const all = table.history.events.filter((record) => this.least === "all" || record.level !== "info").reverse();
+    const all = newest(table.history.events).filter((record) => this.least === "all" || record.level !== "info");
     this.cards.card("events", "Events", [all, this.least], () => [all.length ? timeline(all, this.page.model.now()) : empty(this.least === "all" ? "Nothing has happened yet." : "No warnings or errors are recorded."), note("Kept over restarts of the daemon; repeated events are counted.")]);
   }
 }
 
 // Settings as they are written in a file, without secrets.
 export function settingsText(value, indent = "") {
-  const isMap = (each) => each !== null && typeof each === "object" && !Array.isArray(each);
-  return Object.entries(value).filter(([, each]) => each !== null).map(([name, each]) => {
-    if (isMap(each) && Object.keys(each).length) return `${indent}${name}:\n${settingsText(each, `${indent}  `)}`;
-    return `${indent}${name}: ${isMap(each) ? "{}" : typeof each === "string" && /^[\w./-]+$/.test(each) ? each : JSON.stringify(each)}\n`;
+  const isMap = (each) => typeof each === "object" && !Array.isArray(each);
+  const hasValue = (each) => each !== null && (typeof each !== "object" || Object.keys(each).length > 0);
+  return Object.entries(value).filter(([, each]) => hasValue(each)).map(([name, each]) => {
+    if (isMap(each)) return `${indent}${name}:\n${settingsText(each, `${indent}  `)}`;
+    return `${indent}${name}: ${typeof each === "string" && /^[\w./-]+$/.test(each) ? each : JSON.stringify(each)}\n`;
   }).join("");
 }
 
