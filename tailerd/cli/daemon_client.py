@@ -142,7 +142,7 @@ class DaemonClient:
 
 
 def _caller() -> str:
-    """Return what the daemon shows as the author of a change."""
+    """Return a name for the user; the daemon shows it as the author of a change."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -323,7 +323,7 @@ class Pipeline:
         await wait_at_most(self._parts.clock, self._stopping.wait(), wait_seconds)
 
     async def _report_backlog(self) -> None:
-        """Report how far behind the last saved offset is: writers do not wait for a sink."""
+        """Report the backlog after the last saved offset: writers do not wait for a sink."""
         if self._delivery_loop is not None:
             self._last_saved = self._delivery_loop.saved or self._last_saved
         if self._source is None or self._last_saved is None or self._plan.is_once:

@@ -57,7 +57,7 @@ class Control(Protocol):
 
 
 _MOST_LETTERS = 64
-"""Of the words that a caller says of itself."""
+"""Longest description of a caller, in characters."""
 
 _Handler = Callable[["ControlRoutes", web.Request], Awaitable[web.Response]]
 
@@ -164,7 +164,7 @@ class ControlRoutes:
 
 
 def _caller(request: web.Request) -> str:
-    """Return who sent a request, by its own words; for people to read, not for access."""
+    """Return who sent a request, from its own description; for people to read, not for access."""
     words = request.headers.get(CONTROL_HEADER, "")
     shown = "".join(letter for letter in words if letter.isprintable()).strip()[:_MOST_LETTERS]
     return f"a request from {request.remote}" if shown in ("", "1") else shown
