@@ -68,9 +68,14 @@ class Entry(Struct, frozen=True, kw_only=True):
     format: int = _FORMAT
 
     @property
+    def begin(self) -> Offset | None:
+        """Return `start`; None for an entry without one."""
+        return _offset(self.start)
+
+    @property
     def offset(self) -> Offset | None:
         """Return the offset after the entry; None before the first."""
-        return None if bytes(self.end) == b"null" else Offset.from_json(bytes(self.end).decode())
+        return _offset(self.end)
 
 
 class Intent(Struct, frozen=True, kw_only=True):
@@ -153,6 +158,12 @@ class Manifest:
         """Read one entry."""
         path = self._path(number)
         return self._decode(await self._target.store.get(path), path, Entry)
+
+    async def read_many(self, first: int, end: int) -> list[Entry]:
+        """Read the entries from `first` until `end`."""
+        paths = [self._path(number) for number in range(first, end)]
+        found = await self._target.store.get_many(paths)
+        return [self._decode(data, path, Entry) for data, path in zip(found, paths, strict=True)]
 
     async def add(self, step: Step) -> None:
         """Add an entry after the newest one that this process knows.
@@ -270,6 +281,10 @@ def continues(before: Offset | None, start: Offset) -> bool:
 def is_same(one: Offset, other: Offset) -> bool:
     """Return whether two offsets are the same point of a table; marks may differ."""
     return one.table_id == other.table_id and one.order == other.order
+
+
+def _offset(value: Raw) -> Offset | None:
+    return None if bytes(value) == b"null" else Offset.from_json(bytes(value).decode())
 
 
 def _raw(value: Offset | SavedOffset | None) -> Raw:

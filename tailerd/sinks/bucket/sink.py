@@ -13,8 +13,8 @@ recreated table, go to the next folder `epoch=N`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Self
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from tailerd.sinks.bucket.manifest import (
     offset_name,
 )
 from tailerd.sinks.bucket.partitions import EPOCH
+from tailerd.sinks.bucket.read_back import read_rows
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.resources import SinkResources
 from tailerd.storage.rights import missing_rights
@@ -213,6 +214,33 @@ class BucketSink:
             epoch = await self._choose_epoch(saved.offset)
             step = Step(kind="offset", end=saved.offset, epoch=epoch, saved=saved)
             await self._manifest.add(step)
+
+    @property
+    def value_format(self) -> str:
+        """`json`: rows are read back as that format has them."""
+        return "json"
+
+    @property
+    def has_decimal_numbers(self) -> bool:
+        """False: decimals are strings."""
+        return False
+
+    @property
+    def empty_is_null(self) -> bool:
+        """False: both formats distinguish them."""
+        return False
+
+    async def read_back(self) -> AsyncGenerator[Sequence[bytes]]:
+        """Yield the rows of all deliveries since the last snapshot or reset, as JSON lines.
+
+        Raises:
+            OffsetError: An entry of the manifest is damaged.
+            SinkError: The bucket cannot be read.
+        """
+        with self._raising_sink_errors():
+            async with aclosing(read_rows(self._target, self._manifest, self._encode)) as groups:
+                async for lines in groups:
+                    yield lines
 
     async def aclose(self) -> None:
         """Do nothing: connections belong to the process."""

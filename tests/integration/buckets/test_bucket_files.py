@@ -78,6 +78,20 @@ def test_commands_know_where_the_offset_is_and_a_reset_begins_a_new_folder(
     assert len(table.server.names(folders)) >= 1
 
 
+def test_verify_reads_the_files_back_also_after_a_snapshot(
+    table: BucketTable, config: Path
+) -> None:
+    table.append()
+    assert run_to_end("run", "--config", config, "--once").returncode == 0
+    reset = ("offsets", "reset", "orders", "--to", "snapshot", "--config", config, "--yes")
+    assert run_to_end(*reset).returncode == 0
+    table.append()
+    assert run_to_end("run", "--config", config, "--once").returncode == 0
+    done = run_to_end("verify", "orders", "--config", config, "--json")
+    verdict = json.loads(done.stdout)
+    assert (verdict["is_equal"], verdict["records"]) == (True, len(table.ids))
+
+
 def test_a_bucket_that_is_missing_is_a_problem_of_doctor(table: BucketTable, config: Path) -> None:
     fields = yaml.safe_load(config.read_text())
     fields["tables"]["orders"]["sink"]["path"] = "s3://there-is-no-such-bucket/changes"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,39 @@ async def test_rows_that_come_again_go_to_the_next_folder(
     await run(sink, 4, limit=4, rows=40)
     assert await moved(sink, to) == epoch
     assert await moved(feed.sink(), to) == epoch
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"format": "parquet", "partition_by": ["region"]},
+        {"format": "jsonl"},
+        {"format": "jsonl", "compression": "zstd"},
+        {"format": "jsonl", "compression": "none"},
+    ],
+    ids=str,
+)
+async def test_rows_are_read_back_without_those_that_came_again(
+    s3_moto: S3Server, fields: dict[str, Any]
+) -> None:
+    feed = Feed(s3_moto, {"max_bytes_per_file": 1024, **fields})
+    sink = feed.sink()
+    await run(sink, 5, limit=2, rows=16)
+    for to in (5, 1):
+        await moved(sink, offset(to))
+        await run(feed.sink(), 7, limit=3, rows=40)
+        found = Counter[tuple[int, int]]()
+        async for lines in feed.sink().read_back():
+            rows = map(json.loads, lines)
+            found.update((row["id"], row["_commit_version"]) for row in rows)
+        first = 0 if to == 5 else to
+        assert found == {each: 1 for each in rows_until(7) if each[1] >= first}
+        sink = feed.sink()
+    names = [file["path"] for entry in entries(feed) for file in entry["files"]]
+    await sink._target.store.delete(f"{sink._target.root}/{names[-1]}")
+    with pytest.raises(SinkRefusedError, match=re.escape(names[-1].rpartition("/")[2])):
+        async for _ in feed.sink().read_back():
+            pass
 
 
 async def test_a_delivery_that_is_never_finished_ends_its_folder(s3_moto: S3Server) -> None:
