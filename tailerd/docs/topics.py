@@ -21,7 +21,7 @@ TOPICS: Mapping[str, str] = {
     "formats": "Tables and features that can be read, and those that are refused.",
     "lance": "Lance tables: changes of each operation, gaps, refused tables, maintenance.",
     "tiledb": "TileDB arrays: versions, late commits, what merging takes away, maintenance.",
-    "changes": "How the rows of a commit are found, and in which order they come.",
+    "changes": "How tailerd finds the changed rows, and their order.",
     "transforms": "Columns, conditions and masks: what of a table a feed delivers.",
     "python": "Changes in Python: batches, pandas, Polars, DuckDB, offsets.",
     "maintenance": "Checkpoints, compaction, checksums and cleanup of table logs.",
