@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -77,7 +78,10 @@ class FileFields:
         Raises:
             UnreadableDataFileError: Several columns have its name, or its id.
         """
-        if scan.field_id is not None:
+        if scan.field_id is not None and scan.other_names and not self.have_ids:
+            named = (self._by_name[name] for name in scan.other_names if name in self._by_name)
+            found = next(named, None)
+        elif scan.field_id is not None:
             found = self._by_id.get(str(scan.field_id).encode())
         else:
             found = self._by_name.get(scan.name)
@@ -129,6 +133,8 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if scan.is_uuid and pa.types.is_fixed_size_binary(array.type):
+        array = _format_uuids(array)
     if pa.types.is_null(array.type) or pa.types.is_null(target):
         # Writers use this type for any column with only nulls; a void column has no values.
         array = pa.nulls(len(array), target)
@@ -145,6 +151,36 @@ def conform(array: pa.Array, scan: FieldScan) -> pa.Array:
     return array
 
 
+def missing_values(scan: FieldScan, count: int) -> pa.Array:
+    """Return the values of a column that the file lacks."""
+    if scan.missing is None:
+        return pa.nulls(count, scan.target.type)
+    return pa.repeat(scan.missing, count)
+
+
+_HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+_UUID_BYTES = 16
+_UUID_CHARS = 36
+_DASHES = [8, 13, 18, 23]
+
+
+def _format_uuids(array: pa.Array) -> pa.Array:
+    """Return the texts of UUIDs."""
+    if array.type.byte_width != _UUID_BYTES:
+        return array
+    count = len(array)
+    stored = np.frombuffer(array.buffers()[1] or b"", np.uint8)
+    start = array.offset * _UUID_BYTES
+    values = stored[start : start + count * _UUID_BYTES]
+    texts = np.full((count, _UUID_CHARS), ord("-"), np.uint8)
+    digits = np.stack([_HEX_DIGITS[values >> 4], _HEX_DIGITS[values & 15]], -1)
+    at = np.delete(np.arange(_UUID_CHARS), _DASHES)
+    texts[:, at] = digits.reshape(count, 2 * _UUID_BYTES)
+    offsets = np.arange(0, (count + 1) * _UUID_CHARS, _UUID_CHARS, dtype=np.int32)
+    found = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(texts))
+    return pc.if_else(array.is_valid(), found, None) if array.null_count else found
+
+
 def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     target = scan.target.type
     if not pa.types.is_struct(array.type):
@@ -159,7 +195,7 @@ def _conform_struct(array: pa.Array, scan: FieldScan) -> pa.Array:
     for child in scan.children:
         position = positions.find(child)
         parts.append(
-            pa.nulls(len(array), child.target.type)
+            missing_values(child, len(array))
             if position is None
             else conform(columns[position], child)
         )

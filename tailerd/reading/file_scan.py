@@ -18,10 +18,13 @@ class FieldScan:
         target: Name and Arrow type of the result.
         name: Its name in the file; used unless `field_id` is given.
         field_id: Its Parquet field id; a file without that id lacks the column.
+        other_names: Its names in files that have no field ids at all; only with `field_id`.
         children: Fields of a struct; the element of a list; key and value of a map.
         constant: The value of every row; then nothing is read.
         pad_to: Length in characters to which a text is padded with spaces.
         default: Replaces null, and is the value of all rows if the file lacks the column.
+        missing: The value of all rows if the file lacks the column; nulls in the file stay null.
+        is_uuid: The file has the 16 bytes of a UUID, the result its text.
         first_default: As `default`, for values that count up: the value for the file's first row,
             incremented by one for each row after it. The type is int64.
     """
@@ -29,11 +32,14 @@ class FieldScan:
     target: pa.Field
     name: str = ""
     field_id: int | None = None
+    other_names: tuple[str, ...] = ()
     children: tuple[FieldScan, ...] = ()
     constant: pa.Scalar | None = None
     pad_to: int | None = None
     default: pa.Scalar | None = None
     first_default: int | None = None
+    missing: pa.Scalar | None = None
+    is_uuid: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +57,13 @@ class FileShare:
         return (start + end) * self.count // (2 * max(total, 1)) == self.index
 
 
+PARQUET = "parquet"
 WHOLE_FILE = FileShare(index=0, count=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan:
-    """What to read of one Parquet file.
+    """What to read of one data file.
 
     Attributes:
         url: The file.
@@ -67,6 +74,7 @@ class FileScan:
         table_names: Names in the file of all columns of the table, also of those not in `fields`.
         filters: Conditions on the columns of the result; row groups of which no row meets them may
             be left out.
+        file_format: `parquet`, or what `reading.other_files` reads.
     """
 
     url: str
@@ -76,6 +84,7 @@ class FileScan:
     change_column: str = ""
     table_names: frozenset[str] = frozenset()
     filters: tuple[ColumnFilter, ...] = ()
+    file_format: str = PARQUET
 
     @property
     def schema(self) -> pa.Schema:

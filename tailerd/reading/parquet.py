@@ -28,10 +28,11 @@ from tailerd.changefeed.column_filter import ColumnFilter
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import TailerdError, UnreadableDataFileError
 from tailerd.reading.column_ranges import ranges_ahead
-from tailerd.reading.conform import FileFields, conform
-from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
+from tailerd.reading.conform import FileFields, conform, missing_values
+from tailerd.reading.file_scan import PARQUET, FieldScan, FileScan, FileShare
 from tailerd.reading.group_bounds import may_have_match
 from tailerd.reading.legacy_calendar import LegacyCalendar
+from tailerd.reading.other_files import read_rows
 from tailerd.reading.parquet_batches import BoundedBatches
 from tailerd.reading.parquet_chunks import FileFooter, RowGroup
 from tailerd.reading.parquet_open import OpenedParquet, open_parquet, to_arrow
@@ -138,6 +139,10 @@ def _parts(
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None, _Stretch]]:
     """Yield selected rows, their change types, and their stretch of the file."""
     with open_file(scan.url) as source, name_file(scan.url):
+        if scan.file_format != PARQUET:
+            for batch, at in read_rows(scan, limit, source):
+                yield batch, None, _Stretch(at, batch.num_rows, None)
+            return
         opened = open_scanned(source, scan, limit)
         selection = None
         if scan.select_rows is not None:
@@ -261,7 +266,7 @@ class Shape:
         field = self._scan.fields[self._schema.get_field_index(by.column)]
         stored = self._stored.field(position)
         [*leaves] = _list_leaves(self._stored, {position})[0]
-        is_changed = field.pad_to is not None or field.default is not None
+        is_changed = field.pad_to is not None or field.default is not None or field.is_uuid
         if len(leaves) != 1 or pa.types.is_nested(stored.type) or is_changed:
             return True
         chunk = footer.groups[group].chunks[leaves[0]]
@@ -277,7 +282,7 @@ class Shape:
             if field.constant is not None:
                 arrays.append(pa.repeat(field.constant, count))
             elif at is None:
-                arrays.append(_fill_nulls(pa.nulls(count, field.target.type), field, start))
+                arrays.append(_fill_nulls(missing_values(field, count), field, start))
             else:
                 arrays.append(_fill_nulls(conform(batch.column(at), field), field, start))
         return join_columns(arrays, self._schema, count), self._change_types(batch)
@@ -313,7 +318,9 @@ def _fill_nulls(values: pa.Array, field: FieldScan, start: int) -> pa.Array:
 
 def _require_ids(scan: FileScan, fields: FileFields) -> None:
     """Reject a file without field ids if columns are found by id: all values would be null."""
-    if any(field.field_id is not None for field in scan.fields) and not fields.have_ids:
+    is_by_id = any(field.field_id is not None for field in scan.fields)
+    is_named = any(field.other_names for field in scan.fields)
+    if is_by_id and not is_named and not fields.have_ids:
         raise UnreadableDataFileError(
             "its columns carry no field ids, and the table finds columns by id"
         )
