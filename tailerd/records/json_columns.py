@@ -23,6 +23,7 @@ from tailerd.records.json_leaves import (
     escaped_texts,
     float_texts,
     quote_texts,
+    time_texts,
     timestamp_texts,
 )
 from tailerd.records.json_text import quote_text, spaced_text
@@ -151,7 +152,7 @@ def _is_list_view(kind: pa.DataType) -> bool:
 
 
 def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Return the texts of a column of numbers, booleans, bytes, dates or timestamps.
+    """Return the texts of a column of numbers, booleans, bytes, dates or times.
 
     Raises:
         UnsupportedFeatureError: The type has no JSON form.
@@ -167,6 +168,8 @@ def scalar_texts(array: pa.Array, field: pa.Field) -> pa.Array:
         return timestamp_texts(array)
     if pa.types.is_date32(kind):
         return date_texts(array)
+    if pa.types.is_time(kind):
+        return time_texts(array)
     if pa.types.is_binary(kind):
         return base64_texts(array)
     raise UnsupportedFeatureError(

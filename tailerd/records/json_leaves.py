@@ -168,15 +168,20 @@ def date_texts(dates: pa.Array) -> pa.Array:
     return pc.replace_with_mask(plain, is_odd, odd)
 
 
+def time_texts(times: pa.Array) -> pa.Array:
+    """Return quoted times of day, with the digits of their unit."""
+    return pc.binary_join_element_wise('"', times.cast(pa.string()), '"', "")
+
+
 def timestamp_texts(timestamps: pa.Array) -> pa.Array:
-    """Return quoted ISO timestamps with six digits; `Z` if the type has a zone.
+    """Return quoted ISO timestamps with six digits, nanoseconds with nine; `Z` if with a zone.
 
     Zones are UTC by the contract of a batch; the value is an instant in every zone.
     """
     is_utc = timestamps.type.tz is not None
     if timestamps.type.unit == "ns":
-        # Rounds down, as a clock with microsecond resolution would.
-        timestamps = pc.floor_temporal(timestamps, unit="microsecond")
+        naive = timestamps.cast(pa.int64()).cast(pa.timestamp("ns"))
+        return _frame_times(naive.cast(pa.string()), 29, is_utc=is_utc)
     micros = timestamps.cast(pa.timestamp("us", timestamps.type.tz)).cast(pa.int64())
     naive = micros.cast(pa.timestamp("us"))
     last = (LAST_PLAIN_DAY + 1) * MICROS_PER_DAY - 1

@@ -138,8 +138,21 @@ SCALARS: list[tuple[str, pa.Array, list[str]]] = [
     ),
     (
         "timestamp in other units",
-        pa.array([-1, 1001], pa.timestamp("ns", "UTC")),
-        ['"1969-12-31T23:59:59.999999Z"', '"1970-01-01T00:00:00.000001Z"'],
+        pa.array([-1, 1001], pa.timestamp("ms", "UTC")),
+        ['"1969-12-31T23:59:59.999000Z"', '"1970-01-01T00:00:01.001000Z"'],
+    ),
+    (
+        "timestamp of nanoseconds has nine digits",
+        pa.array([-1, 1001, None, -(2**63), 2**63 - 1], pa.timestamp("ns", "UTC")),
+        [
+            *('"1969-12-31T23:59:59.999999999Z"', '"1970-01-01T00:00:00.000001001Z"', "null"),
+            *('"1677-09-21T00:12:43.145224192Z"', '"2262-04-11T23:47:16.854775807Z"'),
+        ],
+    ),
+    (
+        "time of day",
+        pa.array([0, 86399999999, None], pa.time64("us")),
+        ['"00:00:00.000000"', '"23:59:59.999999"', "null"],
     ),
     (
         "timestamp keeps its instant whatever the zone",
