@@ -21,6 +21,7 @@ VALUE_FORMATS_GROUP = "tailerd.value_formats"
 
 FORMATS: dict[str, str] = {
     "delta": "tailerd.formats.delta.format:DeltaFormat",
+    "iceberg": "tailerd.formats.iceberg.format:IcebergFormat",
     "kartothek": "tailerd.formats.kartothek.format:KartothekFormat",
     "lance": "tailerd.formats.lance.format:LanceFormat",
     "tiledb": "tailerd.formats.tiledb.format:TileDBFormat",
@@ -47,6 +48,7 @@ STORES: Mapping[str, str] = {
     "file": "tailerd.storage.local:LocalStoreProvider",
     "gs": "tailerd.storage.object_store.provider:GoogleStoreProvider",
     "https": "tailerd.storage.object_store.provider:AzureStoreProvider",
+    "iceberg": "tailerd.formats.iceberg.catalog:CatalogStoreProvider",
     "memory": "tailerd.storage.memory:MemoryStoreProvider",
     "s3": "tailerd.storage.s3.provider:S3StoreProvider",
     "s3a": "tailerd.storage.s3.provider:S3StoreProvider",

@@ -132,7 +132,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
-    """`tail -f` for lakehouse tables: row changes of Delta, Lance, TileDB and Kartothek."""
+    """`tail -f` for lakehouse tables: changes of Delta, Iceberg, Lance, TileDB and Kartothek."""
     context.ensure_object(dict)["debug"] = debug
 
 

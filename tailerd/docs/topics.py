@@ -19,6 +19,7 @@ TOPICS: Mapping[str, str] = {
     "azure": "Tables and state in Azure Blob Storage: credentials, rights.",
     "google": "Tables and state in Google Cloud Storage: credentials, rights.",
     "formats": "Tables and features that can be read, and those that are refused.",
+    "iceberg": "Iceberg tables: folders, catalogs, changes of each commit, gaps, refused tables.",
     "lance": "Lance tables: changes of each operation, gaps, refused tables, maintenance.",
     "tiledb": "TileDB arrays: versions, late commits, what merging takes away, maintenance.",
     "changes": "How tailerd finds the changed rows, and their order.",

@@ -21,7 +21,7 @@ def test_a_folder_that_does_not_exist_is_not_called_a_log_without_commits(
     assert "holds no commit" not in ran.errors
 
 
-@pytest.mark.parametrize("table_format", ["delta", "kartothek", "lance", "tiledb"])
+@pytest.mark.parametrize("table_format", ["delta", "iceberg", "kartothek", "lance", "tiledb"])
 def test_a_folder_that_does_not_exist_is_said_of_a_named_format_too(
     lake: Path, command: Commands, table_format: str
 ) -> None:

@@ -24,6 +24,7 @@ from tests.doubles.memory_format import MemoryTable
 from tests.formats.tiledb import arrays
 from tests.tables.builder import TableBuilder
 from tests.tables.dataset_writer import DatasetWriter
+from tests.tables.iceberg_writer import IcebergWriter
 from tests.tables.lance_writer import LanceWriter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,6 +166,35 @@ class WrittenKartothek:
         self.append([1])
 
 
+class WrittenIceberg:
+    """An Iceberg table."""
+
+    format = "iceberg"
+    ledger: LedgerLocation | None = None
+
+    def __init__(self, location: Path) -> None:
+        self.location = location
+        self._writer = IcebergWriter(location)
+        self._appended: dict[Version, Sequence[int]] = {}
+
+    def append(self, ids: Sequence[int]) -> Version:
+        version = Version(self._writer.append([{"id": n, "name": f"n{n}"} for n in ids]))
+        self._appended[version] = ids
+        return version
+
+    def remove(self, version: Version) -> Version:
+        ids = ", ".join(map(str, self._appended[version]))
+        return Version(self._writer.delete(f"id IN ({ids})"))
+
+    def drop_before(self, version: Version) -> None:
+        self._writer.expire_before(version)
+
+    def replace(self) -> None:
+        self._writer.drop()
+        shutil.rmtree(self.location)
+        self.append([1])
+
+
 class WrittenLance:
     """A Lance table."""
 
@@ -243,7 +273,14 @@ def memory_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(
-    params=[WrittenDelta, WrittenMemory, WrittenKartothek, WrittenLance, WrittenTileDB],
+    params=[
+        WrittenDelta,
+        WrittenMemory,
+        WrittenIceberg,
+        WrittenKartothek,
+        WrittenLance,
+        WrittenTileDB,
+    ],
     ids=lambda kind: kind.format,
 )
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:

@@ -12,6 +12,7 @@ from tailerd.changefeed.offset import Version
 from tests.formats.conftest import (
     Table,
     WrittenDelta,
+    WrittenIceberg,
     WrittenKartothek,
     WrittenLance,
     WrittenTileDB,
@@ -29,6 +30,13 @@ def _delta(table: WrittenDelta, number: int) -> Version:
     builder = table._builder
     builder.change_metadata(fields=[*builder.fields, ("extra", "double")])
     return Version(builder.append([_row(number)]).version)
+
+
+def _iceberg(table: WrittenIceberg, number: int) -> Version:
+    with table._writer.table.update_schema() as update:
+        update.union_by_name(pa.schema([*table._writer.schema, EXTRA]))
+    table._writer.schema = pa.schema([*table._writer.schema, EXTRA])
+    return Version(table._writer.append([_row(number)]))
 
 
 def _kartothek(table: WrittenKartothek, number: int) -> Version:
@@ -61,6 +69,7 @@ def _row(number: int) -> dict[str, object]:
 
 _ADD: dict[str, Callable[..., Version]] = {
     "delta": _delta,
+    "iceberg": _iceberg,
     "kartothek": _kartothek,
     "lance": _lance,
     "tiledb": _tiledb,

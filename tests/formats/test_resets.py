@@ -13,7 +13,7 @@ from tests.formats.delivering import changes, delivered
 from tests.integration.daemon.running import file_table, write_config
 
 Captured = pytest.CaptureFixture[str]
-ROWS = {"delta": "4 rows", "lance": "4 rows", "memory": "at most 4 rows"}
+ROWS = {"delta": "4 rows", "iceberg": "4 rows", "lance": "4 rows", "memory": "at most 4 rows"}
 
 
 def test_a_reset_that_skips_versions_needs_consent_and_leaves_a_gap(

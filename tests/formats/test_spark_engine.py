@@ -19,6 +19,7 @@ from tests.integration.daemon.running import file_table, write_config
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 from tests.tables.dataset_writer import DatasetWriter, Rows
+from tests.tables.iceberg_writer import IcebergWriter
 from tests.tables.lance_writer import LanceWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.full, pytest.mark.usefixtures("memory_is_installed")]
@@ -40,6 +41,8 @@ class Tables:
         self._delta.append(rows(1, 2))
         self._lance = LanceWriter(folder / "lance", stable_ids=True)
         self._lance.append(rows(1, 2))
+        self._iceberg = IcebergWriter(folder / "iceberg")
+        self._iceberg.append(rows(1, 2))
         self._dataset = DatasetWriter(folder / "store")
         [self._first] = self._dataset.commit(rows(1, 2))
         self._array = folder / "array"
@@ -49,6 +52,7 @@ class Tables:
         self._appended = self._memory.append([1, 2])
         self.positions = {
             "delta": self._delta.folder,
+            "iceberg": folder / "iceberg",
             "lance": folder / "lance",
             "kartothek": self._dataset.location,
             "tiledb": self._array,
@@ -59,6 +63,8 @@ class Tables:
         self._delta.append(rows(3))
         self._lance.dataset.update({"name": "'x'"}, where="id = 2")
         self._lance.append(rows(3))
+        self._iceberg.delete("id = 1")
+        self._iceberg.append(rows(3))
         self._dataset.commit(rows(2, 3), without=lambda label: label == self._first)
         arrays.delete(self._array, 2000, "id == 1")
         self._memory.append([3])
@@ -67,6 +73,9 @@ class Tables:
 
 EXPECTED: dict[str, list[Change]] = {
     "delta": [("insert", 1, 0), ("insert", 2, 0), ("insert", 3, 1)],
+    "iceberg": [
+        *(("insert", 1, 1), ("insert", 2, 1), ("delete", 1, 2), ("insert", 3, 3)),
+    ],
     "lance": [
         *(("insert", 1, 1), ("insert", 2, 1), ("insert", 3, 3)),
         *(("update_preimage", 2, 2), ("update_postimage", 2, 2)),

@@ -12,10 +12,18 @@ from tests.clouds.buckets import BucketServer
 from tests.formats.tiledb import arrays
 from tests.integration.s3.test_commands import tailerd
 from tests.s3.upload import upload
+from tests.tables.iceberg_writer import IcebergWriter
 from tests.tables.lance_writer import LanceWriter
 
 pytestmark = pytest.mark.full
 IDS = [1, 2, 3]
+
+
+def write_iceberg(folder: Path) -> None:
+    # Its metadata names paths on this disk, which are taken relative to the table.
+    writer = IcebergWriter(folder)
+    writer.append([{"id": number, "name": "x"} for number in [*IDS, 4]])
+    writer.delete("id = 4")
 
 
 def write_lance(folder: Path) -> None:
@@ -27,7 +35,7 @@ def write_tiledb(folder: Path) -> None:
     arrays.write_named(folder, None, IDS)
 
 
-@pytest.mark.parametrize("write", [write_lance, write_tiledb])
+@pytest.mark.parametrize("write", [write_iceberg, write_lance, write_tiledb])
 def test_their_rows_come_out_of_a_bucket(
     server: BucketServer, tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
