@@ -56,12 +56,9 @@ async def _look_around(location: TableLocation, formats: Sequence[TableFormat]) 
     log = next((f.names.folder for f in formats if f.names.folder in folders), None)
     if log is not None:
         return f"its log, the folder {log}, is empty", search
-    metadata = await _list_entries(_below(location, "metadata")) if "metadata" in folders else ()
-    is_iceberg = any(file.endswith(".metadata.json") for names in metadata for file in names)
-    if is_iceberg or ".hoodie" in folders:
+    if ".hoodie" in folders:
         known = ", ".join(each.name for each in formats)
-        kind = "an Iceberg table" if is_iceberg else "a Hudi table"
-        reason = f"it is {kind}, and this release reads {known}"
+        reason = f"it is a Hudi table, and this release reads {known}"
         return reason, "`tailerd help formats` lists the tables that can be read."
     if tables := [each async for each in _tables_below(location, folders, formats)]:
         shown = ", ".join(tables[:_SHOWN]) + (", ..." if len(tables) > _SHOWN else "")

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+import fastavro
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap64
 
 from tailerd.errors import TailerdError, TooLargeError, UnreadableDataFileError
 from tailerd.formats.delta.protocol.commit_file import decode_lines
@@ -29,6 +31,12 @@ from tailerd.formats.delta.protocol.full_actions import decode_full
 from tailerd.formats.delta.protocol.last_checkpoint import parse_last_checkpoint
 from tailerd.formats.delta.protocol.schema import char_lengths, parse_schema
 from tailerd.formats.delta.protocol.version_checksum import parse_version_checksum
+from tailerd.formats.iceberg.columns import TableSchema
+from tailerd.formats.iceberg.columns import parse_columns as parse_iceberg_columns
+from tailerd.formats.iceberg.deleted_rows import decode_vector
+from tailerd.formats.iceberg.manifests import parse_manifest_list
+from tailerd.formats.iceberg.metadata import parse_metadata as parse_table_metadata
+from tailerd.formats.iceberg.payload import Vector as PuffinVector
 from tailerd.formats.kartothek.metadata import parse_metadata
 from tailerd.formats.kartothek.table_schema import read_schema
 from tailerd.formats.lance.protocol.columns import parse_columns
@@ -114,6 +122,43 @@ def read_vector(data: bytes) -> object:
     return decode_framed(replace(VECTOR, size_bytes=len(data)), vectors.framed(data))
 
 
+TABLE_SCHEMA = (
+    b'{"type":"struct","schema-id":0,"fields":[{"id":1,"name":"a","required":false,"type":"long"},'
+    b'{"id":2,"name":"s","required":false,"type":{"type":"list","element-id":3,"element":"date"}}]}'
+)
+TABLE_METADATA = (
+    b'{"format-version":2,"location":"/t","schemas":[' + TABLE_SCHEMA + b"],"
+    b'"snapshots":[{"snapshot-id":1,"sequence-number":1,"timestamp-ms":1,"manifest-list":"m"}]}'
+)
+
+
+def manifest_list() -> bytes:
+    fields = [
+        {"name": "manifest_path", "type": "string", "field-id": 500},
+        {"name": "partition_spec_id", "type": "int", "field-id": 502},
+        {"name": "added_snapshot_id", "type": "long", "field-id": 503},
+    ]
+    schema = {"type": "record", "name": "manifest_file", "fields": fields}
+    out = io.BytesIO()
+    record = {"manifest_path": "m.avro", "partition_spec_id": 0, "added_snapshot_id": 1}
+    fastavro.writer(out, schema, [record] * 3)
+    return out.getvalue()
+
+
+def vector_blob() -> bytes:
+    data = bytes.fromhex("d1d33964") + bytes(BitMap64([1, 2, 9]).serialize())
+    return len(data).to_bytes(4, "big") + data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def read_puffin_vector(data: bytes) -> object:
+    vector = PuffinVector(url="x", offset=0, length=len(data), rows=3)
+    body = data[4:-4]
+    # With the right length and checksum, so that the bitmap is decoded.
+    return decode_vector(
+        len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big"), vector
+    )
+
+
 DECODERS: dict[str, tuple[bytes, Decoder]] = {
     "Parquet footer": (footer(), lambda data: parse_footer(data, MEMORY, "file")),
     "Parquet footer, to move row groups": (footer(), Footer.parse),
@@ -138,6 +183,16 @@ DECODERS: dict[str, tuple[bytes, Decoder]] = {
     ),
     "Kartothek msgpack": (PACKED, lambda data: parse_metadata(data, "u", "msgpack.zstd", MEMORY)),
     "Kartothek schema": (schema_file(), lambda data: read_schema(data, "file", MEMORY)),
+    "Iceberg metadata": (TABLE_METADATA, lambda data: parse_table_metadata(data, "file", MEMORY)),
+    "Iceberg schema": (
+        TABLE_SCHEMA,
+        lambda data: parse_iceberg_columns(TableSchema(data.decode("utf-8", "replace"))),
+    ),
+    "Iceberg manifest list": (
+        manifest_list(),
+        lambda data: parse_manifest_list(data, "file"),
+    ),
+    "Iceberg deletion vector": (vector_blob(), read_puffin_vector),
     "Lance manifest": (MANIFEST, lambda data: parse_manifest(data, "file")),
     "Lance columns": (COLUMN, lambda data: parse_columns([data, COLUMN])),
     "Lance fragment": (FRAGMENT, parse_fragment),

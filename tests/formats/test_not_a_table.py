@@ -22,12 +22,6 @@ def make_table(folder: Path) -> Path:
     return folder
 
 
-def iceberg(folder: Path) -> Path:
-    (folder / "metadata").mkdir(parents=True)
-    (folder / "metadata/v1.metadata.json").write_text("{}")
-    return folder
-
-
 def hudi(folder: Path) -> Path:
     (folder / ".hoodie").mkdir(parents=True)
     (folder / ".hoodie/hoodie.properties").write_text("")
@@ -87,7 +81,6 @@ def misspelt(folder: Path) -> Path:
 
 
 CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
-    "Iceberg": (iceberg, "it is an Iceberg table", "`tailerd help formats`"),
     "Hudi": (hudi, "it is a Hudi table", "`tailerd help formats`"),
     "Parquet files": (parquet, "it has Parquet files, but no log", "CONVERT TO DELTA parquet.`"),
     "partitions": (partitions, "it has Parquet files, but no log", "CONVERT TO DELTA parquet.`"),

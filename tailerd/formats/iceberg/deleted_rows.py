@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -154,27 +154,32 @@ class DeletedRows:
 
     def _find_keys(self, keys: KeyDeletes) -> BitMap64:
         """Return the positions of rows whose key is among equality deletes; null equals null."""
-        hasher = RowHasher(rows_schema(keys.schema), secrets.randbits(_SEED_BITS))
-        deleted = _join(
-            [
-                hasher.hash(batch)
-                for file in keys.files
-                for _, batch in self._read_keys(keys, file, self._open)
-            ]
-        )
+        schema = rows_schema(keys.schema)
+        hasher, bounds = RowHasher(schema, secrets.randbits(_SEED_BITS)), _KeyBounds(schema)
+        hashes: list[RowHashes] = []
+        for file in keys.files:
+            for _, batch in self._read_keys(keys, file, self._open):
+                hashes.append(hasher.hash(batch))
+                bounds.add(batch)
+        deleted = _join(hashes)
         if len(deleted) * _KEY_BYTES > self.limit.memory_bytes // 4:
             raise TooLargeError.within(
                 self.limit.memory_bytes,
                 f"{len(deleted)} keys of equality deletes apply to {self.rows.file.url}",
             )
         found = BitMap64()
-        for at, batch in self._read_keys(keys, self.rows.file, self._open):
+        filters = bounds.filters()
+        for at, batch in self._read_keys(keys, self.rows.file, self._open, filters):
             hits = np.flatnonzero(_are_among(hasher.hash(batch), deleted))
             found |= BitMap64((hits + at if isinstance(at, int) else at[hits]).astype(np.uint64))
         return found
 
     def _read_keys(
-        self, keys: KeyDeletes, file: StoredFile, open_file: OpenFile
+        self,
+        keys: KeyDeletes,
+        file: StoredFile,
+        open_file: OpenFile,
+        filters: tuple[ColumnFilter, ...] = (),
     ) -> Iterator[tuple[int | np.ndarray[tuple[int], np.dtype[np.int64]], pa.RecordBatch]]:
         identities = self.rows.identities if file is self.rows.file else keys.identities
         scan = FileScan(
@@ -182,8 +187,44 @@ class DeletedRows:
             file_format=file.file_format,
             fields=file_scans(keys.schema, None, identities),
             table_names=_TABLE_NAMES,
+            filters=filters,
         )
         return read_positioned(scan, self.limit, open_file)
+
+
+class _KeyBounds:
+    """The least and greatest deleted key by column, by which row groups are skipped."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+        # Others have no bounds in a footer that are certain.
+        self._names = {each.name for each in schema if _has_order(each.type)}
+
+    def add(self, keys: pa.RecordBatch) -> None:
+        """Add some deleted keys."""
+        for name in list(self._names):
+            column = keys.column(name)
+            if column.null_count:
+                self._names.discard(name)
+                continue
+            found = pc.min_max(column).as_py()
+            lower, upper = self._bounds.get(name, (found["min"], found["max"]))
+            self._bounds[name] = min(lower, found["min"]), max(upper, found["max"])
+
+    def filters(self) -> tuple[ColumnFilter, ...]:
+        """Return conditions that every deleted key meets."""
+        return tuple(
+            ColumnFilter(column=name, comparison=comparison, values=(value,))
+            for name in sorted(self._names & self._bounds.keys())
+            for comparison, value in zip(
+                (Comparison.AT_LEAST, Comparison.AT_MOST), self._bounds[name], strict=True
+            )
+        )
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_string(kind) or types.is_date(kind))
 
 
 def _join(hashes: list[RowHashes]) -> RowHashes:

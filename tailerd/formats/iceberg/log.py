@@ -17,7 +17,6 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeT
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
 from tailerd.changefeed.points import to_ms
 from tailerd.errors import (
-    LogCleanedUpError,
     MissingVersionError,
     NotATableError,
     TableRecreatedError,
@@ -157,8 +156,7 @@ class IcebergLog(TableLog):
                 f"Version {version} is none of {self.name}, whose history goes from"
                 f" {commits[0].version} to {head}: it expired, was rolled back, or is another"
                 " branch's.",
-                remedy="`tailerd history` shows the versions; a time means the first commit at or"
-                " after it.",
+                remedy=f"{RESET_PIPELINE} `tailerd history` shows the versions.",
             )
         await self._require_changes(found)
         return version
@@ -241,8 +239,7 @@ class IcebergLog(TableLog):
         token = offset.mark.partition("/")[0]
         before = self._before(offset)
         if not token:
-            if before is not None:
-                raise self._rewritten(offset, "no snapshot", "and now there are earlier ones")
+            # Nothing was before it, or it was made from a version alone.
             return
         found = self._state.find(int(token))
         if found is not None and before is not None and found.version == before.version:
@@ -265,7 +262,7 @@ class IcebergLog(TableLog):
                 "which is no ancestor of the current one: the table was rolled back, replaced, or"
                 " set to another snapshot",
             )
-        return LogCleanedUpError(
+        return MissingVersionError(
             f"The offset of {self.name} at version {offset.version} is after snapshot {token},"
             " which is no longer in the table's metadata: it expired, or the table was rolled back"
             " before it.",
@@ -372,7 +369,7 @@ class IcebergLog(TableLog):
     def _commit(self, version: int) -> Commit:
         found = self._state.at(version)
         if found is None:
-            raise LogCleanedUpError(
+            raise MissingVersionError(
                 f"Version {version} of {self.name} is no longer in the table's history: it expired,"
                 " or the table was rolled back.",
                 remedy=f"{RESET_PIPELINE} Expire snapshots later than the slowest pipeline"

@@ -308,7 +308,7 @@ def parse_metadata(content: bytes, path: str, memory_bytes: int) -> TableMetadat
                 remedy="Update tailerd, or keep the table at an older format version.",
             )
         found = _decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UnreadableMetadataError(
             f"The metadata file {path} cannot be read: {error}.",
             remedy="It is incomplete or not table metadata: restore it from a backup, or name an"

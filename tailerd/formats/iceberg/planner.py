@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tailerd.changefeed.change_task import ChangeSourceKind, ChangeType
-from tailerd.errors import LogCleanedUpError, UnsupportedFeatureError
+from tailerd.errors import MissingVersionError, UnsupportedFeatureError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.iceberg.columns import TableSchema, column_scans, parse_columns, rows_schema
 from tailerd.formats.iceberg.commit_plan import (
@@ -125,21 +125,24 @@ class IcebergPlanner:
         added: list[ContentFile] = []
         removed: list[ContentFile] = []
         changed = [each for each in own if each.has_changes or commit.parent is None]
+        ids = {each.added_snapshot_id for each in own}
         async for entries in self._files.entries(changed, snapshot):
             for entry in entries:
-                if entry.status is Status.ADDED:
+                # A manifest may also list what earlier snapshots added or removed.
+                is_change = entry.snapshot_id in ids
+                if entry.status is Status.ADDED and is_change:
                     added.append(entry.file)
-                elif entry.status is Status.DELETED:
+                elif entry.status is Status.DELETED and is_change:
                     removed.append(entry.file)
-                else:
+                elif entry.status is not Status.DELETED:
                     is_foreign = True
         if commit.parent is None and is_foreign:
             raise self.gap(commit)
         return CommitFiles(tuple(added), tuple(removed))
 
-    def gap(self, commit: Commit) -> LogCleanedUpError:
+    def gap(self, commit: Commit) -> MissingVersionError:
         """Return the error for a commit whose parent is gone."""
-        return LogCleanedUpError(
+        return MissingVersionError(
             f"The changes of version {commit.version} of {self._name} are not known: the snapshot"
             " before it expired, or was made in format version 1.",
             remedy=f"{RESET_PIPELINE} Expire snapshots later than the slowest pipeline delivers.",

@@ -14,7 +14,7 @@ from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.errors import (
     CorruptLogError,
     FileMissingError,
-    LogCleanedUpError,
+    MissingVersionError,
     NotATableError,
     TooLargeError,
     UnreadableMetadataError,
@@ -197,7 +197,7 @@ class TableFiles:
         """Return the manifests of a snapshot.
 
         Raises:
-            LogCleanedUpError: Its manifest list is missing.
+            MissingVersionError: Its manifest list is missing.
             CorruptLogError: It is damaged.
         """
         if (found := self._lists.get(snapshot.snapshot_id)) is not None:
@@ -223,7 +223,7 @@ class TableFiles:
                 raise TooLargeError.within(self._memory_bytes, f"The file {path} is large")
             return await self._store.get(at)
         except FileMissingError as error:
-            raise LogCleanedUpError(
+            raise MissingVersionError(
                 f"The file {path} of snapshot {snapshot.snapshot_id} of {self._location.name} does"
                 " not exist: the snapshot expired meanwhile, or the table is incomplete.",
                 remedy=f"{RESET_PIPELINE} Expire snapshots later than the slowest pipeline"
@@ -239,7 +239,7 @@ class TableFiles:
             snapshot: That needs them, for errors.
 
         Raises:
-            LogCleanedUpError: A manifest is missing.
+            MissingVersionError: A manifest is missing.
             CorruptLogError: One is damaged.
         """
         listed = list(manifests)

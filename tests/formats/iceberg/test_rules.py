@@ -16,7 +16,6 @@ from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, ReadLimit
 from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.errors import (
     InvalidDeletionVectorError,
-    LogCleanedUpError,
     MissingVersionError,
     NotATableError,
     PathOutsideTableError,
@@ -142,7 +141,7 @@ async def test_an_expired_snapshot_is_a_gap(writer: IcebergWriter) -> None:
     writer.append([row(3)])
     behind = await source.offset_at(Version(2))
     writer.expire_before(3)
-    with pytest.raises(LogCleanedUpError):
+    with pytest.raises(MissingVersionError):
         await source.latest_offset(behind, ALL)
     with pytest.raises(MissingVersionError):
         await source.latest_offset(offset, ALL)
