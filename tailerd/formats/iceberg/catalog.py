@@ -18,6 +18,7 @@ from tailerd.errors import (
     MissingExtraError,
     NotATableError,
     StorageError,
+    TailerdError,
     UnsupportedFeatureError,
 )
 from tailerd.formats.iceberg.metadata import parse_metadata
@@ -125,49 +126,55 @@ async def find_pointer(location: TableLocation) -> str:
 def _ask_catalog(name: str, table: str) -> str:
     try:
         from pyiceberg.catalog import load_catalog
-        from pyiceberg.exceptions import (
-            NoSuchNamespaceError,
-            NoSuchTableError,
-            NotInstalledError,
-            ValidationError,
-        )
     except ImportError as error:
         raise MissingExtraError(
             f"Catalogs are asked with pyiceberg, which cannot be loaded: {error}.",
             remedy="Install it: pip install 'tailerd[iceberg]'.",
         ) from error
-    # Messages of pyiceberg and its clients may contain passwords and tokens of the configuration.
     try:
-        found = load_catalog(name).load_table(table).metadata_location
-    except (NoSuchTableError, NoSuchNamespaceError):
-        raise NotATableError(
-            f"The catalog {name} has no table {table}.", remedy="Check the spelling."
-        ) from None
-    except NotInstalledError:
-        raise MissingExtraError(
-            f"The catalog {name} needs a library of pyiceberg that is not installed.",
-            remedy="Install pyiceberg with the extra of this kind of catalog, such as"
-            " pip install 'pyiceberg[sql-sqlite]', glue or hive.",
-        ) from None
-    except ValidationError:
-        raise UnsupportedFeatureError(
-            f"pyiceberg cannot read the metadata of {table}: it has a type or a feature that its"
-            " release does not know, such as a variant column.",
-            remedy="Name the table by its folder instead.",
-        ) from None
-    except ValueError as error:
-        raise ConfigError(
-            f"The catalog {name} is not configured for pyiceberg ({type(error).__name__}).",
-            remedy="Add it to .pyiceberg.yaml in your home folder, or set variables such as"
-            f" PYICEBERG_CATALOG__{name.upper()}__URI.",
-        ) from None
+        return str(load_catalog(name).load_table(table).metadata_location)
     except Exception as error:  # noqa: BLE001
-        # Each kind of catalog has a client with errors of its own.
-        raise StorageError(
-            f"The catalog {name} did not answer for the table {table} ({type(error).__name__}).",
-            remedy="Check that it runs, and its section in .pyiceberg.yaml.",
-        ) from None
-    return str(found)
+        # Each kind of catalog has a client with errors of its own. Messages of pyiceberg and these
+        # clients may contain passwords and tokens of the configuration.
+        raise _explain(error, name, table) from None
+
+
+def _explain(error: Exception, name: str, table: str) -> TailerdError:
+    """Return an error without values of the catalog's configuration."""
+    from pyiceberg.exceptions import (
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        NotInstalledError,
+        ValidationError,
+    )
+
+    match error:
+        case NoSuchTableError() | NoSuchNamespaceError():
+            return NotATableError(
+                f"The catalog {name} has no table {table}.", remedy="Check the spelling."
+            )
+        case NotInstalledError():
+            return MissingExtraError(
+                f"The catalog {name} needs a library of pyiceberg that is not installed.",
+                remedy="Install pyiceberg with the extra of this kind of catalog, such as"
+                " pip install 'pyiceberg[sql-sqlite]', glue or hive.",
+            )
+        case ValidationError():
+            return UnsupportedFeatureError(
+                f"pyiceberg cannot read the metadata of {table}: it has a type or a feature that"
+                " its release does not support, such as a variant column.",
+                remedy="Name the table by its folder instead.",
+            )
+        case ValueError():
+            return ConfigError(
+                f"The catalog {name} is not configured for pyiceberg ({type(error).__name__}).",
+                remedy="Add it to .pyiceberg.yaml in your home folder, or set variables such as"
+                f" PYICEBERG_CATALOG__{name.upper()}__URI.",
+            )
+    return StorageError(
+        f"The catalog {name} did not answer for the table {table} ({type(error).__name__}).",
+        remedy="Check that it runs, and its section in .pyiceberg.yaml.",
+    )
 
 
 async def resolve_catalog(location: TableLocation, memory_bytes: int) -> TableLocation:
