@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "config/locks"
 ONLY_FOR_SPARK = frozenset({"pyspark", "py4j"})
-EXTRAS = ("azure", "google", "iceberg", "postgres", "registry", "spark")
+EXTRAS = ("azure", "google", "postgres", "registry", "spark")
 """Extras of tailerd that the image has."""
 _PYTHON = "3.11"
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+) \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.M)
