@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailerd.changefeed.offset import Version
+from tailerd.errors import FileMissingError
 from tailerd.formats.base import Capabilities, ChangeSource, CommitNames, OpenRequest
 from tailerd.formats.iceberg.catalog import is_in_catalog
 from tailerd.formats.iceberg.metadata import METADATA_FOLDER, SUFFIX, metadata_number
@@ -25,6 +27,8 @@ from tailerd.storage.table_location import TableLocation
 if TYPE_CHECKING:
     from tailerd.formats.iceberg.reader import IcebergTaskReader
 
+_DELTA_LOG = "_delta_log"
+"""Delta tables with UniForm have Iceberg metadata too, written after the log and not always."""
 _OBSERVED = Version(0)
 """A metadata file shows that something was committed, but not which version."""
 
@@ -75,7 +79,14 @@ class IcebergFormat(OptionalParts):
         """Return whether there is a metadata file of a table."""
         if is_in_catalog(location):
             return True
-        return await find_metadata(location.store, location.root) is not None
+        store, root = location.store, location.root
+        if await find_metadata(store, root) is None:
+            return False
+        if not is_metadata_file(root):
+            with suppress(FileMissingError):
+                async for _ in store.list_from(f"{root}/{_DELTA_LOG}"):
+                    return False
+        return True
 
     def folder(self, location: TableLocation) -> str:
         """Return the folder of a table's metadata files; of one file, the table's own folder."""
@@ -87,7 +98,7 @@ class IcebergFormat(OptionalParts):
         if is_metadata_file(location.root):
             return Path(location.root).is_file()
         folder = Path(self.folder(location))
-        if not folder.is_dir():
+        if not folder.is_dir() or Path(location.root, _DELTA_LOG).is_dir():
             return False
         return any(metadata_number(path.name) is not None for path in folder.iterdir())
 

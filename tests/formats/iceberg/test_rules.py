@@ -23,10 +23,11 @@ from tailerd.errors import (
     UnsupportedFeatureError,
 )
 from tailerd.formats.base import ChangeSource, OpenRequest
-from tailerd.formats.detect import open_table
+from tailerd.formats.detect import find_format, open_table, table_format
 from tailerd.formats.iceberg.deleted_rows import decode_vector
 from tailerd.formats.iceberg.payload import Vector
 from tailerd.storage.table_location import locate_table
+from tests.tables.builder import TableBuilder
 from tests.tables.iceberg_writer import NAME, IcebergWriter
 
 ALL = ReadLimit(max_files=10**9, max_bytes=10**15)
@@ -281,3 +282,14 @@ async def test_a_folder_without_metadata_is_no_table(tmp_path: Path) -> None:
 def test_a_damaged_vector_is_refused(blob: bytes) -> None:
     with pytest.raises(InvalidDeletionVectorError):
         decode_vector(blob, Vector(url="x", offset=4, length=40, rows=1))
+
+
+async def test_a_delta_table_with_iceberg_metadata_is_read_as_delta(tmp_path: Path) -> None:
+    # UniForm writes both into one folder.
+    folder = tmp_path / "table"
+    IcebergWriter(folder)
+    TableBuilder(folder).append([row(1)])
+    location = locate_table(str(folder))
+    assert (await find_format(location)).name == "delta"
+    assert not table_format("iceberg").is_at(location)
+    assert (await find_format(location, "iceberg")).name == "iceberg"
