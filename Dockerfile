@@ -39,11 +39,12 @@ LABEL org.opencontainers.image.title="tailerd" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${PYTHON_IMAGE}"
-# Debian drops superseded security releases of Java, so only its major version can be named.
+# Debian drops superseded security releases of Java, so only its major version can be named. The base
+# brings a pip, which nothing needs here.
 RUN apt-get update \
     && if [ "$JAVA" != none ]; then java="openjdk-${JAVA}-jre-headless"; else java=""; fi \
     && apt-get install -y --no-install-recommends tini=0.19.* $java \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /usr/local/bin/pip* /usr/local/lib/python3.*/*-packages/pip*
 # A user with a name: Spark asks for it.
 RUN groupadd --gid 10001 tailerd \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tailerd \

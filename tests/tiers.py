@@ -18,6 +18,9 @@ WORKERS = 4
 
 KEPT_RUNS = 20
 
+LATE_GROUPS = {"image"}
+"""What they need is built beside the tests, where nothing of it is kept from another run."""
+
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java of tests lives for seconds, and would spend a fifth of them on compiling for hours."""
 SPARK_OPTIONS = " ".join(
@@ -77,8 +80,9 @@ def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _turn(item: pytest.Item) -> tuple[int, int]:
-    if item.get_closest_marker("xdist_group"):
-        return 0, 0  # All alike, so that they stay in their order.
+    if group := item.get_closest_marker("xdist_group"):
+        # Those of a group are alike, so that they stay in their order.
+        return 0, int(group.args[0] in LATE_GROUPS)
     return 1 if item.get_closest_marker("full") else 2, crc32(item.nodeid.encode())
 
 

@@ -225,7 +225,8 @@ def test_names_with_dots_are_found() -> None:
 
 # ---------------------------------------------------------------- documents
 
-SHIPPED = sorted(path for path in (ROOT / "config").glob("*.yaml") if path.stem != "alerts")
+NOT_OURS = {"alerts", "compose"}
+SHIPPED = [path for path in sorted((ROOT / "config").glob("*.yaml")) if path.stem not in NOT_OURS]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -405,7 +405,8 @@ def test_generated_documents_are_in_step_with_the_code() -> None:
         assert (ROOT / "config" / name).read_text() == text, again
 
 
-SHIPPED = sorted(path for path in (ROOT / "config").glob("*.yaml") if path.stem != "alerts")
+NOT_OURS = {"alerts", "compose"}
+SHIPPED = [path for path in sorted((ROOT / "config").glob("*.yaml")) if path.stem not in NOT_OURS]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)

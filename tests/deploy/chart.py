@@ -53,3 +53,9 @@ def only(text: str, kind: str) -> dict[str, Any]:
     """Return the one manifest of a kind."""
     [found] = [manifest for manifest in manifests(text) if manifest["kind"] == kind]
     return found
+
+
+def pod_of(text: str) -> dict[str, Any]:
+    """Return the specification of the StatefulSet's pod."""
+    pod: dict[str, Any] = only(text, "StatefulSet")["spec"]["template"]["spec"]
+    return pod

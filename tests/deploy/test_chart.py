@@ -17,7 +17,7 @@ from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
 
 from tailerd import __version__
-from tests.deploy.chart import CHART, ROOT, VALUES, helm, manifests, only, rendered
+from tests.deploy.chart import CHART, ROOT, VALUES, helm, manifests, only, pod_of, rendered
 from tests.deploy.values_schema import FILE, with_config
 
 KUBERNETES = ["1.29.0", "1.33.0", "1.37.0"]
@@ -54,11 +54,6 @@ def validate(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
     )
-
-
-def pod_of(text: str) -> dict[str, Any]:
-    pod: dict[str, Any] = only(text, "StatefulSet")["spec"]["template"]["spec"]
-    return pod
 
 
 def make_config(text: str) -> dict[str, Any]:

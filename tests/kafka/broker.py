@@ -30,6 +30,7 @@ from tests.kafka.process import ServerProcess
 
 FORMAT_SECONDS = 60
 START_SECONDS = 60
+LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 30
 # `tailerd` may do everything, `limited` nothing that no ACL allows.
 USERS = {"tailerd": "tailerd-secret", "limited": "limited-secret"}
@@ -90,6 +91,7 @@ class Broker:
         certificates: Certificates | None = None,
         ports: Ports | None = None,
         heap_mb: int = 512,
+        host: str = LOOPBACK,
     ) -> None:
         """Prepare a broker in `folder`, which it has for itself.
 
@@ -102,6 +104,7 @@ class Broker:
             certificates: Of a cluster; made in `folder` by default.
             ports: Its ports; chosen by default.
             heap_mb: Java's heap, in MiB.
+            host: Address of this machine at which clients find it.
         """
         self.folder = folder
         self.node_id = node_id
@@ -112,27 +115,28 @@ class Broker:
         self._cluster_id = cluster_id or new_cluster_id()
         self._voters = voters
         self._heap_mb = heap_mb
+        self._host = host
         self._process: ServerProcess | None = None
 
     @property
     def plain(self) -> str:
         """Bootstrap address without security."""
-        return f"127.0.0.1:{self.ports.plain}"
+        return f"{self._host}:{self.ports.plain}"
 
     @property
     def sasl(self) -> str:
         """Bootstrap address of SASL_PLAINTEXT with SCRAM-SHA-256."""
-        return f"127.0.0.1:{self.ports.sasl}"
+        return f"{self._host}:{self.ports.sasl}"
 
     @property
     def tls(self) -> str:
         """Bootstrap address of SSL."""
-        return f"127.0.0.1:{self.ports.tls}"
+        return f"{self._host}:{self.ports.tls}"
 
     @property
     def sasl_tls(self) -> str:
         """Bootstrap address of SASL_SSL with SCRAM-SHA-256."""
-        return f"127.0.0.1:{self.ports.sasl_tls}"
+        return f"{self._host}:{self.ports.sasl_tls}"
 
     @property
     def proxied(self) -> str:
@@ -287,7 +291,7 @@ class Broker:
             "PROXIED": ports.proxied,
         }
         reported = own | {"PROXIED": ports.proxy}
-        listeners = own | {"CONTROLLER": ports.controller}
+        listeners = [f"{name}://{self._host}:{port}" for name, port in own.items()]
         security = {
             "PLAIN": "PLAINTEXT",
             "PROXIED": "PLAINTEXT",
@@ -299,8 +303,10 @@ class Broker:
         return {
             "process.roles": "broker,controller",
             "node.id": str(self.node_id),
-            "listeners": ",".join(f"{n}://127.0.0.1:{port}" for n, port in listeners.items()),
-            "advertised.listeners": ",".join(f"{n}://127.0.0.1:{p}" for n, p in reported.items()),
+            "listeners": ",".join([*listeners, f"CONTROLLER://{LOOPBACK}:{ports.controller}"]),
+            "advertised.listeners": ",".join(
+                f"{n}://{self._host}:{p}" for n, p in reported.items()
+            ),
             "listener.security.protocol.map": ",".join(f"{n}:{s}" for n, s in security.items()),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAIN",

@@ -83,6 +83,7 @@ class S3Server:
         self.page_names = page_names
         """How many names it answers to one request for a listing."""
         self.scheme = "s3"
+        self.host = "127.0.0.1"
         self._authority = authority
         self._command = command
         self._folder = folder
@@ -90,13 +91,21 @@ class S3Server:
         self._own_client: Any = None
 
     @classmethod
-    def moto(cls, folder: Path, port: int = 0) -> S3Server:
-        """Return a server that keeps everything in memory, and does not look at signatures."""
+    def moto(cls, folder: Path, port: int = 0, host: str = "127.0.0.1") -> S3Server:
+        """Return a server that keeps everything in memory, and does not look at signatures.
+
+        Args:
+            folder: Of its log.
+            port: Chosen by default.
+            host: Address of this machine at which clients find it.
+        """
         port = port or free_port()
         # A thousand files, for a listing's second page, take it seconds.
         paged = ["env", f"MOTO_S3_DEFAULT_MAX_KEYS={_MOTO_PAGE_NAMES}"]
-        words = [*paged, sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        return cls("moto", words, port, folder, page_names=_MOTO_PAGE_NAMES)
+        words = [*paged, sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
+        server = cls("moto", words, port, folder, page_names=_MOTO_PAGE_NAMES)
+        server.host = host
+        return server
 
     @classmethod
     def versitygw(cls, folder: Path, certificates: Certificates | None = None) -> S3Server:
@@ -127,7 +136,7 @@ class S3Server:
     @property
     def endpoint(self) -> str:
         """Its URL."""
-        return f"{'https' if self._authority else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self._authority else 'http'}://{self.host}:{self.port}"
 
     def environment(self, endpoint: str = "") -> dict[str, str]:
         """Return what commands need to know, as the SDKs read it."""
@@ -172,7 +181,7 @@ class S3Server:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                socket.create_connection((self.host, self.port), timeout=1).close()
                 return
             except OSError:
                 if not self._process.is_running or time.monotonic() > deadline:
