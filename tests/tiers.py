@@ -18,7 +18,7 @@ WORKERS = 4
 
 KEPT_RUNS = 20
 
-LATE_GROUPS = {"image"}
+LATE_GROUPS = {"image", "cluster"}
 """What they need is built beside the tests, where nothing of it is kept from another run."""
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -52,7 +52,7 @@ def read_licences(component: dict[str, Any]) -> list[str]:
     licences = [entry.get("license", entry) for entry in component.get("licenses", ())]
     found = [each.get("expression") or each.get("id") or each.get("name") for each in licences]
     texts = [str(text).partition("\n")[0].rpartition(" :: ")[2] for text in found if text]
-    return list(dict.fromkeys(texts or _MISSING.get(component["name"], ())))
+    return list(dict.fromkeys(texts or _MISSING.get(component["name"], [])))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def image(java: str) -> str:
     except engine.EngineUnavailableError as error:
         if os.environ.get("CI"):
             pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error).partition("\n")[0])
+        pytest.skip(" ".join(str(error).split()))
 
 
 @pytest.fixture
