@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -180,10 +179,11 @@ class Cluster:
         engine.run(["ip", "address", "replace", f"{HOST}/32", "dev", "lo"])
         self._run("containerd", f"--config={self.folder}/containerd.toml")
         self._await(lambda: engine.run([*self._ctr(), "version"]), "containerd")
-        container = engine.buildah("from", "scratch")
-        engine.buildah("add", "--quiet", container, self._programs / "pause", "/")
-        engine.buildah("config", '--entrypoint=["/pause"]', container)
-        image = engine.buildah("commit", "--quiet", "--rm", container)
+        with engine.locked("containers"):
+            container = engine.buildah("from", "scratch")
+            engine.buildah("add", "--quiet", container, self._programs / "pause", "/")
+            engine.buildah("config", '--entrypoint=["/pause"]', container)
+            image = engine.buildah("commit", "--quiet", "--rm", container)
         self.load_image(image, _PAUSE)
         self._run("kubelet", f"--config={self.folder}/kubelet.json", f"--node-ip={HOST}",
                   f"--kubeconfig={self.kubeconfig}", f"--hostname-override={NODE}",
@@ -294,16 +294,11 @@ def _remove_leftovers(folder: Path) -> None:
                     os.kill(int(each), signal.SIGKILL)
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in reversed([each for each in mounts if each.startswith(f"{folder}/")]):
-        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+        with suppress(RuntimeError):
+            engine.run(["umount", "--lazy", mount])
     shutil.rmtree(folder, ignore_errors=True)
-    # Only empty groups can be removed.
-    groups = [path for path in Path("/sys/fs/cgroup").glob("*/kubepods/**/") if path.is_dir()]
-    for group in sorted(groups, key=lambda path: len(path.parts), reverse=True):
-        with suppress(OSError):
-            group.rmdir()
-    subprocess.run(
-        ["ip", "address", "delete", f"{HOST}/32", "dev", "lo"], check=False, capture_output=True
-    )
+    with suppress(RuntimeError):
+        engine.run(["ip", "address", "delete", f"{HOST}/32", "dev", "lo"])
 
 
 @contextmanager

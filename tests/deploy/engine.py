@@ -30,7 +30,7 @@ TAGS = {"none": f"tailerd:{__version__}-arrow", "17": f"tailerd:{__version__}"}
 PACKAGES = "buildah podman runc conmon debootstrap debian-archive-keyring"
 _PROGRAMS = ("buildah", "podman", "runc", "conmon", "debootstrap")
 _INCLUDED = "python3,python3-venv,ca-certificates"
-_KEPT_HOURS = 168
+_KEPT_HOURS = 24
 # What the base from Docker Hub has: `python`, and a pip that the image must lose.
 _LIKE_THE_BASE = """\
 ln -s /usr/bin/python3 /usr/local/bin/python
@@ -50,9 +50,11 @@ def run(command: Sequence[str | Path], *, cwd: Path | None = None, **environment
     """Run a command and return its output without surrounding spaces.
 
     Raises:
-        RuntimeError: It failed; with the end of its output.
+        RuntimeError: It failed, with the end of its output, or its program is missing.
     """
     words = [str(each) for each in command]
+    if shutil.which(words[0]) is None:
+        raise RuntimeError(f"{words[0]} cannot be found on PATH")
     done = subprocess.run(
         words,
         cwd=cwd,
@@ -117,6 +119,8 @@ def build_image(java: str) -> str:
     """
     _check_programs()
     with locked("containers"), tempfile.TemporaryDirectory() as folder:
+        # Containers of builds that were killed.
+        buildah("rm", "--all")
         _prepare_base()
         pip = cache_folder() / "containers" / "pip"
         pip.mkdir(exist_ok=True)
