@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tailerd.records.json_text import (
     FIRST_PLAIN_DAY,
     LAST_PLAIN_DAY,
+    LINE_ENDS,
     MICROS_PER_DAY,
     date_text,
     quote_utf8,
@@ -45,8 +46,12 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
         raw = texts.cast(pa.binary()).to_pylist()
         repaired = [None if value is None else quote_utf8(value)[1:-1] for value in raw]
         return pa.array(repaired, pa.string())
-    if is_plain:
-        return texts
+    if not is_plain:
+        texts = _escape_ascii(texts, data, offsets)
+    return texts if is_ascii else _escape_line_ends(texts, data)
+
+
+def _escape_ascii(texts: pa.Array, data: Bytes, offsets: npt.NDArray[np.int64]) -> pa.Array:
     hits = (data < _FIRST_PRINTABLE) | (data == _QUOTE) | (data == _BACKSLASH)
     indexes = np.flatnonzero(hits)
     is_hit_row = np.zeros(len(texts), dtype=bool)
@@ -61,6 +66,14 @@ def escaped_texts(texts: pa.Array) -> pa.Array:
         character = chr(byte)
         escaped = pc.replace_substring(escaped, character, quote_utf8(character.encode())[1:-1])
     return pc.replace_with_mask(texts, mask, escaped)
+
+
+def _escape_line_ends(texts: pa.Array, data: Bytes) -> pa.Array:
+    raw = data.tobytes()
+    for character in LINE_ENDS:
+        if character.encode() in raw:
+            texts = pc.replace_substring(texts, character, f"\\u{ord(character):04x}")
+    return texts
 
 
 def _classify_bytes(data: Bytes) -> tuple[bool, bool]:

@@ -21,14 +21,19 @@ _EPOCH = datetime(1970, 1, 1)
 _FIRST_DATETIME = (datetime.min - _EPOCH) // timedelta(microseconds=1)
 _LAST_DATETIME = (datetime.max - _EPOCH) // timedelta(microseconds=1)
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
+LINE_ENDS = "\x85\u2028\u2029"
+"""Unicode's line ends outside ASCII: many readers split lines there too."""
+_ESCAPED = re.compile(f"[\ud800-\udfff{LINE_ENDS}]")
 
 
 def quote_text(text: str) -> str:
-    r"""Return a JSON string; only `"`, `\`, control characters and surrogates are escaped."""
+    r"""Return a JSON string.
+
+    Only `"`, `\`, control characters, line ends and surrogates are escaped.
+    """
     quoted = encode_basestring(text)
     if not text.isascii():
-        return _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+        return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
     return quoted
 
 

@@ -213,6 +213,18 @@ def test_damaged_utf8_becomes_escapes_and_replacement_characters() -> None:
     assert texts[2:] == ['"a\ufffdb"', '"\ufffd"', '"ok\\""', "null"]
 
 
+@pytest.mark.parametrize("rows", [1, MAX_ROWS_OF_ROW_PATH + 1])
+def test_no_reader_finds_a_line_end_inside_an_object(rows: int) -> None:
+    # Python's `splitlines`, among others, ends a line at each of these.
+    text = "a\nb\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\\ü"
+    values = pa.record_batch({"v": [text] * rows, "s": [{"w": [text]}] * rows})
+
+    lines = JsonEncoder().encode_lines(change_batch(values)).decode().splitlines()
+
+    found = [json.loads(line) for line in lines]
+    assert [(row["v"], row["s"]["w"]) for row in found] == [(text, [text])] * rows
+
+
 def test_bytes_under_a_null_are_not_read() -> None:
     raw = pa.array(["x", 'hid"den', "y"])
     masked = pa.Array.from_buffers(
