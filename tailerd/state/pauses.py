@@ -10,6 +10,7 @@ from tailerd.errors import StorageError
 from tailerd.state.base import StateFiles
 
 _NAME = "paused/names"
+_FORMAT = 1
 
 
 class Pauses:
@@ -54,17 +55,18 @@ class Pauses:
 
     async def _save(self, pauses: Mapping[str, str]) -> None:
         await self._files.require_ownership()
-        await self._files.save(_NAME, json.dumps(pauses, sort_keys=True).encode())
+        content = {"format": _FORMAT, "paused": dict(pauses)}
+        await self._files.save(_NAME, json.dumps(content, sort_keys=True).encode())
         self._pauses = pauses
 
 
 def _parse(text: bytes, location: str) -> Mapping[str, str]:
     try:
-        pauses = json.loads(text)
-        if not isinstance(pauses, dict):
-            raise TypeError("not an object")
-        return {name: str(by) for name, by in pauses.items()}
-    except (ValueError, TypeError, RecursionError) as error:
+        content = json.loads(text)
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format {content['format']} is of another release")
+        return {name: str(by) for name, by in content["paused"].items()}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"The list of paused pipelines in {location} is damaged: {error!r}.",
             remedy="Delete it, then no pipeline is paused.",

@@ -185,7 +185,7 @@ def test_what_is_not_delivered_is_not_deleted(tmp_path: Path) -> None:
     orders = {**file_table(table.folder, tmp_path / "out", maintenance=maintenance), "from": "15"}
     config = write_config(tmp_path, orders=orders)
     (tmp_path / "state/paused").mkdir(parents=True)
-    (tmp_path / "state/paused/names.json").write_text('{"orders": ""}')
+    (tmp_path / "state/paused/names.json").write_text('{"format": 1, "paused": {"orders": ""}}')
     with daemon(config):
         eventually(lambda: status_of(config, "orders")["state"] == "paused")
         eventually(lambda: status_of(config, "orders")["maintenance"] is not None)

@@ -74,7 +74,8 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
         assert sorted(delivered_ids(out)) == list(range(40))
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
-    assert (tmp_path / "state/paused/names.json").read_text() == "{}"
+    saved = json.loads((tmp_path / "state/paused/names.json").read_text())
+    assert saved["paused"] == {}
 
 
 def test_a_pipeline_that_does_not_run_shows_its_lag(tmp_path: Path, engine: str) -> None:
@@ -124,7 +125,7 @@ def test_once_leaves_a_paused_pipeline_alone_and_ends(tmp_path: Path) -> None:
     make_table(tmp_path / "t")
     config = write_config(tmp_path, orders=file_table(tmp_path / "t", tmp_path / "out"))
     (tmp_path / "state/paused").mkdir(parents=True)
-    (tmp_path / "state/paused/names.json").write_text('{"orders": ""}')
+    (tmp_path / "state/paused/names.json").write_text('{"format": 1, "paused": {"orders": ""}}')
     assert run_to_end("run", "--config", config, "--once").returncode == 0
     assert not (tmp_path / "out").exists() or delivered_ids(tmp_path / "out") == []
 
