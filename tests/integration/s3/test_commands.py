@@ -40,17 +40,17 @@ def test_what_is_in_a_bucket_instead_of_a_table_is_named(
     bucket = s3_moto.new_bucket()
     upload(s3_moto, table.log.parent, bucket, "lake/orders")
     made = tmp_path / "made"
-    (made / "metadata").mkdir(parents=True)
-    (made / "metadata/v1.metadata.json").write_text("{}")
+    (made / ".hoodie").mkdir(parents=True)
+    (made / ".hoodie/hoodie.properties").write_text("{}")
     (made / "part-0.parquet").write_bytes(b"PAR1")
-    upload(s3_moto, made, bucket, "iceberg")
-    upload(s3_moto, made / "metadata", bucket, "texts")
-    (made / "metadata/v1.metadata.json").unlink()
+    upload(s3_moto, made, bucket, "hudi")
+    upload(s3_moto, made / ".hoodie", bucket, "texts")
+    (made / ".hoodie/hoodie.properties").unlink()
     upload(s3_moto, made, bucket, "parquet")
     for place, words in {
         "lake": f"a folder with 1 table: orders. Type: `tailerd tail s3://{bucket}/lake/orders`",
         "lake/orders/_delta_log": f"inside the table s3://{bucket}/lake/orders",
-        "iceberg": "it is an Iceberg table",
+        "hudi": "it is a Hudi table",
         "parquet": "it has Parquet files, but no log",
         "texts": "the folder has neither a log nor Parquet files",
         "nothing": "there are no files",
