@@ -308,9 +308,8 @@ class IcebergLog(TableLog):
         comparison = Comparison(state) if state else self._comparison
 
         async def make_plan() -> IcebergStep:
-            planned = await self._planner.commit(commit, comparison)
+            files, planned = await self._planner.commit(commit, comparison)
             step = self._step(commit, planned, _kind(planned))
-            files = await self._planner.commit_files(commit)
             added, removed = files.data(files.added), files.data(files.removed)
             step.resume_state = comparison.value
             step.operation = commit.snapshot.operation

@@ -148,8 +148,10 @@ class IcebergPlanner:
             remedy=f"{RESET_PIPELINE} Expire snapshots later than the slowest pipeline delivers.",
         )
 
-    async def commit(self, commit: Commit, comparison: Comparison) -> list[PlannedTask]:
-        """Return the tasks of a commit, deletes before inserts.
+    async def commit(
+        self, commit: Commit, comparison: Comparison
+    ) -> tuple[CommitFiles, list[PlannedTask]]:
+        """Return the files of a commit, and its tasks, deletes before inserts.
 
         Raises:
             MissingVersionError: Its parent is gone.
@@ -171,7 +173,7 @@ class IcebergPlanner:
             data_before = await self._files.live_files(commit.parent, are_deletes=False)
         changes = row_changes(files, data_before, deletes_before, self._is_partitioned)
         is_rewrite = commit.snapshot.operation == REPLACE and comparison is Comparison.ROWS
-        return self._tasks(changes, commit.snapshot, comparison, is_rewrite=is_rewrite)
+        return files, self._tasks(changes, commit.snapshot, comparison, is_rewrite=is_rewrite)
 
     async def net(self, before: Snapshot | None, after: Snapshot) -> list[PlannedTask]:
         """Return the tasks of the difference of two snapshots, as one step.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from tailerd.changefeed.offset import Offset, Phase
+from tailerd.changefeed.offset import Offset, Phase, first_commit
 from tailerd.errors import MissingVersionError, NotATableError
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.iceberg.columns import parse_columns
@@ -92,7 +92,7 @@ class IcebergStatistics(CommitStatistics):
         if not commits:
             raise NotATableError(f"The table at {self._location.url} has no snapshot yet.")
         begin = first if first is not None else next_up
-        requested = commits[-1].version + 1 if begin is None else _first_pending(begin)
+        requested = commits[-1].version + 1 if begin is None else first_commit(begin)
         before = [each for each in commits if each.version < requested]
         is_near = len(commits) - len(before) <= _MAX_PENDING
         self._at = before[-1] if before and is_near else commits[-1]
@@ -116,7 +116,7 @@ class IcebergStatistics(CommitStatistics):
 
     def reaches(self, next_up: Offset) -> bool:
         """Return whether the pending work from an offset on is tracked."""
-        return _first_pending(next_up) >= self._first
+        return first_commit(next_up) >= self._first
 
     async def advance(self, now: float) -> bool:
         """Apply new commits; return whether there may be more.
@@ -149,7 +149,7 @@ class IcebergStatistics(CommitStatistics):
         if next_up is None:
             self._commits.clear()
             return PendingWork(files=0, bytes=0)
-        start = _first_pending(next_up)
+        start = first_commit(next_up)
         if start < self._first:
             return None
         for version in [each for each in self._commits if each < start]:
@@ -188,11 +188,6 @@ class IcebergStatistics(CommitStatistics):
             checkpoint_version=self.version,
             log_files=len(self._files.state.commits),
         )
-
-
-def _first_pending(offset: Offset) -> int:
-    """Return the first version that may be pending from an offset on."""
-    return offset.version + (offset.phase is Phase.SNAPSHOT)
 
 
 def _facts(commit: Commit, files: CommitFiles, columns: Columns | None) -> CommitFacts:
