@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pytest
 
@@ -166,15 +166,18 @@ class WrittenKartothek:
         self.append([1])
 
 
-class WrittenIceberg:
-    """An Iceberg table."""
+WriterT = TypeVar("WriterT", IcebergWriter, LanceWriter)
 
-    format = "iceberg"
+
+class Written(Generic[WriterT]):
+    """A table whose writer deletes by a predicate."""
+
+    writer: type[WriterT]
     ledger: LedgerLocation | None = None
 
     def __init__(self, location: Path) -> None:
         self.location = location
-        self._writer = IcebergWriter(location)
+        self._writer: WriterT = self.writer(location)
         self._appended: dict[Version, Sequence[int]] = {}
 
     def append(self, ids: Sequence[int]) -> Version:
@@ -185,6 +188,13 @@ class WrittenIceberg:
     def remove(self, version: Version) -> Version:
         ids = ", ".join(map(str, self._appended[version]))
         return Version(self._writer.delete(f"id IN ({ids})"))
+
+
+class WrittenIceberg(Written[IcebergWriter]):
+    """An Iceberg table."""
+
+    format = "iceberg"
+    writer = IcebergWriter
 
     def drop_before(self, version: Version) -> None:
         self._writer.expire_before(version)
@@ -195,25 +205,11 @@ class WrittenIceberg:
         self.append([1])
 
 
-class WrittenLance:
+class WrittenLance(Written[LanceWriter]):
     """A Lance table."""
 
     format = "lance"
-    ledger: LedgerLocation | None = None
-
-    def __init__(self, location: Path) -> None:
-        self.location = location
-        self._writer = LanceWriter(location)
-        self._appended: dict[Version, Sequence[int]] = {}
-
-    def append(self, ids: Sequence[int]) -> Version:
-        version = Version(self._writer.append([{"id": n, "name": f"n{n}"} for n in ids]))
-        self._appended[version] = ids
-        return version
-
-    def remove(self, version: Version) -> Version:
-        ids = ", ".join(map(str, self._appended[version]))
-        return Version(self._writer.delete(f"id IN ({ids})"))
+    writer = LanceWriter
 
     def drop_before(self, version: Version) -> None:
         self._writer.clean_up_before(version)
