@@ -15,8 +15,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -489,3 +489,22 @@ class TableFormat(OptionalParts, Protocol):
             ConfigError: An option is wrong.
         """
         ...
+
+
+def split_file(task: ChangeTask, payload: Any, target_bytes: int) -> Sequence[ChangeTask]:
+    """Split the task of one file into shares of its row groups of about `target_bytes`.
+
+    Args:
+        payload: Decoded, with `share_index` and `share_count`; a share is not split again.
+    """
+    count = -(-task.size_bytes // target_bytes)
+    if count < 2 or payload.share_count > 1:
+        return [task]
+    return [
+        replace(
+            task,
+            size_bytes=task.size_bytes // count,
+            payload=replace(payload, share_index=index, share_count=count),
+        )
+        for index in range(count)
+    ]

@@ -15,7 +15,7 @@ from tailerd.changefeed.change_task import ChangeTask
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_positions import number_positions
 from tailerd.errors import BugError, CorruptLogError, FileMissingError, MissingDataFileError
-from tailerd.formats.base import TaskReader
+from tailerd.formats.base import TaskReader, split_file
 from tailerd.formats.iceberg.columns import file_scans, parse_columns, rows_schema
 from tailerd.formats.iceberg.deleted_rows import DeletedRows, missing_file, with_selection
 from tailerd.formats.iceberg.payload import ComparedRows, DataRows, decode_payload
@@ -88,20 +88,10 @@ class IcebergTaskReader(TaskReader):
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split a large Parquet file into shares of its row groups."""
-        count = -(-task.size_bytes // target_bytes)
         payload = decode_payload(task)
-        if count < 2 or isinstance(payload, ComparedRows) or payload.share_count > 1:
+        if isinstance(payload, ComparedRows) or payload.file.file_format != PARQUET:
             return [task]
-        if payload.file.file_format != PARQUET:
-            return [task]
-        return [
-            replace(
-                task,
-                size_bytes=task.size_bytes // count,
-                payload=replace(payload, share_index=index, share_count=count),
-            )
-            for index in range(count)
-        ]
+        return split_file(task, payload, target_bytes)
 
 
 def _is_compared(task: ChangeTask) -> bool:

@@ -14,6 +14,7 @@ from tailerd.changefeed.column_filter import UNKNOWN, ColumnFilter, may_pass
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.changefeed.row_positions import number_positions
 from tailerd.errors import BugError, FileMissingError, FilesCollectedError
+from tailerd.formats.base import split_file
 from tailerd.formats.kartothek.partition_files import (
     DatasetFile,
     PartitionFile,
@@ -91,18 +92,10 @@ class KartothekTaskReader:
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split a large file into shares of its row groups; compared files are not split."""
-        count = -(-task.size_bytes // target_bytes)
         payload = decode_payload(task)
-        if count < 2 or isinstance(payload, RewrittenPartitions) or payload.share_count > 1:
+        if isinstance(payload, RewrittenPartitions):
             return [task]
-        return [
-            replace(
-                task,
-                size_bytes=task.size_bytes // count,
-                payload=replace(payload, share_index=index, share_count=count),
-            )
-            for index in range(count)
-        ]
+        return split_file(task, payload, target_bytes)
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
         """Return whether a value in the path of a task's file excludes all its rows."""

@@ -19,6 +19,7 @@ from tailerd.changefeed.column_filter import (
 )
 from tailerd.changefeed.limits import DEFAULT_BATCH_LIMIT, BatchLimit
 from tailerd.errors import BugError, MissingDataFileError
+from tailerd.formats.base import split_file
 from tailerd.formats.delta.changes.deleted_rows import missing_data_file, selects_nothing
 from tailerd.formats.delta.changes.read import column_scans, no_columns, plan_scan, read_changes
 from tailerd.formats.delta.protocol.data_file import DataFile, RowIds, TableSchema, data_file
@@ -86,21 +87,10 @@ class DeltaTaskReader:
 
     def split(self, task: ChangeTask, target_bytes: int) -> Sequence[ChangeTask]:
         """Split a large file into shares of its row groups; a row group is never split."""
-        count = -(-task.size_bytes // target_bytes)
         # Both images of an update stay together: a change file or an exact commit is not split.
-        if count < 2 or task.change_type is None:
+        if task.size_bytes <= target_bytes or task.change_type is None:
             return [task]
-        file = data_file(task)
-        if file.share_count > 1:
-            return [task]
-        return [
-            replace(
-                task,
-                size_bytes=task.size_bytes // count,
-                payload=replace(file, share_index=index, share_count=count),
-            )
-            for index in range(count)
-        ]
+        return split_file(task, data_file(task), target_bytes)
 
     def excludes(self, task: ChangeTask, filters: Sequence[ColumnFilter]) -> bool:
         """Return whether a partition value or bounds of each of the task's files exclude its rows.
