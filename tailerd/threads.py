@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-RELEASE_BYTES = 8 * 1024 * 1024
-"""Bytes decoded between two releases of free memory, each of which takes about a millisecond."""
+RELEASE_BYTES = 64 * 1024 * 1024
+"""Bytes that a thread decodes between two releases of its free memory.
+
+What was released is given back to the system, which clears it before it is used again: with a
+release for each file of some megabytes, that takes as long as decoding.
+"""
 
 
 async def in_thread(
@@ -59,15 +64,19 @@ async def discard(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def release_memory(decoded_bytes: int = RELEASE_BYTES) -> bool:
-    """Release the memory that this thread freed, if it decoded enough since; return whether.
+def release_memory(decoded_bytes: int = RELEASE_BYTES) -> None:
+    """Release the memory that this thread freed, if it decoded enough since the last time.
 
     Arrow's allocator keeps it, hundreds of megabytes, until the thread releases it.
     """
-    if decoded_bytes < RELEASE_BYTES:
-        return False
+    _own.decoded_bytes = getattr(_own, "decoded_bytes", 0) + decoded_bytes
+    if _own.decoded_bytes < RELEASE_BYTES:
+        return
     # Not loaded with this module: commands that read no rows need no Arrow.
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    return True
+    _own.decoded_bytes = 0
+
+
+_own = threading.local()

@@ -1,10 +1,11 @@
-"""Arrow is started without pandas, and pandas is there for whoever asks for it."""
+"""Arrow is started without pandas and huge pages, and they are there for whoever asks for them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ def printed(program: str) -> list[str]:
     return done.stdout.split()
 
 
-START = "from tailerd.arrow_start import start_without_pandas; start_without_pandas()"
+START = "from tailerd.arrow_start import start_arrow; start_arrow()"
 
 
 def test_arrays_and_scalars_import_no_pandas_afterwards() -> None:
@@ -54,6 +55,31 @@ def test_starting_twice_or_behind_pandas_changes_nothing(first: str) -> None:
         print(len(pa.array(pd.Series([1, 2]))), pd.__name__)
     """
     assert printed(program) == ["2", "pandas"]
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 0), ("1", 64)])
+def test_memory_is_taken_in_small_pages_unless_the_user_chose_otherwise(
+    chosen: str | None, expected: int
+) -> None:
+    program = f"""
+        import os, re
+        chosen = {chosen!r}
+        os.environ.pop("MIMALLOC_ALLOW_THP", None)
+        if chosen:
+            os.environ["MIMALLOC_ALLOW_THP"] = chosen
+        {START}
+        import numpy as np
+        import pyarrow as pa
+        buffer = pa.allocate_buffer(128 << 20)
+        np.frombuffer(buffer, np.uint8)[:] = 1
+        about = open("/proc/self/smaps_rollup").read()
+        print(int(re.search("AnonHugePages: +([0-9]+)", about)[1]) >> 10)
+    """
+    [found] = map(int, printed(program))
+    # Where the system gives huge pages to nobody or to all, nobody has a choice.
+    kinds = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    if "[madvise]" in kinds:
+        assert found >= expected if chosen else found <= 16
 
 
 def test_importing_modules_makes_no_array() -> None:

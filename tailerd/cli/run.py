@@ -154,9 +154,9 @@ def _prepare_process() -> None:
     By default glibc keeps them in a heap for each thread: after listing a table with millions of
     files, the process would stay twice as large as necessary.
     """
-    from tailerd.arrow_start import start_without_pandas
+    from tailerd.arrow_start import start_arrow
 
-    start_without_pandas()
+    start_arrow()
     try:
         set_option = ctypes.CDLL(None).mallopt
     except AttributeError:

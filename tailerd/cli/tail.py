@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from tailerd.arrow_start import start_without_pandas
+from tailerd.arrow_start import start_arrow
 from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeType
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Version
@@ -208,7 +208,7 @@ def command(format_name: str | None, since: str | None, **requested: Any) -> Non
     Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
     --once, or on Ctrl-C.
     """
-    start_without_pandas()
+    start_arrow()
     _refuse_both({"--from": requested["start"], "--since": since, "-n": requested["count"]})
     _refuse_both({"-f": requested["is_following"] or None, "--once": requested["is_once"] or None})
     if since is not None:

@@ -53,10 +53,10 @@ def command(
     topic, or if a column was renamed since. If `commits` skipped commits with row changes, the sink
     cannot equal the table: nothing is compared.
     """
-    from tailerd.arrow_start import start_without_pandas
+    from tailerd.arrow_start import start_arrow
     from tailerd.cli.configured import check_name, find_pipelines, read_config
 
-    start_without_pandas()
+    start_arrow()
     configured = read_config(config_path)
     config = configured.config
     named = find_pipelines(config, name)

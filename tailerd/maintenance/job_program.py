@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from tailerd.arrow_start import start_without_pandas
+from tailerd.arrow_start import start_arrow
 from tailerd.clock import Clock, SystemClock
 from tailerd.errors import BugError
 from tailerd.formats.maintenance import CLEANUP, RetentionFloor, TableMaintenance
@@ -145,7 +145,7 @@ def main() -> None:
         # Meant for the daemon, which closes the input.
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
-    start_without_pandas()
+    start_arrow()
     source, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # Output of a library must not come between the messages.
     os.dup2(2, 1)

@@ -22,14 +22,10 @@ def read_ahead(
     Args:
         size: Returns how many bytes a part has.
     """
-    decoded_bytes = 0
 
     def work() -> tuple[T] | None:
-        nonlocal decoded_bytes
         for part in parts:
-            decoded_bytes += size(part)
-            if release_memory(decoded_bytes):
-                decoded_bytes = 0
+            release_memory(size(part))
             return (part,)
         release_memory()
         return None

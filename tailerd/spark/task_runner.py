@@ -518,9 +518,9 @@ def _doing(
     """Return the function that a task applies to its items."""
 
     def do(items: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        from tailerd.arrow_start import start_without_pandas
+        from tailerd.arrow_start import start_arrow
 
-        start_without_pandas()
+        start_arrow()
         freeze_gc()
         if address is None:
             for _, data in items:

@@ -127,8 +127,8 @@ def delivery_program(sink: str) -> str:
     """
     return f"""
     import asyncio, pathlib, sys, time
-    from tailerd.arrow_start import start_without_pandas
-    start_without_pandas()
+    from tailerd.arrow_start import start_arrow
+    start_arrow()
     # What is timed is the delivery, not the loading of modules.
     import tailerd.formats.delta.changes.log
     import {sink}

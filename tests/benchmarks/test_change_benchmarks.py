@@ -34,10 +34,10 @@ MILLION = 1_000_000
 
 OURS = """
     import asyncio, sys, time
-    from tailerd.arrow_start import start_without_pandas
+    from tailerd.arrow_start import start_arrow
 
     # As every process of tailerd begins.
-    start_without_pandas()
+    start_arrow()
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream

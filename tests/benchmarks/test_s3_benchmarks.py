@@ -71,6 +71,10 @@ PEER_GET = f"""
 """
 OURS_ROWS = """
     import asyncio, sys, time
+    from tailerd.arrow_start import start_arrow
+
+    # As every process of tailerd begins.
+    start_arrow()
     from tailerd.changefeed.change_task import ChangeMode
     from tailerd.changefeed.limits import BatchLimit, ReadLimit
     from tailerd.pipeline.change_stream import ChangeStream

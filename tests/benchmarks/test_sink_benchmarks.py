@@ -95,8 +95,8 @@ FILES_PEER = f"""
 """
 FILES_OURS = """
     import asyncio, sys, time
-    from tailerd.arrow_start import start_without_pandas
-    start_without_pandas()
+    from tailerd.arrow_start import start_arrow
+    start_arrow()
     import deltalake, pyarrow as pa
     from tailerd.changefeed.change_batch import CHANGE_COLUMNS, ChangeBatch
     from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind

@@ -25,8 +25,8 @@ WHERE = "amount < 0.95"
 FILES = 20
 READ = f"""
     import json, sys, time
-    from tailerd.arrow_start import start_without_pandas
-    start_without_pandas()
+    from tailerd.arrow_start import start_arrow
+    start_arrow()
     import tailerd
     options = json.loads(sys.argv[2])
     # What is timed is the reading, not the loading of modules.
