@@ -109,8 +109,9 @@ class BoundedBatches:
         leaves = [leaf for column in columns for leaf in column]
         self._opened.check_readable(group, leaves)
         chunks = [self._groups[group].chunks[leaf] for leaf in leaves]
-        left = self._most_bytes - self._row_bytes * self._groups[group].num_rows
-        proven = proven_bytes(self._opened, group, leaves, self._source, left)
+        most = min(most_rows, self._groups[group].num_rows)
+        left = self._most_bytes - self._row_bytes * most
+        proven = proven_bytes(self._opened, group, leaves, self._source, left, rows=most)
         pages = [
             read_pages(self._source, chunk) if size is None else None
             for chunk, size in zip(chunks, proven, strict=True)
@@ -238,7 +239,17 @@ class BoundedBatches:
         return None if total <= self._batch_bytes / PARTS else _RowSizes(row_bytes, paged)
 
     def _longest(self, group: int, coded: list[tuple[int, ColumnPages, float]]) -> float:
-        """Return the length per row of the longest dictionary values."""
+        """Return a limit for the length per row of the longest dictionary values."""
+        total, others = 0.0, []
+        for leaf, pages, per_row in coded:
+            limit = limit_word_bytes(self._source, self._groups[group].chunks[leaf])
+            total += (limit or 0) * per_row
+            if limit is None:
+                others.append((leaf, pages, per_row))
+        return total + self._longest_decoded(group, others) if others else total
+
+    def _longest_decoded(self, group: int, coded: list[tuple[int, ColumnPages, float]]) -> float:
+        """Return what `_longest` does, exactly: Arrow decodes the dictionaries."""
         paths = [self._file.schema.column(leaf).path for leaf, _, _ in coded]
         file = self._reopen(
             source=self._source,
@@ -294,10 +305,12 @@ def proven_bytes(
     source: BinaryIO,
     most_bytes: int,
     coded: Collection[int] = (),
+    rows: int | None = None,
 ) -> list[int | None]:
     """Return the maximum bytes of columns, decoded; None where only their page headers show it.
 
     Columns come in sequence, if all of them fit `most_bytes`; `coded` are read as dictionaries.
+    With `rows`, the bytes are those of all pages, and of so many rows at a time.
     """
     schema, left = opened.file.schema, most_bytes
     found = list[int | None]()
@@ -308,10 +321,11 @@ def proven_bytes(
         # The pages of a list may have more values than the footer says.
         is_flat = decoded <= left and not column.max_repetition_level
         most = decoded if width is None else width
-        if is_flat and width is None and decoded * (chunk.num_values + 1) > left:
+        values = chunk.num_values if rows is None else min(rows, chunk.num_values)
+        if is_flat and width is None and decoded * (values + 1) > left:
             longest = None if chunk.has_prefixes else limit_word_bytes(source, chunk)
             most = decoded if longest is None else longest
-        size = decoded + chunk.num_values * most
+        size = decoded + values * most
         is_proven = is_flat and size <= left
         found.append(size if is_proven else None)
         left -= size if is_proven else 0

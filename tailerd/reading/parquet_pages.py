@@ -23,8 +23,8 @@ HEADER_BYTES = 1024
 """Bytes read for the header of a page; headers with long statistics are read again, with more."""
 MAX_HEADER_BYTES = 1024 * 1024
 
-MAX_WORDS_BYTES = 256 * 1024
-"""Maximum size of a dictionary in which the longest text is searched."""
+MAX_WORDS_BYTES = 2 * 1024 * 1024
+"""Maximum size of a dictionary in which the longest text is searched; writers end it at 1 MiB."""
 
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 32, 128
 _Words = npt.NDArray[np.uint64]

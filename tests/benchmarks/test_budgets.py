@@ -244,10 +244,10 @@ def test_a_spark_task_reads_only_the_columns_that_were_named(tmp_path: Path) -> 
     text = "customer-{0:040}-{0:x}"
     table.append(
         {"id": n, "amount": n / 7, "customer": text.format(n), "product": text.format(-n)}
-        for n in range(20_000)
+        for n in range(100_000)
     )
     (rows, all_bytes), (same_rows, bytes_of_two) = run_process(READ_IN_SPARK, tmp_path).result
-    assert rows == same_rows == 20_000
+    assert rows == same_rows == 100_000
     size = sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
     assert size * 0.9 < all_bytes < size * 1.2
     assert bytes_of_two < all_bytes / 2

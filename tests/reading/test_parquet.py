@@ -15,8 +15,10 @@ from tailerd.changefeed.limits import BatchLimit
 from tailerd.errors import FileMissingError, UnreadableDataFileError
 from tailerd.formats.delta.changes.deleted_rows import select_rows
 from tailerd.formats.delta.protocol.data_file import ALL_ROWS, DeletionVector, RowFilter
+from tailerd.reading import parquet_batches
 from tailerd.reading.file_scan import FieldScan, FileScan, FileShare
 from tailerd.reading.parquet import read_file
+from tailerd.reading.parquet_batches import BoundedBatches
 from tests.tables import vectors
 
 
@@ -266,3 +268,29 @@ def test_the_shares_of_a_file_have_each_row_once_and_in_order(tmp_path: Path, co
             row for part, _, _ in read_file(scan, BatchLimit()) for row in part["n"].to_pylist()
         ]
     assert found == [n for n in range(1000) if n not in (3, 64, 999)]
+
+
+def test_batches_of_a_file_with_many_short_texts_are_proven_by_its_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "texts.parquet"
+    # The dictionary is full at 1 MiB, and the other texts follow in plain pages.
+    texts = pa.table({"text": [f"name-{number:09}" for number in range(400_000)]})
+    pq.write_table(texts, path)
+    monkeypatch.setattr(parquet_batches, "read_pages", pytest.fail)
+    monkeypatch.setattr(BoundedBatches, "_longest_decoded", pytest.fail)
+    rows = [part.rows for part in read_file(scan_of(path, *texts.schema), BatchLimit())]
+    assert [each.num_rows for each in rows[:-1]] == [65_536] * 6
+    assert pa.Table.from_batches(rows).equals(texts)
+
+
+def test_the_longest_text_of_a_full_dictionary_is_found_without_decoding_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "texts.parquet"
+    # Compressed, these bytes might become more than the memory: only page headers show it.
+    texts = pa.table({"text": [f"name-{number:09}" for number in range(2_000_000)]})
+    pq.write_table(texts, path, compression="zstd", row_group_size=2_000_000)
+    monkeypatch.setattr(BoundedBatches, "_longest_decoded", pytest.fail)
+    rows = [part.rows for part in read_file(scan_of(path, *texts.schema), BatchLimit())]
+    assert pa.Table.from_batches(rows).equals(texts)
