@@ -13,8 +13,8 @@ Result = TypeVar("Result")
 RELEASE_BYTES = 64 * 1024 * 1024
 """Bytes that a thread decodes between two releases of its free memory.
 
-What was released is given back to the system, which clears it before it is used again: with a
-release for each file of some megabytes, that takes as long as decoding.
+The system clears released memory before it is used again. With a release for each file of some
+megabytes, that takes as long as decoding.
 """
 
 
