@@ -135,3 +135,17 @@ class WebConfig(BaseModel):
         " lacks are in the log.",
         examples=[["email", "card_number"]],
     )
+    storage_price: float | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Price of one GiB for a month. The page then shows the cost of the live data"
+        " files of each table, now and in 30 days.",
+        examples=[0.023],
+    )
+    currency: str = Field(
+        default="USD",
+        pattern=r"^[A-Z]{3}$",
+        description="Currency of `storage_price`, a code of three letters.",
+        examples=["EUR"],
+    )

@@ -65,7 +65,7 @@ def living_daemon(
         "engine": "arrow",
         "state": str(folder / "state"),
         "http": {"listen": "127.0.0.1:0", **http},
-        "web": {"rows": 5, "mask": ["Customer"]},
+        "web": {"rows": 5, "mask": ["Customer"], "storage_price": 2000, "currency": "EUR"},
         "tables": sections,
     }
     config.write_text(yaml.safe_dump(text, sort_keys=False))

@@ -437,3 +437,20 @@ def test_a_token_is_asked_for_and_kept_in_memory_only(tmp_path: Path, open_page:
         expect(page.locator(".prose h1")).to_be_visible()
         page.goto(guarded.url)
         expect(field).to_be_visible()
+
+
+def test_growth_has_costs_and_unusual_commits(living: Living, open_page: OpenPage) -> None:
+    page = open_page(living.url, path="/#/tables/orders/growth")
+    cost = re.compile(r"Live data files cost \d+\.\d\d EUR a month")
+    expect(page.locator("#s-time")).to_contain_text(cost)
+    size = requested(f"{living.url}/tables/orders")["size"]["bytes"]
+    shown = page.locator("#s-time").inner_text()
+    assert f"cost {size / 2**30 * 2000:.2f} EUR" in shown
+    found = page.evaluate("""async () => {
+        const { findUnusual } = await import("/static/tabs.js");
+        const sizes = [5, 10, 10, 10, 10, 10, null, 10, 99, 100, 250];
+        const commits = sizes.map((bytes_added, version) => ({ version, bytes_added }));
+        return [[...findUnusual(commits)], [...findUnusual(commits.slice(5))]];
+    }""")
+    # Of few commits, none is unusual.
+    assert found == [[[9, 10], [10, 25]], []]

@@ -5,7 +5,7 @@ import { DaemonPage } from "./daemon.js";
 import { el, setAttr, setText } from "./dom.js";
 import { FleetPage } from "./fleet.js";
 import { isLocalUtc, seconds, setZone, time, zoneName, zoneText } from "./format.js";
-import { Refused, listen } from "./stream.js";
+import { Refused, daemon, listen } from "./stream.js";
 import { TablePage } from "./table.js";
 
 const RETRY_MS = [500, 1000, 2000, 5000, 10000];
@@ -14,7 +14,7 @@ const SILENCE_MS = 16000;
 const SAMPLE_MS = 10000;
 const SAMPLES = 30;
 
-const model = { tables: new Map(), rates: new Map(), problems: [], engines: {}, skewMs: 0, atMs: null, isLoaded: false, link: "connecting", now: () => Date.now() + model.skewMs };
+const model = { tables: new Map(), rates: new Map(), problems: [], engines: {}, prices: null, skewMs: 0, atMs: null, isLoaded: false, link: "connecting", now: () => Date.now() + model.skewMs };
 const main = document.getElementById("main");
 let view = null;
 let isDrawing = false;
@@ -102,6 +102,16 @@ function drawBanner() {
   setText(document.getElementById("banner-text"), `Connection to the daemon lost. Everything below is as of ${time(model.atMs)} ${zoneText()}; ${left ? `next attempt in ${seconds(left)}` : "trying again"}.`);
 }
 
+async function askPrices() {
+  try {
+    model.prices = (await daemon()).configuration.web || null;
+    for (const known of model.tables.keys()) changed.add(known);
+    draw();
+  } catch {
+    // The banner says that the connection is lost.
+  }
+}
+
 async function connect() {
   let failures = 0;
   for (;;) {
@@ -115,6 +125,7 @@ async function connect() {
         const isBack = model.link !== "live";
         say("live", "live");
         take(message);
+        if (isBack) askPrices();
         if (isBack && view.reconnected) view.reconnected();
       }, ending.signal);
     } catch (error) {

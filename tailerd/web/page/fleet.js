@@ -3,7 +3,7 @@
 
 import { RANGES, TimeChart, rangeButtons, sparkline } from "./charts.js";
 import { el, setAttr, setText } from "./dom.js";
-import { NONE, bytes, count, counted, rate, seconds, signed } from "./format.js";
+import { NONE, bytes, cost, count, counted, rate, seconds, signed } from "./format.js";
 import { series } from "./stream.js";
 
 const RANK = { failed: 0, retrying: 1, starting: 2, paused: 3, stopped: 4, running: 5 };
@@ -229,7 +229,7 @@ export class FleetPage {
   drawFigures() {
     const { tables } = this.model;
     const { problems, debt, forecast } = this.tiles.figures;
-    let [bad, commits, owed, month, known, due, worst, late] = [0, 0, 0, 0, 0, 0, null, 0];
+    let [bad, commits, owed, month, stored, known, due, worst, late] = [0, 0, 0, 0, 0, 0, 0, null, 0];
     const found = this.model.problems.map((problem) => ["failed", null, `${problem.part}: ${problem.error.message}`]);
     for (const [name, row] of tables) {
       const problem = problemOf(row, this.model.now());
@@ -242,6 +242,7 @@ export class FleetPage {
       due += row.due ? 1 : 0;
       if (row.lag_seconds > LATE_SECONDS) late += 1;
       if (row.commits_since_checkpoint && (!worst || row.commits_since_checkpoint > worst[1])) worst = [name, row.commits_since_checkpoint];
+      stored += row.bytes || 0;
       if (row.forecast_bytes !== null) {
         month += row.forecast_bytes;
         known += 1;
@@ -256,7 +257,8 @@ export class FleetPage {
     setText(debt.value, isLoaded ? counted(commits, "commit", "commits") : NONE);
     setText(debt.more, worst ? `${bytes(owed)}; most: ${worst[0]}${due ? `; due: ${counted(due, "table", "tables")}` : ""}` : "");
     setText(forecast.value, known ? signed(bytes(month), month) : NONE);
-    setText(forecast.more, known ? (known < tables.size ? `of ${count(known)} of ${counted(tables.size, "table", "tables")}` : `${(month / GIB / 30).toFixed(1)} GiB a day`) : "available after 1 hour");
+    const ahead = known ? (known < tables.size ? `of ${count(known)} of ${counted(tables.size, "table", "tables")}` : `${(month / GIB / 30).toFixed(1)} GiB a day`) : "available after 1 hour";
+    setText(forecast.more, [ahead, cost(stored, this.model.prices)].filter(Boolean).join("; now "));
     this.drawProblems(found);
   }
 

@@ -28,6 +28,13 @@ export function bytes(value) {
   return `${value < 0 ? "−" : ""}${size.toFixed(digits)} ${units[unit]}`;
 }
 
+// The price of bytes for a month, with the prices of the configuration.
+export function cost(value, prices) {
+  if (value === null || value === undefined || !prices || !prices.storage_price) return null;
+  const money = (value / 2 ** 30) * prices.storage_price;
+  return `${Math.abs(money) < 100 ? money.toFixed(2) : whole.format(Math.round(money))} ${prices.currency} a month`;
+}
+
 export function seconds(value) {
   if (value === null || value === undefined) return NONE;
   if (value === 0) return "0 s";

@@ -3,12 +3,15 @@
 import { Cards, empty, figures, grid, note, pairs } from "./cards.js";
 import { TimeChart, bars, rangeButtons } from "./charts.js";
 import { el, setText } from "./dom.js";
-import { NONE, bytes, count, counted, moment, rate, seconds, signed, time, timeOf } from "./format.js";
+import { NONE, bytes, cost, count, counted, moment, rate, seconds, signed, time, timeOf } from "./format.js";
 import * as daemon from "./stream.js";
 
 const DAY = 86400;
 const REFRESH_MS = 10000;
 const PAGE = 50;
+// Times the median of all commits, from which a commit is unusual; as `tailerd growth` says.
+const UNUSUAL = 10;
+const ENOUGH = 8;
 const MODES = { cdc: "change files", vectors: "deletion vectors", rows: "rows compared", files: "data files", snapshot: "snapshot", net: "net", none: "no changes" };
 export const modeText = (mode) => MODES[mode] || mode || NONE;
 let range = 900;
@@ -154,7 +157,15 @@ function inOut(added, removed, unit) {
   return el("span", { class: "inout" }, el("span", { class: "in" }, `+${unit(added)}`), " ", el("span", { class: "out" }, `−${unit(removed)}`));
 }
 
-function commitGrid(commits, table, page) {
+// Commits that added far more than others, with how many times the median.
+export function findUnusual(commits) {
+  const sizes = commits.map((commit) => commit.bytes_added).filter(Boolean).sort((a, b) => a - b);
+  if (sizes.length < ENOUGH) return new Map();
+  const median = sizes[sizes.length >> 1];
+  return new Map(commits.filter((commit) => commit.bytes_added >= UNUSUAL * median).map((commit) => [commit.version, Math.round(commit.bytes_added / median)]));
+}
+
+function commitGrid(commits, table, page, unusual = findUnusual(commits)) {
   // Spark does not report how it read a commit: without the log the column would be empty.
   const isReadKnown = commits.some((commit) => commit.mode || commit.changes);
   const heads = [["Version", "n"], ["Committed", ""], ["Operation", ""], ["Files", "n"], ["Bytes", "n"], ...(isReadKnown ? [["Read from", ""]] : []), ["Delivered", ""]];
@@ -163,7 +174,7 @@ function commitGrid(commits, table, page) {
     el("span", { title: moment(commit.timestamp_ms) }, timeOf(commit.timestamp_ms, page.model.now())),
     commit.operation || "not given",
     inOut(commit.files_added, commit.files_removed, count),
-    inOut(commit.bytes_added, commit.bytes_removed, bytes),
+    el("span", {}, inOut(commit.bytes_added, commit.bytes_removed, bytes), unusual.has(commit.version) && el("span", { class: "unusual" }, ` ${count(unusual.get(commit.version))}× the median`)),
     ...(isReadKnown ? [modeText(commit.mode || commit.changes)] : []),
     delivery(commit, table),
   ]);
@@ -215,6 +226,14 @@ function perDay(size, noun, unit) {
   return `${signed(unit(growth), growth)} ${span}${ahead}`;
 }
 
+function costs(size, prices) {
+  const now = cost(size.bytes, prices);
+  const growth = size.growth_per_day;
+  if (!now) return "";
+  const later = growth && size.growth_watched_seconds >= 3600 ? `, in 30 days ${cost(size.bytes + (growth.bytes / size.growth_watched_seconds) * DAY * 30, prices)}` : "";
+  return ` Live data files cost ${now}${later}.`;
+}
+
 export class GrowthTab extends Tab {
   constructor(page) {
     super(page);
@@ -234,8 +253,10 @@ export class GrowthTab extends Tab {
       setText(words, perDay(size, title.toLowerCase(), format));
     }
     const vectors = `${counted(size.deletion_vectors, "file has", "files have")} a deletion vector, with ${counted(size.deleted_rows, "deleted row", "deleted rows")}.`;
-    setText(this.remark, vectors + (size.growth_watched_seconds < 3600 ? " 30-day forecast available after 1 hour." : ""));
-    this.cards.card("sizes", "File sizes", table.file_sizes, () => fileSizes(table.file_sizes));
+    setText(this.remark, vectors + (size.growth_watched_seconds < 3600 ? " 30-day forecast available after 1 hour." : "") + costs(size, this.page.model.prices));
+    this.cards.card("sizes", "File sizes", [table.file_sizes, size.files], () => fileSizes(table), 7);
+    const unusual = findUnusual(history.commits);
+    this.cards.card("unusual", "Unusual commits", [...unusual], () => [unusual.size ? commitGrid(history.commits.filter((commit) => unusual.has(commit.version)).reverse(), table, this.page, unusual) : empty(history.commits.length < ENOUGH ? `They are found once ${ENOUGH} commits are known.` : `No commit since the start of the daemon added ${UNUSUAL} times the median.`)], 5);
   }
 
   close() {
@@ -243,12 +264,15 @@ export class GrowthTab extends Tab {
   }
 }
 
-function fileSizes(counts) {
+function fileSizes({ file_sizes: counts, size }) {
   const first = counts.findIndex((number) => number > 0);
   if (first < 0) return [empty("No live file.")];
   const last = counts.findLastIndex((number) => number > 0);
   const rows = counts.slice(first, last + 1).map((number, at) => [`up to ${bytes(2 ** (first + at))}`, number, counted(number, "file", "files")]);
-  return [bars(rows, "Files by size")];
+  // As `tailerd growth` says: files of 128 MiB, where they are smaller than 32 MiB on average.
+  const good = Math.max(1, Math.ceil(size.bytes / 2 ** 27));
+  const isSmall = size.bytes / size.files < 2 ** 25 && good < size.files;
+  return [bars(rows, "Files by size"), isSmall && note(`The files have ${bytes(size.bytes / size.files)} on average; OPTIMIZE would leave about ${counted(good, "file", "files")}.`)];
 }
 
 export class SchemaTab extends Tab {
