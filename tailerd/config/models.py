@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailerd.config.http import HttpConfig, WebConfig
+from tailerd.config.locations import parse_bucket
 from tailerd.config.maintenance import read_maintenance
 from tailerd.config.notifications import NotificationsConfig
 from tailerd.config.positions import FieldPath, nearest_position, positions
@@ -19,7 +20,6 @@ from tailerd.config.sections import (
     SparkConfig,
     TableConfig,
     is_table_name,
-    parse_bucket,
     read_sinks,
     split_sinks,
     where_of,

@@ -17,6 +17,8 @@ from pydantic import (
 )
 
 from tailerd.config.explain import describe_error, prefix_with
+from tailerd.config.freshness import FreshnessConfig
+from tailerd.config.locations import parse_bucket, refuse_credentials, refuse_other_stores
 from tailerd.config.maintenance import MaintenanceConfig, read_maintenance
 from tailerd.config.transforms import SECTION, TransformConfig
 from tailerd.config.values import Seconds, SizeBytes, Start, TimeZone
@@ -252,6 +254,11 @@ class TableConfig(TransformConfig):
         description="Failed attempts in a row after which the pipeline stops; by default,"
         " transient failures are retried indefinitely.",
         examples=[10],
+    )
+    freshness: FreshnessConfig | None = Field(
+        default=None,
+        description="How late rows may be, and for which share of the time. The page shows the"
+        " error budget of 30 days.",
     )
     allowed_paths: list[str] = Field(
         default_factory=list,
@@ -552,49 +559,3 @@ def read_sink(where: str, section: dict[str, Any]) -> SinkConfig:
         return model.model_validate(section)
     except ValidationError as error:
         raise describe_error(error, model, prefix_with(where), where) from None
-
-
-def parse_bucket(path: str, expected: str) -> str:
-    """Return the bucket of a location; empty for a folder.
-
-    Args:
-        expected: What must follow the bucket, for the error; `{}` stands for the scheme.
-
-    Raises:
-        ValueError: Nothing follows, or the location is not supported.
-    """
-    refuse_credentials(path)
-    if not is_remote(path):
-        refuse_other_stores(path)
-        return ""
-    bucket, _, prefix = path.partition("://")[2].partition("/")
-    if not bucket or not prefix.strip("/"):
-        raise ValueError(f"it needs a bucket and {expected.format(path.partition(':')[0])}")
-    return bucket
-
-
-def refuse_other_stores(path: str) -> str:
-    """Return `path` if it is a local one.
-
-    Raises:
-        ValueError: It is a URL of another store.
-    """
-    scheme, separator, _ = path.partition("://")
-    if separator and scheme != "file":
-        raise ValueError(f"{scheme}:// is not in this release; give a folder or a file:// URL")
-    return path
-
-
-def refuse_credentials(path: str) -> None:
-    """Refuse a URL that contains credentials: locations are shown, logged and stored.
-
-    Raises:
-        ValueError: It contains credentials.
-    """
-    host, _, rest = path.partition("://")[2].partition("/")
-    # Half of Amazon's secrets contain a slash, so the `@` may come after one.
-    if path.lower().startswith(("abfs://", "abfss://")):
-        # A container comes before the account.
-        host = host.partition("@")[0]
-    if "@" in host or (":" in host and "@" in rest):
-        raise ValueError("credentials do not belong in a path; use access_key_id of `storage`")

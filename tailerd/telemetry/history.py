@@ -17,6 +17,7 @@ from typing import Protocol
 
 from tailerd.clock import Clock
 from tailerd.telemetry import events
+from tailerd.telemetry.freshness import Objective
 from tailerd.telemetry.series import (
     RESOLUTIONS,
     Resolution,
@@ -104,10 +105,13 @@ class HistoryBoard:
         for table in self._tables.values():
             table.limit(self._limits)
 
-    def sample(self, lags: Mapping[str, float | None]) -> None:
+    def sample(
+        self, lags: Mapping[str, float | None], objectives: Mapping[str, Objective] | None = None
+    ) -> None:
         """Record the current lag of each table in seconds; None if it is not known.
 
-        Deliveries since the last sample count for this one.
+        Deliveries since the last sample count for this one. Of tables with an objective, the time
+        since then counts as fresh or late.
         """
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         with self._lock:
@@ -126,6 +130,11 @@ class HistoryBoard:
                     series = self._series[name] = Series(resolutions)
                 done = since.get(name) or _Since()
                 series.add(_sample(seconds, done, lag), now_ms)
+                objective = (objectives or {}).get(name)
+                if objective is not None and lag is not None:
+                    freshness = self._get_history(name).freshness
+                    if freshness.add(seconds, lag, objective, now_ms):
+                        self._dirty.add(name)
             worst = max((lag for lag in lags.values() if lag is not None), default=None)
             all_done = _Since()
             for done in since.values():
@@ -154,6 +163,12 @@ class HistoryBoard:
         """Return a table's history as its page shows it; empty for an unknown table."""
         with self._lock:
             return self._tables.get(name, TableHistory()).to_json()
+
+    def freshness(self, name: str, objective: Objective) -> dict[str, float]:
+        """Return how much of the last 30 days a table was fresh, as `FreshnessDays.describe`."""
+        with self._lock:
+            days = self._tables.get(name, TableHistory()).freshness
+            return days.describe(objective, self._clock.now_ms())
 
     def dump(self, name: str) -> dict[str, object]:
         """Return the input of `restore`: a table's history, and its series."""
@@ -224,6 +239,7 @@ class HistorySaver:
 
     Args:
         status: Source of the lags, as in `/status`.
+        objectives: Returns the objectives of tables, by name.
         on_unsaved: Called once with a file that cannot be saved, and why.
     """
 
@@ -234,12 +250,14 @@ class HistorySaver:
         *,
         status: StatusBoard,
         clock: Clock,
+        objectives: Callable[[], Mapping[str, Objective]],
         on_unsaved: Callable[[str, str], None],
     ) -> None:
         self._board = board
         self._store = store
         self._status = status
         self._clock = clock
+        self._objectives = objectives
         self._on_unsaved = on_unsaved
         self._known: set[str] = set()
         self._has_complained = False
@@ -258,7 +276,8 @@ class HistorySaver:
     def sample(self) -> None:
         """Record every table's lag."""
         now_ms = self._clock.now_ms()
-        self._board.sample({each.table: each.lag_seconds(now_ms) for each in self._status.tables})
+        lags = {each.table: each.lag_seconds(now_ms) for each in self._status.tables}
+        self._board.sample(lags, self._objectives())
 
     def save(self, *, is_all: bool = False) -> None:
         """Write the histories that changed since the last save, or all of them; blocking."""

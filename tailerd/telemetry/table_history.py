@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tailerd.telemetry import events
+from tailerd.telemetry.freshness import FreshnessDays
 from tailerd.telemetry.timeline import Timeline
 
 Record = dict[str, Any]
@@ -47,7 +48,11 @@ class Limits:
 
 
 class TableHistory:
-    """Commits, growth, schema, maintenance and errors of one table."""
+    """Commits, growth, schema, maintenance and errors of one table.
+
+    Attributes:
+        freshness: How much of the time it was fresh.
+    """
 
     def __init__(self) -> None:
         self._limits = Limits.within(1 << 20)
@@ -58,6 +63,7 @@ class TableHistory:
         self._schema_changes: deque[Record] = deque()
         self._jobs: deque[Record] = deque()
         self._errors: deque[Record] = deque()
+        self.freshness = FreshnessDays()
         self._events = Timeline(self._limits.others * _EVENTS_FOR_EACH_OTHER)
 
     def limit(self, limits: Limits) -> None:
@@ -210,6 +216,7 @@ class TableHistory:
             "jobs": list(self._jobs),
             "errors": list(self._errors),
             "events": self._events.to_json(),
+            "freshness": self.freshness.to_json(),
         }
 
     def restore(self, saved: object, now_ms: int) -> bool:
@@ -229,6 +236,7 @@ class TableHistory:
         self._jobs.extendleft(reversed(saved["jobs"]))
         self._errors.extendleft(reversed(saved["errors"]))
         self._events.restore(saved.get("events"))
+        self.freshness.restore(saved.get("freshness"))
         if saved["schema"] is not None:
             found, self._schema = self._schema, saved["schema"]
             if found is not None:

@@ -19,6 +19,7 @@ from tailerd.clock import Clock
 from tailerd.config import Config
 from tailerd.config.shown import shown_settings
 from tailerd.telemetry.alerts import EVALUATE_SECONDS, AlertBoard
+from tailerd.telemetry.freshness import Objective
 from tailerd.telemetry.history import HistoryBoard
 from tailerd.telemetry.status import StatusBoard
 from tailerd.web.answers import SharedBody, send_body
@@ -67,6 +68,15 @@ class DaemonRoutes:
         """Return the configured columns that identify a row of a table; empty if there are none."""
         known = None if self.settings is None else self.settings.config.tables.get(table)
         return [] if known is None else list(known.pairing_columns)
+
+    def objectives(self) -> dict[str, Objective]:
+        """Return the configured objectives of tables, by name."""
+        tables = {} if self.settings is None else self.settings.config.tables
+        return {
+            name: Objective(within_seconds=table.freshness.within, target=table.freshness.target)
+            for name, table in tables.items()
+            if table.freshness is not None
+        }
 
     async def run(self) -> None:
         """Keep the alerts up to date until cancelled."""

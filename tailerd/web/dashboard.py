@@ -84,9 +84,6 @@ class Dashboard:
         self._status = status
         self._maintain = maintain
         self._history = HistoryBoard(clock)
-        self._history_saver = HistorySaver(
-            self._history, store, status=status, clock=clock, on_unsaved=self._emit_unsaved
-        )
         self._live = LiveUpdates(status, self._history, clock)
         self.explorer = ExplorerRoutes(self._refuse_unknown)
         self.daemon = DaemonRoutes(
@@ -95,6 +92,14 @@ class Dashboard:
             clock=clock,
             pages=lambda: self._live.pages,
             unknown=self._refuse_unknown,
+        )
+        self._history_saver = HistorySaver(
+            self._history,
+            store,
+            status=status,
+            clock=clock,
+            objectives=self.daemon.objectives,
+            on_unsaved=self._emit_unsaved,
         )
         self._tables: OrderedDict[str, SharedBody] = OrderedDict()
         self._files = page_files()
@@ -197,7 +202,10 @@ class Dashboard:
             "rows": None,
             "rows_shown": self.explorer.is_showing_rows,
             "key_columns": self.daemon.key_columns(name),
+            "freshness": None,
         }
+        if (objective := self.daemon.objectives().get(name)) is not None:
+            shown["freshness"] = self._history.freshness(name, objective)
         if self.rows is not None and shown.get("engine") == "arrow":
             shown["rows"] = {
                 "newest": self.rows.list_rows(name),

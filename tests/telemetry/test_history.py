@@ -354,6 +354,7 @@ def keeper(reported: Told, folder: Path, complaints: list[str]) -> HistorySaver:
         owned_state(folder).history,
         status=StatusBoard([("orders", "arrow")], reported.clock),
         clock=reported.clock,
+        objectives=dict,
         on_unsaved=lambda path, reason: complaints.append(f"{path}: {reason}"),
     )
 

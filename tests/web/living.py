@@ -51,6 +51,7 @@ def living_daemon(
             "from": "snapshot",
             "sink": {"kind": "file", "path": str(folder / "out" / name)},
             "maintenance": {"checkpoint": {"every_commits": every_commits}},
+            "freshness": {"within": "1m", "target": 99},
         }
         for name in NAMES
     }

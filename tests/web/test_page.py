@@ -439,6 +439,16 @@ def test_a_token_is_asked_for_and_kept_in_memory_only(tmp_path: Path, open_page:
         expect(field).to_be_visible()
 
 
+def test_the_error_budget_of_a_table_is_shown(living: Living, open_page: OpenPage) -> None:
+    page = open_page(living.url, path="/#/tables/payments")
+    expect(page.locator("#s-now")).to_contain_text("objective 99 % within 60 s")
+    expect(page.locator("#s-now")).to_contain_text("100 %")
+    found = requested(f"{living.url}/tables/payments")["freshness"]
+    assert found["budget_seconds"] == 0.01 * 30 * 86400
+    assert found["known_seconds"] > 0
+    assert found["late_seconds"] == 0
+
+
 def test_growth_has_costs_and_unusual_commits(living: Living, open_page: OpenPage) -> None:
     page = open_page(living.url, path="/#/tables/orders/growth")
     cost = re.compile(r"Live data files cost \d+\.\d\d EUR a month")

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tailerd.config import SinkConfig, SizeBytes
+from tailerd.config.locations import refuse_credentials
 from tailerd.config.roll import RollConfig
-from tailerd.config.sections import refuse_credentials
 from tailerd.registry import is_remote, with_first_scheme
 
 _OF_BUCKETS = ("compression", "delivery", "partition_by")

@@ -137,9 +137,16 @@ function nowFigures(t) {
     ["Table", bytes(size.bytes), size.files === undefined ? "not measured" : `${counted(size.files, "file", "files")}, ${size.rows === null ? "rows not known" : counted(size.rows, "row", "rows")}`],
   ];
   if (!t.sink) return found.filter(([label]) => ["Head version", "Log debt", "Table"].includes(label));
+  if (t.freshness) found.push(freshness(t.freshness));
   if (t.gaps) found.push(["Gaps", count(t.gaps), "since the start of the daemon"]);
   if (t.skipped_commits) found.push(["Skipped", counted(t.skipped_commits, "commit", "commits"), "damaged, recorded and left out"]);
   return found;
+}
+
+function freshness(f) {
+  const share = f.known_seconds ? `${(100 * (1 - f.late_seconds / f.known_seconds)).toFixed(3).replace(/\.?0+$/, "")} %` : NONE;
+  const left = f.budget_left_seconds < 0 ? `${seconds(-f.budget_left_seconds)} over the budget` : `${seconds(f.budget_left_seconds)} of ${seconds(f.budget_seconds)} left`;
+  return ["Fresh", share, `objective ${f.target} % within ${seconds(f.within_seconds)}; of 30 days ${left}`];
 }
 
 function delivery(commit, table) {
