@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 RELEASE_BYTES = 64 * 1024 * 1024
-"""Bytes that a thread decodes between two releases of its free memory.
+"""Bytes that a thread decodes between two releases of its free memory, by default.
 
 The system clears released memory before it is used again. With a release for each file of some
 megabytes, that takes as long as decoding.
@@ -64,13 +64,13 @@ async def discard(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def release_memory(decoded_bytes: int = RELEASE_BYTES) -> None:
+def release_memory(decoded_bytes: int = RELEASE_BYTES, release_bytes: int = RELEASE_BYTES) -> None:
     """Release the memory that this thread freed, if it decoded enough since the last time.
 
     Arrow's allocator keeps it, hundreds of megabytes, until the thread releases it.
     """
     _own.decoded_bytes = getattr(_own, "decoded_bytes", 0) + decoded_bytes
-    if _own.decoded_bytes < RELEASE_BYTES:
+    if _own.decoded_bytes < release_bytes:
         return
     # Not loaded with this module: commands that read no rows need no Arrow.
     import pyarrow as pa

@@ -11,6 +11,9 @@ from tailerd.threads import release_memory
 
 T = TypeVar("T")
 
+RELEASE_BYTES = 8 * 1024 * 1024
+"""Between two releases of free memory: two parts at a time are large already."""
+
 
 def read_ahead(
     parts: Generator[T, None, None], size: Callable[[T], int]
@@ -25,7 +28,7 @@ def read_ahead(
 
     def work() -> tuple[T] | None:
         for part in parts:
-            release_memory(size(part))
+            release_memory(size(part), RELEASE_BYTES)
             return (part,)
         release_memory()
         return None
