@@ -16,7 +16,7 @@ from aiohttp import web
 
 import tailerd
 from tailerd.clock import Clock
-from tailerd.config import Config
+from tailerd.config import Config, TableConfig
 from tailerd.config.shown import shown_settings
 from tailerd.telemetry.alerts import EVALUATE_SECONDS, AlertBoard
 from tailerd.telemetry.freshness import Objective
@@ -66,17 +66,22 @@ class DaemonRoutes:
 
     def key_columns(self, table: str) -> list[str]:
         """Return the configured columns that identify a row of a table; empty if there are none."""
-        known = None if self.settings is None else self.settings.config.tables.get(table)
+        known = self._section(table)
         return [] if known is None else list(known.pairing_columns)
+
+    def _section(self, table: str) -> TableConfig | None:
+        return None if self.settings is None else self.settings.config.tables.get(table)
+
+    def objective(self, table: str) -> Objective | None:
+        """Return the configured objective of a table; None if there is none."""
+        known = self._section(table)
+        return None if known is None else _read_objective(known)
 
     def objectives(self) -> dict[str, Objective]:
         """Return the configured objectives of tables, by name."""
         tables = {} if self.settings is None else self.settings.config.tables
-        return {
-            name: Objective(within_seconds=table.freshness.within, target=table.freshness.target)
-            for name, table in tables.items()
-            if table.freshness is not None
-        }
+        found = ((name, _read_objective(table)) for name, table in tables.items())
+        return {name: objective for name, objective in found if objective is not None}
 
     async def run(self) -> None:
         """Keep the alerts up to date until cancelled."""
@@ -106,7 +111,7 @@ class DaemonRoutes:
         name = request.match_info["name"]
         if (refused := self._unknown(name)) is not None:
             return refused
-        table = None if self.settings is None else self.settings.config.tables.get(name)
+        table = self._section(name)
         shown = {} if table is None else shown_settings(table)
         return await send_body(request, json.dumps(shown).encode(), _JSON)
 
@@ -135,6 +140,13 @@ class DaemonRoutes:
                 else shown_settings(settings.config, without=_TABLES),
             }
         ).encode()
+
+
+def _read_objective(table: TableConfig) -> Objective | None:
+    objective = table.freshness
+    if objective is None:
+        return None
+    return Objective(within_seconds=objective.within, target=objective.target)
 
 
 def _resident_bytes() -> int | None:

@@ -204,7 +204,7 @@ class Dashboard:
             "key_columns": self.daemon.key_columns(name),
             "freshness": None,
         }
-        if (objective := self.daemon.objectives().get(name)) is not None:
+        if (objective := self.daemon.objective(name)) is not None:
             shown["freshness"] = self._history.freshness(name, objective)
         if self.rows is not None and shown.get("engine") == "arrow":
             shown["rows"] = {

@@ -223,21 +223,28 @@ export class CommitsTab extends Tab {
   }
 }
 
+// The growth of 30 days at the pace so far; null before an hour was watched.
+function inMonth(size, noun) {
+  const growth = size.growth_per_day && size.growth_per_day[noun];
+  const watched = size.growth_watched_seconds;
+  return growth === null || growth === undefined || !watched || watched < 3600 ? null : (growth / watched) * DAY * 30;
+}
+
 function perDay(size, noun, unit) {
   const growth = size.growth_per_day && size.growth_per_day[noun];
   const watched = size.growth_watched_seconds;
   if (growth === null || growth === undefined || !watched) return NONE;
   const span = watched >= DAY ? "a day" : `in ${seconds(Math.round(watched))}`;
-  const month = (growth / watched) * DAY * 30;
-  const ahead = watched < 3600 ? "" : `; at this pace ${signed(unit(Math.round(month)), month)} in 30 days`;
+  const month = inMonth(size, noun);
+  const ahead = month === null ? "" : `; at this pace ${signed(unit(Math.round(month)), month)} in 30 days`;
   return `${signed(unit(growth), growth)} ${span}${ahead}`;
 }
 
 function costs(size, prices) {
   const now = cost(size.bytes, prices);
-  const growth = size.growth_per_day;
+  const month = inMonth(size, "bytes");
   if (!now) return "";
-  const later = growth && size.growth_watched_seconds >= 3600 ? `, in 30 days ${cost(size.bytes + (growth.bytes / size.growth_watched_seconds) * DAY * 30, prices)}` : "";
+  const later = month === null ? "" : `, in 30 days ${cost(size.bytes + month, prices)}`;
   return ` Live data files cost ${now}${later}.`;
 }
 
