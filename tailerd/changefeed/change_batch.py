@@ -107,8 +107,7 @@ class ChangeBatch:
         """Return the number of rows of each change."""
         if isinstance(self.change_type, ChangeType):
             return {self.change_type.value: self.num_rows}
-        pairs = pc.value_counts(self.change_type).to_pylist()
-        return {str(pair["values"]): int(pair["counts"]) for pair in pairs}
+        return count_values(self.change_type)
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the rows with `_change_type`, `_commit_version`, `_commit_timestamp` appended."""
@@ -123,6 +122,12 @@ class ChangeBatch:
         ]
         schema = with_change_columns(rows.schema)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def count_values(texts: pa.Array) -> dict[str, int]:
+    """Return how often each text occurs."""
+    pairs = pc.value_counts(texts).to_pylist()
+    return {str(pair["values"]): int(pair["counts"]) for pair in pairs}
 
 
 def join_columns(arrays: Sequence[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:

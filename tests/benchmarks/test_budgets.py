@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tailerd.changefeed.change_task import ChangeTask
@@ -21,9 +26,10 @@ from tailerd.storage.local import LocalStore
 from tailerd.storage.metered import MeteredStore
 from tests.benchmarks.big_tables import WIDE_FIELDS, wide_table, write_large_commit
 from tests.benchmarks.measuring import RESET_PEAK, mebibytes, run_process
-from tests.tables.builder import TableBuilder
+from tests.tables.builder import CDF, TableBuilder
 from tests.tables.opened import open_delta
 
+T = TypeVar("T")
 GIGABYTE = 10**9
 MIB = 2**20
 
@@ -169,6 +175,35 @@ async def test_planning_a_commit_takes_few_calls_a_file(tmp_path: Path) -> None:
     assert (many - few) / 500 < 20
 
 
+async def test_planning_many_small_commits_takes_few_calls_and_switches_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of Python's functions for each commit of one file, a tenth above the need."""
+    switches: list[object] = []
+    submit = ThreadPoolExecutor.submit
+
+    def count_switch(pool: ThreadPoolExecutor, work: Callable[..., T], *given: Any) -> Future[T]:
+        switches.append(work)
+        return submit(pool, work, *given)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", count_switch)
+    make_table(tmp_path, 401)
+    counts: list[int] = []
+    for commits in (100, 100, 400):
+        source = await open_delta(str(tmp_path))
+        start = await source.initial_offset("1")
+        switches.clear()
+        with PythonCalls() as calls:
+            end = await source.latest_offset(start, ReadLimit(max_files=commits))
+            groups = [group async for group in source.plan(start, end)]
+        assert len(groups) == commits
+        counts.append(calls.count)
+    # The first has imports of its own.
+    _, few, many = counts
+    assert (many - few) / 300 < 214
+    assert len(switches) < 400 / 10
+
+
 @pytest.mark.parametrize("name", ["json", "debezium"])
 async def test_reading_and_writing_rows_takes_calls_for_batches_not_for_rows(
     tmp_path: Path, name: str
@@ -312,3 +347,25 @@ def test_a_very_large_commit_is_handled_in_bounded_memory(
     assert run.result["files"] == files
     above = run.peak_bytes - run.result["idle_bytes"]
     assert above < above_idle, f"peak is {mebibytes(above)} above idle"
+
+
+def test_a_large_change_file_is_judged_in_bounded_memory(tmp_path: Path) -> None:
+    """The column of change types alone has 300 MB as texts."""
+    rows, part = 20_000_000, 1_000_000
+    small, large = (TableBuilder(tmp_path / name, properties=CDF) for name in ("small", "large"))
+    for table in (small, large):
+        [add] = table.append([{"id": 1, "name": "x"}]).adds
+        images = [("update_preimage", "x"), ("update_postimage", "y")]
+        changes = table.cdc_file([{"id": 1, "name": n, "_change_type": t} for t, n in images])
+        table.commit(table.remove(add), table.data_file([{"id": 1, "name": "y"}]), changes)
+    path = large.folder / changes["cdc"]["path"]
+    schema = pq.read_schema(path)
+    half = pa.array(["update_preimage", "update_postimage"]).take(pa.array([0, 1] * (part // 2)))
+    columns = {"id": pa.repeat(1, part), "name": pa.repeat("x", part), "_change_type": half}
+    with pq.ParquetWriter(path, schema) as writer:
+        for _ in range(rows // part):
+            writer.write_table(pa.table(columns).cast(schema))
+    run = run_process(IN_BOUNDED_MEMORY, "planned", large.folder, small.folder)
+    assert run.result["files"] == 1
+    above = run.peak_bytes - run.result["idle_bytes"]
+    assert above < 100 * MIB, f"peak is {mebibytes(above)} above idle"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -83,6 +83,7 @@ class CommitCache:
         self._feed_check = feed_check
         self._found: OrderedDict[int, CommitBody] = OrderedDict()
         self._plans: dict[int, CommitPlan] = {}
+        self._checked: TableState | None = None
         self._bytes = 0
         self._file_times: dict[int, int] = {}
         self._read: dict[int, _Read] = {}
@@ -248,10 +249,19 @@ class CommitCache:
         plan = self._plans.get(version)
         if plan is None:
             before, after = await self.states(found.commit)
-            after.check_rows()
+            if after is not self._checked:
+                after.check_rows()
+                self._checked = after
             time = await self.time_ms(found, after)
             plan = self._plans[version] = await self._make_plan(found, before, after, time)
         return plan
+
+    def _following(self, found: CommitBody) -> Iterator[CommitBody]:
+        """Yield the commits after one that are in memory."""
+        following = self._found.get(found.commit.version + 1)
+        while following is not None and following.body is not None:
+            yield following
+            following = self._found.get(following.commit.version + 1)
 
     async def _make_plan(
         self, found: CommitBody, before: TableState, after: TableState, time_ms: int
@@ -262,7 +272,7 @@ class CommitCache:
         is_needed, feed = reads_files(found.commit, self.mode), Feed.CONSISTENT
         if self.mode is ChangeMode.AUTO and not is_needed and found.commit.change_files.files:
             if self._feed_check is not None:
-                feed = await self._feed_check.check(found)
+                feed = await self._feed_check.check(found, self._following(found))
             is_needed = feed is not Feed.CONSISTENT
         no_effect = ALL_EFFECTIVE
         if self._compares_files:

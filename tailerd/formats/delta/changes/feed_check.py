@@ -12,28 +12,37 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tailerd.changefeed.change_batch import CHANGE_TYPE
+from tailerd.changefeed.change_batch import CHANGE_TYPE, count_values
 from tailerd.changefeed.change_task import ChangeType
-from tailerd.errors import FileMissingError, TableError
+from tailerd.changefeed.limits import BatchLimit
+from tailerd.errors import FileMissingError, StorageError, TableError
 from tailerd.formats.delta.log.log_reader import CommitBody, LogReader
 from tailerd.formats.delta.protocol.actions import CommitInfo, FileAction, Line, read_num_records
+from tailerd.formats.delta.protocol.commit_file import Commit
 from tailerd.formats.delta.protocol.data_path import DataPaths
+from tailerd.reading.file_scan import FileScan
 from tailerd.reading.files_ahead import FilesAhead
-from tailerd.reading.parquet_open import OpenedParquet, open_parquet
+from tailerd.reading.parquet_chunks import parse_footer
+from tailerd.reading.parquet_open import read_footer_bytes
+from tailerd.reading.small_files import read_files
 from tailerd.storage.stores import Stores
 
 MAX_FILES = 1000
 """Commits of more files are not checked: each may take a request."""
 
+COMMITS_AHEAD = 31
+"""Commits that are judged with one: a switch to a thread and back costs more than a small file."""
+
 TRUSTED_ENGINES = ("Delta-Lake/", "Databricks-Runtime/")
 """Engines of the reference implementation, whose change files are complete."""
 
+_UNREADABLE = (FileMissingError, TableError, pa.ArrowException, OSError, KeyError)
 _REMOVED = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE)
 
 
@@ -83,53 +92,72 @@ class FeedCheck:
         for old in [known for known in self._known if known < version]:
             del self._known[old]
 
-    async def check(self, found: CommitBody) -> Feed:
+    async def check(self, found: CommitBody, following: Iterable[CommitBody] = ()) -> Feed:
         """Return the verdict on the change files of a commit.
 
         Files that are missing or damaged are not judged: reading them for their rows raises the
         error. A storage that fails is an error here: the judgement must not depend on it.
 
+        Args:
+            following: Commits after it, some of which are judged in the same call to a thread.
+
         Raises:
             TableError: The commit cannot be read again.
             StorageError: A file cannot be reached.
         """
-        commit = found.commit
-        if commit.version not in self._known:
-            data_files = commit.data_added.files + commit.data_removed.files
-            is_many = data_files + commit.change_files.files > MAX_FILES
-            if not data_files or is_many or _is_trusted(commit.info):
+        version = found.commit.version
+        if version not in self._known:
+            if not _is_suspect(found.commit):
                 return Feed.CONSISTENT
-            files = _Files()
-            async for lines, _ in self._reader.actions(found):
-                files.take(lines)
-            self._known[commit.version] = await asyncio.to_thread(self._judge_files, files)
-        return self._known[commit.version]
+            commits: dict[int, _Files] = {}
+            left = MAX_FILES
+            for each in (found, *islice(following, COMMITS_AHEAD)):
+                left -= each.commit.change_files.files
+                if each is found or (left > 0 and _is_suspect(each.commit)):
+                    commits[each.commit.version] = files = _Files()
+                    async for lines, _ in self._reader.actions(each):
+                        files.take(lines)
+            self._known |= await asyncio.to_thread(self._judge_ahead, commits)
+        return self._known[version]
 
-    def _judge_files(self, files: _Files) -> Feed:
+    def _judge_ahead(self, commits: Mapping[int, _Files]) -> dict[int, Feed]:
+        """Judge commits; only the first if a file of one of them cannot be read."""
         try:
-            kinds = self._count_changes(files.changes)
-            if any(kind not in list(ChangeType) for kind in kinds):
-                return Feed.CONSISTENT
-            is_wrong = kinds[ChangeType.UPDATE_PREIMAGE] != kinds[ChangeType.UPDATE_POSTIMAGE]
-            if not is_wrong:
-                change = sum(-n if kind in _REMOVED else n for kind, n in kinds.items())
-                is_wrong = change != self._difference(files)
-        except (FileMissingError, TableError, pa.ArrowException, OSError, KeyError):
+            return self._judge(commits)
+        except (*_UNREADABLE, StorageError):
+            first, files = next(iter(commits.items()))
+        try:
+            return self._judge({first: files})
+        except _UNREADABLE:
+            return {first: Feed.CONSISTENT}
+
+    def _judge(self, commits: Mapping[int, _Files]) -> dict[int, Feed]:
+        counts = {version: Counter[str]() for version in commits}
+        changed = [
+            (version, self._paths.resolve(action.path))
+            for version, files in commits.items()
+            for action in files.changes
+        ]
+        scans = (FileScan(url=url, fields=(), change_column=CHANGE_TYPE) for _, url in changed)
+        limit = BatchLimit(memory_bytes=self._reader.memory_bytes)
+        with FilesAhead([url for _, url in changed], self._stores) as ahead:
+            for number, rows in read_files(scans, len(changed), limit, ahead.open):
+                counts[changed[number][0]].update(count_values(rows.changes))
+        return {
+            version: self._compare(counts[version], files) for version, files in commits.items()
+        }
+
+    def _compare(self, kinds: Counter[str], files: _Files) -> Feed:
+        if any(kind not in list(ChangeType) for kind in kinds):
             return Feed.CONSISTENT
+        is_wrong = kinds[ChangeType.UPDATE_PREIMAGE] != kinds[ChangeType.UPDATE_POSTIMAGE]
+        if not is_wrong:
+            change = sum(-n if kind in _REMOVED else n for kind, n in kinds.items())
+            is_wrong = change != self._difference(files)
         if not is_wrong:
             return Feed.CONSISTENT
         has_others = kinds[ChangeType.INSERT] or kinds[ChangeType.DELETE]
         return Feed.WRONG if has_others else Feed.WRONG_UPDATES
-
-    def _count_changes(self, actions: list[FileAction]) -> Counter[str]:
-        kinds: Counter[str] = Counter()
-        urls = [self._paths.resolve(action.path) for action in actions]
-        with FilesAhead(urls, self._stores) as ahead:
-            for url in urls:
-                column = self._open(url, ahead).file.read([CHANGE_TYPE]).column(0)
-                for pair in pc.value_counts(column).to_pylist():
-                    kinds[str(pair["values"])] += pair["counts"]
-        return kinds
 
     def _difference(self, files: _Files) -> int:
         """Return the rows that the added files have more than the removed ones."""
@@ -138,22 +166,32 @@ class FeedCheck:
             for action in files.added
             if (count := read_num_records(action)) is not None
         }
-        with FilesAhead((), self._stores) as ahead:
 
-            def rows(action: FileAction) -> int:
-                count = read_num_records(action)
-                if count is None:
-                    count = records.get(action.path)
-                if count is None:
-                    opened = self._open(self._paths.resolve(action.path), ahead)
-                    count = sum(group.num_rows for group in opened.footer.groups)
-                vector = action.deletion_vector
-                return count - (0 if vector is None else vector.cardinality)
+        def rows(action: FileAction) -> int:
+            count = read_num_records(action)
+            if count is None:
+                count = records.get(action.path)
+            if count is None:
+                count = self._count_rows(self._paths.resolve(action.path))
+            vector = action.deletion_vector
+            return count - (0 if vector is None else vector.cardinality)
 
-            return sum(map(rows, files.added)) - sum(map(rows, files.removed))
+        return sum(map(rows, files.added)) - sum(map(rows, files.removed))
 
-    def _open(self, url: str, ahead: FilesAhead) -> OpenedParquet:
-        return open_parquet(ahead.open(url), self._reader.memory_bytes, url)
+    def _count_rows(self, url: str) -> int:
+        memory = self._reader.memory_bytes
+        with self._stores.open_data_file(url) as source:
+            body, _ = read_footer_bytes(source, memory, url)
+        return sum(group.num_rows for group in parse_footer(body, memory, url).groups)
+
+
+def _is_suspect(commit: Commit) -> bool:
+    """Return whether the change files of a commit are judged."""
+    data_files = commit.data_added.files + commit.data_removed.files
+    is_many = data_files + commit.change_files.files > MAX_FILES
+    return bool(
+        commit.change_files.files and data_files and not is_many and not _is_trusted(commit.info)
+    )
 
 
 def _is_trusted(info: CommitInfo | None) -> bool:
