@@ -52,10 +52,10 @@ from tailerd.formats.base import (
     TableIdentity,
     TaskReader,
 )
+from tailerd.formats.comparing_source import open_log
 from tailerd.formats.inspection import Inspector
 from tailerd.formats.parts import OptionalParts
 from tailerd.formats.table_log import StepPlan, TableLog
-from tailerd.formats.versioned_source import open_log
 from tailerd.records.base import (
     Envelope,
     FormatOptions,

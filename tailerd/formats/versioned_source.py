@@ -14,7 +14,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tailerd.changefeed.change_batch import ChangeBatch
-from tailerd.changefeed.change_task import ChangeMode, ChangeSourceKind, ChangeTask, TaskGroup
+from tailerd.changefeed.change_task import ChangeSourceKind, ChangeTask, TaskGroup
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Offset, Phase, Version
 from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
@@ -22,6 +22,7 @@ from tailerd.clock import SystemClock
 from tailerd.errors import (
     BugError,
     MissingVersionError,
+    PathOutsideTableError,
     TableError,
     TransformsMismatchError,
     UsageError,
@@ -36,15 +37,18 @@ from tailerd.formats.base import (
     TaskReader,
 )
 from tailerd.formats.plain_schema import require_columns
-from tailerd.formats.table_log import StepPlan, SupportsDifference, TableLog
+from tailerd.formats.table_log import StepPlan, TableLog
 from tailerd.formats.view_reader import ViewReader, hiding_values
-from tailerd.remedies import CONFIG_FILE, PIPELINE, RESET_PIPELINE
+from tailerd.remedies import CONFIG_FILE, PIPELINE
+from tailerd.storage.links import AllowedPaths
 from tailerd.transforms.view import View
 
 GROUP_TASKS = 10_000
 """Maximum number of tasks in a group, so that memory stays bounded."""
+CHECKED = 32
+"""Maximum number of groups whose links are checked together: switching to a thread and back costs
+more than the check of a few files."""
 _STATE = "/"
-_NET = "/net:"
 
 
 class VersionedSource:
@@ -243,18 +247,44 @@ class VersionedSource:
         """
         with hiding_values(self._view):
             await self._log.check(start)
-            at = start
+            links = self._log.location.links
+            async for planned in self._plan(start, end, 1 if links is None else CHECKED):
+                count, error = len(planned), None
+                if links is not None and any(group.tasks for _, group in planned):
+                    count, error = await asyncio.to_thread(_count_inside, links, planned)
+                for _, group in planned[:count]:
+                    yield group
+                if error is not None:
+                    raise error
+
+    async def _plan(
+        self, start: Offset, end: Offset, most: int
+    ) -> AsyncIterator[list[tuple[StepPlan, TaskGroup]]]:
+        """Yield up to `most` groups at once, each with the step that it belongs to."""
+        planned: list[tuple[StepPlan, TaskGroup]] = []
+        tasks, error, at = 0, None, start
+        try:
             while at.is_before(end) and (step := await self._step(at, end)) is not None:
                 after = await self._after(at, step, end)
                 async for group in self._groups(at, after, step, end):
-                    yield group
+                    planned.append((step, group))
+                    tasks += len(group.tasks)
+                    if len(planned) >= most or tasks >= GROUP_TASKS:
+                        yield planned
+                        planned, tasks = [], 0
                 at = after
+        except TableError as failed:
+            error = failed
+        if planned:
+            yield planned
+        if error is not None:
+            raise error
 
     async def _groups(
         self, at: Offset, after: Offset, step: StepPlan, end: Offset
     ) -> AsyncIterator[TaskGroup]:
         if self._is_skipped(step):
-            yield replace(await self._group(at, after, step, ()), is_skipped=True)
+            yield replace(self._group(at, after, step, ()), is_skipped=True)
             return
         is_inside = (after.version, after.phase) == (at.version, at.phase)
         until = after.position if is_inside and after is end else None
@@ -267,25 +297,22 @@ class VersionedSource:
                 reached = at
                 if not step.is_whole:
                     reached = await self._inside(at, some[-1].position + 1, step, end)
-                yield await self._group(at, reached, step, some)
+                yield self._group(at, reached, step, some)
                 at = reached
             if until is not None and tasks and tasks[-1].position >= until:
                 break
-        yield await self._group(at, after, step, ready)
+        yield self._group(at, after, step, ready)
 
     def _is_skipped(self, step: StepPlan) -> bool:
         if self._skips is None or step.kind in (ChangeSourceKind.SNAPSHOT, ChangeSourceKind.NET):
             return False
         return self._skips.skips(step.operation, step.applications, step.user_metadata)
 
-    async def _group(
+    def _group(
         self, at: Offset, reached: Offset, step: StepPlan, tasks: Sequence[ChangeTask]
     ) -> TaskGroup:
         if any(task.version != step.version for task in tasks):
             raise BugError(f"Tasks of other versions came with version {step.version}.")
-        links = self._log.location.links
-        if links is not None and tasks:
-            await asyncio.to_thread(links.check, step.local_files(tasks))
         if self._view is not None:
             tasks = self._seen(self._view, tasks)
         return TaskGroup(
@@ -478,108 +505,15 @@ class VersionedSource:
         return await log.widened_floats() if isinstance(log, SupportsWidenedFloats) else frozenset()
 
 
-class ComparingSource(VersionedSource):
-    """A source that can emit several commits as one difference; see `formats.base.NetSteps`."""
-
-    def __init__(
-        self, log: TableLog, versions: SupportsDifference, reader: TaskReader, request: OpenRequest
-    ) -> None:
-        super().__init__(log, reader, request)
-        self._versions = versions
-        self._always = request.changes is ChangeMode.NET
-        self._above = request.net_above
-        self._chosen: Offset | None = None
-
-    async def latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the furthest offset one step from `start` may reach; `start` if nothing is new.
-
-        A difference that was begun ends where it was to end.
-
-        Raises:
-            TableError: As in `VersionedSource.latest_offset`.
-        """
-        if (last := _pinned_end(start)) is not None:
-            await self._log.check(start)
-            return await self._end_after(start, last)
-        if self.is_net(start):
-            head = await self._versions.find_head(start)
-            return start if head is None else await self._end_after(start, head)
-        return await super().latest_offset(start, limit)
-
-    async def _walk(self, start: Offset, limit: ReadLimit) -> Offset:
-        end = await super()._walk(start, limit)
-        head = self._versions.newest
-        if end != start and head is not None and await self._is_far(start, head):
-            return await self._end_after(start, head)
-        return end
-
-    async def _end_after(self, start: Offset, version: Version) -> Offset:
-        await self._check_view(version)
-        end = Offset(table_id=start.table_id, version=self.next_version(version))
-        return await self._log.identify(end)
-
-    async def _is_far(self, start: Offset, head: Version) -> bool:
-        """Return whether the step to the head is one difference: long enough, and available."""
-        if self._above is None or not start.is_commit_start:
-            return False
-        if head + 1 - start.version <= self._above:
-            return False
-        try:
-            await self._versions.check_difference(start, self._offset_after(start, head))
-        except TableError:
-            # The commits are read one by one instead.
-            return False
-        self._chosen = start
-        return True
-
-    async def _step(self, at: Offset, end: Offset | None = None) -> StepPlan | None:
-        if end is not None and self.is_net(at):
-            return await self._versions.difference(at, end)
-        return await super()._step(at, end)
-
-    def pin_end(self, start: Offset, end: Offset) -> Offset:
-        """Return `start` with the mark of the step to `end`, if that is one difference."""
-        if start != self._chosen and not self.is_net(start):
-            return start
-        return _pin(start, end.last_version(self))
-
-    def is_net(self, start: Offset) -> bool:
-        """Return whether the step that begins at `start`, as pinned, is one difference."""
-        return _pinned_end(start) is not None or (self._always and start.is_commit_start)
-
-    async def over_gap(self, start: Offset) -> Offset:
-        """Return `start` with the mark of one difference to the newest version.
-
-        Raises:
-            TableRecreatedError: The version before `start` is of another table.
-            TableError: One of the two versions can no longer be read, or they have no difference.
-        """
-        head = await self._versions.find_head(start)
-        if not start.is_commit_start or head is None:
-            raise MissingVersionError(
-                f"Version {start.version} was delivered in part, and a net change cannot deliver"
-                " the rest.",
-                remedy=RESET_PIPELINE,
-            )
-        await self._versions.check_difference(start, self._offset_after(start, head))
-        return _pin(start, head)
-
-    def _offset_after(self, start: Offset, version: Version) -> Offset:
-        return replace(start, version=self.next_version(version), mark="")
-
-
-def open_log(log: TableLog, reader: TaskReader, request: OpenRequest) -> VersionedSource:
-    """Return the change source of a table."""
-    if isinstance(log, SupportsDifference):
-        return ComparingSource(log, log, reader, request)
-    return VersionedSource(log, reader, request)
-
-
-def _pinned_end(start: Offset) -> Version | None:
-    """Return the end of the difference that was begun here, in this process or an earlier one."""
-    _, is_there, version = start.mark.partition(_NET)
-    return Version(int(version)) if is_there else None
-
-
-def _pin(start: Offset, version: Version) -> Offset:
-    return replace(start, mark=f"{start.mark.partition(_NET)[0]}{_NET}{version}")
+def _count_inside(
+    links: AllowedPaths, planned: Sequence[tuple[StepPlan, TaskGroup]]
+) -> tuple[int, TableError | None]:
+    """Return how many groups come before one with a file outside the table, and its error."""
+    count = 0
+    try:
+        for step, group in planned:
+            links.check(step.local_files(group.tasks))
+            count += 1
+    except PathOutsideTableError as error:
+        return count, error
+    return count, None

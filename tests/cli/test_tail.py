@@ -14,7 +14,7 @@ import pytest
 
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset
-from tailerd.formats.versioned_source import ComparingSource
+from tailerd.formats.comparing_source import ComparingSource
 from tests.cli.commands import ROOT, Commands, on_terminal, started
 from tests.tables.builder import CDF, TableBuilder
 

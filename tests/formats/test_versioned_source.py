@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tailerd.changefeed.change_task import ChangeType
+from tailerd.changefeed.change_task import ChangeType, TaskGroup
 from tailerd.changefeed.limits import ReadLimit
 from tailerd.changefeed.offset import Offset, Phase
-from tailerd.errors import CorruptLogError
+from tailerd.errors import CorruptLogError, PathOutsideTableError
 from tailerd.formats import versioned_source
 from tailerd.formats.base import OpenRequest
 from tailerd.formats.versioned_source import VersionedSource
+from tailerd.storage.links import AllowedPaths
 from tailerd.storage.table_location import locate_table
 from tests.doubles.memory_format import MemoryLog, MemoryReader, MemoryStep, MemoryTable
 
@@ -67,6 +68,51 @@ async def test_what_comes_before_a_damaged_commit_is_delivered_first(tmp_path: P
     assert end.version == 20
     with pytest.raises(CorruptLogError):
         await source.latest_offset(end, EVERYTHING)
+
+
+async def test_a_plan_delivers_the_groups_before_a_damaged_commit(tmp_path: Path) -> None:
+    source = await opened(tmp_path, [1, 1, 1])
+    start = await source.initial_offset("10")
+    end = await source.latest_offset(start, EVERYTHING)
+    damaged = await opened(tmp_path, [1, 1, 1], Damaged)
+    groups = damaged.plan(start, end)
+    assert (await anext(groups)).version == 10
+    with pytest.raises(CorruptLogError):
+        await anext(groups)
+
+
+async def test_links_are_checked_before_a_group_is_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of several groups together; the groups before a bad one are still delivered."""
+    checked: list[str] = []
+
+    def check(_: AllowedPaths, files: Iterable[str]) -> None:
+        checked.extend(files)
+        if checked[-1] == "40.1":
+            raise PathOutsideTableError("It is outside.")
+
+    monkeypatch.setattr(versioned_source, "GROUP_TASKS", 2)
+    monkeypatch.setattr(
+        MemoryStep, "local_files", lambda _, tasks: [f"{t.version}.{t.position}" for t in tasks]
+    )
+    source = await opened(tmp_path, [1, 1, 1, 6])
+    start = await source.initial_offset("10")
+    end = await source.latest_offset(start, EVERYTHING)
+    # The store, which reads the table's own file, checks that too.
+    monkeypatch.setattr(AllowedPaths, "check", check)
+    delivered: list[str] = []
+    with pytest.raises(PathOutsideTableError):
+        await deliver(source.plan(start, end), delivered, checked)
+    assert delivered == ["10.0", "20.0", "30.0"]
+
+
+async def deliver(
+    groups: AsyncIterator[TaskGroup], delivered: list[str], checked: Sequence[str]
+) -> None:
+    async for group in groups:
+        delivered += [f"{task.version}.{task.position}" for task in group.tasks]
+        assert delivered == checked[: len(delivered)]
 
 
 async def test_a_snapshot_is_a_step_of_its_own(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from tailerd.changefeed.change_task import ChangeMode, ChangeTask
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.formats import versioned_source
 from tailerd.formats.base import OpenRequest
+from tailerd.formats.comparing_source import ComparingSource
 from tailerd.formats.delta.changes.log import open_delta_log
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
-from tailerd.formats.versioned_source import ComparingSource, VersionedSource
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.pipeline import change_runs
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec

@@ -12,9 +12,9 @@ from tailerd.changefeed.offset import Offset, Phase, Version
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import MissingVersionError
 from tailerd.formats.base import ChangeSource
+from tailerd.formats.comparing_source import ComparingSource
 from tailerd.formats.delta.changes.log import DeltaLog
 from tailerd.formats.delta.protocol.log_segment import LogListing
-from tailerd.formats.versioned_source import ComparingSource
 from tailerd.pipeline.delivery_loop import DeliveryLoop
 from tailerd.pipeline.identity import PipelineOffsets
 

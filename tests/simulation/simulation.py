@@ -12,9 +12,9 @@ from tailerd.changefeed.change_task import ChangeMode
 from tailerd.changefeed.limits import BatchLimit, ReadLimit
 from tailerd.errors import AccessDeniedError, TailerdError
 from tailerd.formats.base import ChangeSource, OpenRequest
+from tailerd.formats.comparing_source import ComparingSource
 from tailerd.formats.delta.changes.log import open_delta_log
 from tailerd.formats.delta.changes.task_reader import DeltaTaskReader
-from tailerd.formats.versioned_source import ComparingSource
 from tailerd.pipeline import change_stream
 from tailerd.pipeline.delivery_loop import DeliveryParts, DeliverySpec
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget

@@ -23,6 +23,7 @@ from tailerd.errors import (
     UnsupportedFeatureError,
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
+from tailerd.formats.comparing_source import open_log
 from tailerd.formats.iceberg.columns import parse_columns, rows_schema
 from tailerd.formats.iceberg.metadata import MAIN, Commit, Snapshot, TableState
 from tailerd.formats.iceberg.payload import FORMAT
@@ -37,7 +38,7 @@ from tailerd.formats.table_log import (
     ahead_bytes,
     version_ahead,
 )
-from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.remedies import RESET_PIPELINE
 from tailerd.storage.table_location import TableLocation
 

@@ -18,6 +18,7 @@ from tailerd.errors import (
     UnsupportedFeatureError,
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
+from tailerd.formats.comparing_source import open_log
 from tailerd.formats.lance.origin import TableOrigin
 from tailerd.formats.lance.payload import (
     FORMAT,
@@ -37,7 +38,7 @@ from tailerd.formats.table_log import (
     TableLog,
     version_ahead,
 )
-from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.remedies import RESET_PIPELINE
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.table_location import TableLocation

@@ -25,6 +25,7 @@ from tailerd.errors import (
     UnsupportedFeatureError,
 )
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
+from tailerd.formats.comparing_source import open_log
 from tailerd.formats.plain_schema import require_columns
 from tailerd.formats.table_log import StepPlan, TableLog
 from tailerd.formats.tiledb.array_log import ArrayLog, commits_changed
@@ -41,7 +42,7 @@ from tailerd.formats.tiledb.protocol.timeline import (
 from tailerd.formats.tiledb.reader import TileDBTaskReader
 from tailerd.formats.tiledb.scan import decode_payload
 from tailerd.formats.tiledb.task_plan import Range, TaskPlan, open_plan, operation
-from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.remedies import RESET_PIPELINE, RESTART
 from tailerd.state.ledger import open_ledger
 from tailerd.storage.table_location import TableLocation

@@ -19,6 +19,7 @@ from tailerd.changefeed.points import to_ms
 from tailerd.clock import SystemClock
 from tailerd.errors import MissingVersionError, TableRecreatedError
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
+from tailerd.formats.comparing_source import open_log
 from tailerd.formats.delta.changes.commit_cache import CommitCache
 from tailerd.formats.delta.changes.commit_tasks import CommitTasks, DeltaCommit
 from tailerd.formats.delta.changes.delta_step import (
@@ -51,7 +52,7 @@ from tailerd.formats.delta.protocol.snapshot import TableState
 from tailerd.formats.delta.protocol.table_properties import retention_seconds
 from tailerd.formats.delta.protocol.type_widening import widened_floats
 from tailerd.formats.table_log import TableLog, ahead_bytes, version_ahead
-from tailerd.formats.versioned_source import VersionedSource, open_log
+from tailerd.formats.versioned_source import VersionedSource
 from tailerd.remedies import RESET_PIPELINE
 from tailerd.storage.table_location import TableLocation
 

@@ -207,6 +207,7 @@ class Commit(Struct):
         rows_added, rows_removed: Physical rows in the files of all `add` and `remove` actions;
             None if one lacks statistics, or counting was not requested.
         size_bytes: Bytes of the body.
+        parsed_info: Of `info`, once it was requested: replaying many commits needs none.
     """
 
     version: int
@@ -233,11 +234,14 @@ class Commit(Struct):
     rows_added: int | None = None
     rows_removed: int | None = None
     size_bytes: int = 0
+    parsed_info: CommitInfo | None = None
 
     @property
     def info(self) -> CommitInfo | None:
         """The commit's provenance, read leniently; None without any."""
-        return CommitInfo.from_json(self.info_json) if self.info_json else None
+        if self.parsed_info is None and self.info_json:
+            self.parsed_info = CommitInfo.from_json(self.info_json)
+        return self.parsed_info
 
     @property
     def timestamp_in_commit_ms(self) -> int | None:

@@ -74,6 +74,8 @@ def _key(action: FileAction, root_url: str) -> int:
 def find_repeated(commit: Commit) -> ForbiddenAction | None:
     """Return a path with two actions of one kind; None if there is none (case A)."""
     for verb, keys in (("adds", commit.added_paths), ("removes", commit.removed_paths)):
+        if len(keys) < 2:
+            continue
         paths = np.array(keys, np.uint64)
         paths.sort()
         repeated = paths[1:][paths[1:] == paths[:-1]]
@@ -113,7 +115,8 @@ def find_no_effect(commit: Commit, live: FileIndex) -> NoEffect:
         np.array(keys, np.uint64) for keys in (commit.added_keys, commit.removed_keys)
     )
     again = added[live.are_live(added)]
-    again = again[~np.isin(again, removed)]
+    if len(again):
+        again = again[~np.isin(again, removed)]
     gone = removed[~live.are_live(removed)]
     if not len(again) and not len(gone):
         return ALL_EFFECTIVE

@@ -235,6 +235,8 @@ class FileIndex:
     def are_live(self, keys: KeyArray) -> npt.NDArray[np.bool_]:
         """Return for each key whether its file is live."""
         live = np.zeros(len(keys), np.bool_)
+        if not len(keys):
+            return live
         if self._recent:
             found = map(self._recent.__contains__, keys.tolist())
             live = np.fromiter(found, np.bool_, len(keys))
