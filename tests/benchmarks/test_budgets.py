@@ -358,7 +358,7 @@ def test_a_large_change_file_is_judged_in_bounded_memory(tmp_path: Path) -> None
         images = [("update_preimage", "x"), ("update_postimage", "y")]
         changes = table.cdc_file([{"id": 1, "name": n, "_change_type": t} for t, n in images])
         table.commit(table.remove(add), table.data_file([{"id": 1, "name": "y"}]), changes)
-    path = large.folder / changes["cdc"]["path"]
+    [path] = large.folder.glob("_change_data/*.parquet")
     schema = pq.read_schema(path)
     half = pa.array(["update_preimage", "update_postimage"]).take(pa.array([0, 1] * (part // 2)))
     columns = {"id": pa.repeat(1, part), "name": pa.repeat("x", part), "_change_type": half}

@@ -28,6 +28,7 @@ from tests.kafka.process import ServerProcess
 
 ACCESS_KEY = "tailerd-test"
 SECRET_KEY = "tailerd-test-secret"
+_MOTO = Path(__file__).with_name("moto_server.py")
 _MOTO_PAGE_NAMES = 200
 _START_SECONDS = 60
 
@@ -102,7 +103,7 @@ class S3Server:
         port = port or free_port()
         # A thousand files, for a listing's second page, take it seconds.
         paged = ["env", f"MOTO_S3_DEFAULT_MAX_KEYS={_MOTO_PAGE_NAMES}"]
-        words = [*paged, sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
+        words = [*paged, sys.executable, str(_MOTO), "-H", host, "-p", str(port)]
         server = cls("moto", words, port, folder, page_names=_MOTO_PAGE_NAMES)
         server.host = host
         return server
