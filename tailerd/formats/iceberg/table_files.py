@@ -7,6 +7,7 @@ kept for the next commits.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 
@@ -43,6 +44,9 @@ from tailerd.storage.table_location import TableLocation
 
 _CACHED_FILES = 200_000
 """Files of manifests that are kept; each takes about half a kilobyte."""
+RELIST_SECONDS = 600.0
+"""How long a poll asks for the next names only, before it lists the whole folder again."""
+_MOST_FOLLOWING = 16
 _AT_ONCE = 8
 _WAITS_SECONDS = (0.02, 0.1, 0.3)
 """Waits between retries: a metadata file may be seen while it is written or renamed."""
@@ -81,15 +85,45 @@ async def find_metadata(store: ObjectStore, root: str) -> FileMeta | None:
             return await store.head(root)
         except FileMissingError:
             return None
-    newest: tuple[int, int, str] | None = None
-    found: FileMeta | None = None
-    async for file in store.list_from(metadata_folder(root)):
-        number = metadata_number(file.name)
-        if number is None:
-            continue
-        order = number, file.mtime_ms, file.name
-        if newest is None or order > newest:
-            newest, found = order, file
+    listed = store.list_from(metadata_folder(root))
+    return _newest([file async for file in listed if metadata_number(file.name) is not None])
+
+
+async def find_following(store: ObjectStore, root: str, current: FileMeta) -> FileMeta | None:
+    """Return the newest metadata file from `current` on, if no number is left out.
+
+    Takes one short listing for each commit, and one more, however many files the folder has: the
+    names of consecutive numbers, such as `00012-` and `00013-`, sort next to each other. None if
+    that is not so, or if `current` is gone: then the whole folder must be listed.
+
+    Raises:
+        StorageError: The folder cannot be read.
+    """
+    for _ in range(_MOST_FOLLOWING):
+        text = current.name.partition("-")[0].partition(".")[0]
+        digits = text.removeprefix("v")
+        following = f"{text.removesuffix(digits)}{int(digits) + 1:0{len(digits)}}"
+        if len(following) != len(text):
+            return None
+        files: list[FileMeta] = []
+        async for file in store.list_from(metadata_folder(root), text):
+            if file.name[: len(text)] > following:
+                break
+            files.append(file)
+        found = _newest(files)
+        if found is None or found == current:
+            return found
+        current = found
+    return None
+
+
+def _newest(files: Iterable[FileMeta]) -> FileMeta | None:
+    numbered = [
+        (number, file) for file in files if (number := metadata_number(file.name)) is not None
+    ]
+    _, found = max(
+        numbered, key=lambda each: (each[0], each[1].mtime_ms, each[1].name), default=(0, None)
+    )
     return found
 
 
@@ -117,6 +151,7 @@ class TableFiles:
         self._memory_bytes = memory_bytes
         self._catalog = catalog
         self._mark: FolderMark | None = None
+        self._listed_at = float("-inf")
         self._file: FileMeta | None = None
         self._state: TableState | None = None
         self._paths: TablePaths | None = None
@@ -189,7 +224,14 @@ class TableFiles:
 
     async def _find_newest(self) -> FileMeta | None:
         if self._catalog is None:
-            return await find_metadata(self._store, self._root)
+            now, found = time.monotonic(), None
+            is_listed = now < self._listed_at + RELIST_SECONDS and not is_metadata_file(self._root)
+            if self._file is not None and is_listed:
+                found = await find_following(self._store, self._root, self._file)
+            if found is None:
+                found = await find_metadata(self._store, self._root)
+                self._listed_at = now
+            return found
         pointer = await find_pointer(self._catalog)
         return await self._store.head(self._location.stores.locate(pointer)[1])
 
