@@ -28,7 +28,6 @@ each iteration from one at a time; also while an event loop runs, as in notebook
 from __future__ import annotations
 
 import datetime as dt
-import html
 import importlib
 import os
 from collections.abc import (
@@ -42,7 +41,6 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import pyarrow as pa
@@ -60,6 +58,7 @@ from tailerd.formats.inspection import CommitDescription, TableDescription, Tabl
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
 from tailerd.formats.statistics import TableSize
+from tailerd.html_table import ROWS_SHOWN, html_table
 from tailerd.loop_thread import LoopThread
 from tailerd.pipeline.table_reading import Reading, resolve_range, watch_table
 from tailerd.records.schema_changes import SchemaChange as SchemaChange
@@ -80,7 +79,6 @@ Point = int | str | dt.datetime
 """A version, a time (`datetime`, or text such as 2026-11-21T09:30:00 or -2h), or a word."""
 
 _T = TypeVar("_T")
-_ROWS_SHOWN = 20
 _BATCH = BatchLimit(max_rows=65_536, max_bytes=64 * 1024**2)
 _STEP = ReadLimit(max_files=1000, max_bytes=256 * 1024**2)
 
@@ -120,8 +118,8 @@ class _Request:
 
     async def find_part(self) -> tuple[TableFormat, PartRequest]:
         location = self.locate()
-        found, location = await find_table(location, self.table_format)
-        return found, PartRequest(location=location, ledger=self.ledger)
+        found, location = await find_table(location, self.table_format, self.options)
+        return found, PartRequest(location=location, ledger=self.ledger, options=self.options)
 
 
 class Changes:
@@ -229,10 +227,10 @@ class Changes:
         names: list[str] = []
         for batch in self._rows():
             names = names or list(batch.schema.names)
-            rows += batch.slice(0, _ROWS_SHOWN + 1 - len(rows)).to_pylist()
-            if len(rows) > _ROWS_SHOWN:
+            rows += batch.slice(0, ROWS_SHOWN + 1 - len(rows)).to_pylist()
+            if len(rows) > ROWS_SHOWN:
                 break
-        return _html_table(repr(self), names or self.schema().names, rows)
+        return html_table(repr(self), names or self.schema().names, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +399,7 @@ def changes(
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    format_options: Mapping[str, str] | None = None,
     storage: Mapping[str, object] | None = None,
     events: bool = False,
     **view: Unpack[ViewOptions],
@@ -418,6 +417,7 @@ def changes(
             without it, observed states are kept for one iteration only.
         allowed_paths: Locations outside the table that its log may name.
         partition_timezone: Zone of partition timestamps that have none; UTC by default.
+        format_options: Options of the table's format, such as `{"branch": "audit"}` of Iceberg.
         storage: How buckets are reached, with the fields of the section `storage` of a
             configuration (`tailerd help s3`); by default as the environment says.
         events: Iterating also yields a `SchemaChange` before the first rows with other columns.
@@ -434,6 +434,7 @@ def changes(
         ledger=ledger,
         allowed_paths=allowed_paths,
         partition_timezone=partition_timezone,
+        format_options=format_options,
         storage=storage,
         **view,
     )
@@ -453,6 +454,7 @@ def follow(
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    format_options: Mapping[str, str] | None = None,
     storage: Mapping[str, object] | None = None,
     **view: Unpack[ViewOptions],
 ) -> Follower:
@@ -477,6 +479,7 @@ def follow(
         ledger=ledger,
         allowed_paths=allowed_paths,
         partition_timezone=partition_timezone,
+        format_options=format_options,
         storage=storage,
         **view,
     )
@@ -491,6 +494,7 @@ def table(
     ledger: str | None = None,
     allowed_paths: Iterable[str] = (),
     partition_timezone: str | None = None,
+    format_options: Mapping[str, str] | None = None,
     storage: Mapping[str, object] | None = None,
     **view: Unpack[ViewOptions],
 ) -> Table:
@@ -504,6 +508,7 @@ def table(
             ledger=ledger,
             allowed_paths=allowed_paths,
             partition_timezone=partition_timezone,
+            format_options=format_options,
             storage=storage,
             **view,
         )
@@ -519,6 +524,7 @@ def _request(
     ledger: str | None,
     allowed_paths: Iterable[str],
     partition_timezone: str | None,
+    format_options: Mapping[str, str] | None,
     storage: Mapping[str, object] | None,
     **view: Unpack[ViewOptions],
 ) -> _Request:
@@ -538,7 +544,7 @@ def _request(
         ledger=None if ledger is None else LedgerLocation(ledger),
         allowed_paths=tuple(allowed_paths),
         table_format=table_format,
-        options={"partition_timezone": partition_timezone},
+        options={**(format_options or {}), "partition_timezone": partition_timezone},
         stores=Stores() if storage is None else Stores.from_fields(storage),
     )
 
@@ -583,16 +589,3 @@ def _library(name: str) -> Any:
 def _run(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     with LoopThread() as loop:
         return loop.run(ask())
-
-
-def _html_table(title: str, names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = ""
-    for row in islice(rows, _ROWS_SHOWN):
-        cells = ("<i>null</i>" if (v := row.get(n)) is None else html.escape(str(v)) for n in names)
-        body += "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-    more = "<p>More rows follow.</p>" if len(rows) > _ROWS_SHOWN else ""
-    return (
-        f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table>{more}"
-    )

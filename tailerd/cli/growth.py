@@ -18,15 +18,11 @@ from tailerd.cli.inspect import open_inspection
 from tailerd.cli.output import print_object
 from tailerd.cli.quantities import size_text
 from tailerd.cli.table_options import (
-    allow_path_option,
-    ledger_option,
+    NamedTable,
     of_configured_table,
-    table_format_option,
 )
 from tailerd.errors import UsageError
 from tailerd.formats.inspection import CommitDescription, TableDescription
-from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -68,17 +64,10 @@ class Point:
     show_default=True,
     help="Maximum number of commits to look at, the newest.",
 )
-@table_format_option
-@ledger_option
-@allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(
-    table: str,
+    table: NamedTable,
     limit: int,
-    table_format: str,
-    ledger: LedgerLocation | None,
-    allowed_paths: tuple[str, ...],
-    stores: Stores | None,
     as_json: bool,
 ) -> None:
     """Draw how a table grew, with a forecast, unusual commits, and the cost of small files.
@@ -88,9 +77,7 @@ def command(
     """
 
     async def show() -> None:
-        inspected = await open_inspection(
-            table, table_format, allowed_paths, is_strict=False, ledger=ledger, stores=stores
-        )
+        inspected = await open_inspection(table, is_strict=False)
         now = await inspected.inspection.describe()
         commits = [commit async for commit in inspected.inspection.history(limit)]
         points = trace_back(now, commits)

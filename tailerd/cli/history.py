@@ -17,14 +17,10 @@ from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import (
     CONFIG,
-    allow_path_option,
-    ledger_option,
+    NamedTable,
     of_configured_table,
-    table_format_option,
 )
 from tailerd.formats.inspection import CommitDescription
-from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
 
 _EXAMPLES = """\b
 Examples:
@@ -49,17 +45,10 @@ _LAYOUT = Layout(
     show_default=True,
     help="Maximum number of commits, the newest.",
 )
-@table_format_option
-@ledger_option
-@allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
-    table: str,
+    table: NamedTable,
     limit: int,
-    table_format: str,
-    ledger: LedgerLocation | None,
-    allowed_paths: tuple[str, ...],
-    stores: Stores | None,
     as_json: bool,
 ) -> None:
     """Show what each commit did, newest last, and how its row changes are read.
@@ -76,9 +65,7 @@ def command(
     filters = _configured_filters()
 
     async def show() -> None:
-        inspected = await open_inspection(
-            table, table_format, allowed_paths, is_strict=True, ledger=ledger, stores=stores
-        )
+        inspected = await open_inspection(table, is_strict=True)
         commits = [commit async for commit in inspected.inspection.history(limit)]
         shown = _for_scripts if as_json else _for_people
         rows = [shown(commit, _skipping(filters, commit)) for commit in commits]

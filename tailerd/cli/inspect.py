@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import click
@@ -14,11 +13,9 @@ from tailerd.cli.completion import table_locations
 from tailerd.cli.output import print_object, print_records, warn
 from tailerd.cli.record_table import Layout
 from tailerd.cli.table_options import (
-    allow_path_option,
-    ledger_option,
+    NamedTable,
     of_configured_table,
     resolve_point,
-    table_format_option,
 )
 from tailerd.errors import UsageError
 from tailerd.formats.base import TableFormat
@@ -26,8 +23,6 @@ from tailerd.formats.detect import find_table
 from tailerd.formats.inspection import TableDescription, TableInspection
 from tailerd.formats.part_request import PartRequest
 from tailerd.formats.parts import require_part
-from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
 from tailerd.storage.table_location import locate_table
 
 _EXAMPLES = """\b
@@ -53,20 +48,13 @@ _FILE_LAYOUT = Layout(
 )
 @click.option("--files", is_flag=True, help="List the live files instead.")
 @click.option("--strict", is_flag=True, help="Fail if a version checksum does not match.")
-@table_format_option
-@ledger_option
-@allow_path_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
-    table: str,
+    table: NamedTable,
     version: int | None,
     timestamp: str | None,
     files: bool,
     strict: bool,
-    table_format: str,
-    ledger: LedgerLocation | None,
-    allowed_paths: tuple[str, ...],
-    stores: Stores | None,
     as_json: bool,
 ) -> None:
     """Show a table's version, schema, properties, files and what its format adds, from its log."""
@@ -76,9 +64,7 @@ def command(
         )
 
     async def inspect() -> None:
-        inspected = await open_inspection(
-            table, table_format, allowed_paths, is_strict=strict, ledger=ledger, stores=stores
-        )
+        inspected = await open_inspection(table, is_strict=strict)
         inspection = inspected.inspection
         requested = None if version is None else Version(version)
         if timestamp is not None:
@@ -88,9 +74,9 @@ def command(
         else:
             found = await inspection.describe(requested)
             shown = (
-                _for_scripts(found, table, inspected.format)
+                _for_scripts(found, table.path, inspected.format)
                 if as_json
-                else _for_people(found, table)
+                else _for_people(found, table.path)
             )
             print_object(shown, as_json=as_json)
 
@@ -162,24 +148,11 @@ class InspectedTable:
     inspection: TableInspection
 
 
-async def open_inspection(
-    table: str,
-    table_format: str,
-    allowed_paths: Sequence[str],
-    *,
-    is_strict: bool,
-    ledger: LedgerLocation | None,
-    stores: Stores | None,
-) -> InspectedTable:
+async def open_inspection(table: NamedTable, *, is_strict: bool) -> InspectedTable:
     """Return a table's format and inspection; warnings go to standard error.
 
     Args:
-        table: A path or URL.
-        table_format: Name of its format; `auto` to detect it.
-        allowed_paths: Locations outside the table that its log may name.
         is_strict: Whether contradictions within the log are errors.
-        ledger: Location of the ledger of a table without history.
-        stores: Access to its files; by default configured by the environment.
 
     Raises:
         UnsupportedFeatureError: The format has no inspection.
@@ -187,12 +160,13 @@ async def open_inspection(
         ConfigError: No store serves this location, or the format is unknown.
         StorageError: The table cannot be read.
     """
-    location = locate_table(table, allowed_paths, stores=stores)
-    found, location = await find_table(location, table_format)
+    at = locate_table(table.path, table.allowed_paths, stores=table.stores)
+    found, location = await find_table(at, table.table_format, table.format_options)
     inspector = require_part(found.inspector, found.name, "inspection")
     request = PartRequest(
         location=location,
-        ledger=ledger,
+        ledger=table.ledger,
+        options=table.format_options,
         warn=warn,
         is_strict=is_strict,
     )

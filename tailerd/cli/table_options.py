@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from tailerd.changefeed.points import resolved_point
 from tailerd.errors import UsageError
 from tailerd.registry import AUTO
 from tailerd.state.ledger import LedgerLocation
+from tailerd.storage.stores import Stores
 
 DEFAULT_FILE = Path("tailerd.yaml")
+_OWN = ("table_format", "allowed_paths", "ledger", "format_options")
 _FILE = "tailerd.file"
 CONFIG = "tailerd.config"
 """Key of the context's `meta` with the configuration in which TABLE is a name."""
@@ -73,7 +76,7 @@ table_format_option = click.option(
     metavar="FORMAT",
     help="Format of the table, such as delta; auto recognises it.",
 )
-ledger_option = click.option(
+_ledger_option = click.option(
     "--ledger",
     metavar="FOLDER",
     callback=lambda _, __, folder: None if folder is None else LedgerLocation(folder),
@@ -88,6 +91,44 @@ table_config_option = click.option(
     type=click.Path(path_type=Path),
     help="TABLE is a name in this configuration. By default it may be one in ./tailerd.yaml.",
 )
+_format_option = click.option(
+    "--format-option",
+    "format_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _, __, pairs: _pairs(pairs),
+    help="An option of the table's format, such as branch=audit for Iceberg; repeatable.",
+)
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [text for text, pair in zip(texts, pairs, strict=True) if not all(pair)]:
+        raise UsageError(
+            f"--format-option {wrong[0]!r} is not a pair.", remedy="Write it like branch=audit."
+        )
+    return {name: value for name, _, value in pairs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTable:
+    """A table as the arguments of a command describe it.
+
+    Attributes:
+        path: A path or URL.
+        table_format: Name of its format; `auto` to detect it.
+        allowed_paths: Locations outside the table that its log may name.
+        ledger: Location of the ledger of a table without history.
+        format_options: Options of its format, by name.
+        stores: Access to its files; None: configured by the environment.
+    """
+
+    path: str
+    table_format: str
+    allowed_paths: tuple[str, ...]
+    ledger: LedgerLocation | None
+    format_options: Mapping[str, object]
+    stores: Stores | None
 
 
 def find_file(table: str, config_path: Path | None) -> Path | None:
@@ -97,33 +138,45 @@ def find_file(table: str, config_path: Path | None) -> Path | None:
 
 
 def of_configured_table(function: Callable[..., None]) -> Callable[..., None]:
-    """Add `--config` to a command whose options are in this module; TABLE may then be a name.
+    """Add the options that describe TABLE, which may be a name in `--config`.
 
-    The command gets the location and the options of that table, and `stores` to reach it.
+    The command gets them as `table`, a `NamedTable`: those of the configured table, too.
     """
 
+    @table_format_option
+    @_ledger_option
+    @allow_path_option
+    @_format_option
     @table_config_option
     @wraps(function)
     def command(table: str, config_path: Path | None, **options: Any) -> None:
-        file = find_file(table, config_path)
-        if file is None:
-            return function(table=table, stores=None, **options)
-        from tailerd.cli.configured import find_pipelines, read_config
-        from tailerd.daemon.tables import locate_ledger
-
-        configured = read_config(file)
-        click.get_current_context().meta[CONFIG] = configured.config
-        # Its sinks differ in what they deliver, not in where it is.
-        table = find_pipelines(configured.config, table)[0]
-        section = configured.config.tables[table]
-        options["allowed_paths"] = (*options["allowed_paths"], *section.allowed_paths)
-        if options["table_format"] == AUTO:
-            options["table_format"] = section.format
-        ledger = locate_ledger(configured.config, table, is_read_only=True)
-        options["ledger"] = options["ledger"] or ledger
-        return function(table=section.path, stores=configured.stores, **options)
+        given = {name: options.pop(name) for name in _OWN}
+        found = NamedTable(path=table, stores=None, **given)
+        if (file := find_file(table, config_path)) is not None:
+            found = _find_configured(found, file)
+        return function(table=found, **options)
 
     return command
+
+
+def _find_configured(given: NamedTable, file: Path) -> NamedTable:
+    """Return the table whose name in a configuration was given."""
+    from tailerd.cli.configured import find_pipelines, read_config
+    from tailerd.daemon.tables import locate_ledger
+
+    configured = read_config(file)
+    click.get_current_context().meta[CONFIG] = configured.config
+    # Its sinks differ in what they deliver, not in where it is.
+    table = find_pipelines(configured.config, given.path)[0]
+    section = configured.config.tables[table]
+    return NamedTable(
+        path=section.path,
+        table_format=section.format if given.table_format == AUTO else given.table_format,
+        allowed_paths=(*given.allowed_paths, *section.allowed_paths),
+        ledger=given.ledger or locate_ledger(configured.config, table, is_read_only=True),
+        format_options={**section.format_settings(), **given.format_options},
+        stores=configured.stores,
+    )
 
 
 def resolve_point(text: str) -> str:

@@ -25,22 +25,18 @@ from tailerd.cli.output import FORMATS, ChangeWriter, warn, write_while_read, wr
 from tailerd.cli.paragraphs import say
 from tailerd.cli.progress import Progress
 from tailerd.cli.table_options import (
-    allow_path_option,
-    ledger_option,
+    NamedTable,
     of_configured_table,
     resolve_point,
-    table_format_option,
 )
 from tailerd.clock import zone_named
 from tailerd.errors import UsageError
-from tailerd.formats.base import OpenRequest
+from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import open_table
 from tailerd.pipeline.last_rows import LastRows
 from tailerd.pipeline.table_reading import ReadBatch, Reading, resolve_range, watch_table
 from tailerd.records.schema_changes import SchemaTracker
-from tailerd.state.ledger import LedgerLocation
-from tailerd.storage.stores import Stores
-from tailerd.storage.table_location import locate_table
+from tailerd.storage.table_location import TableLocation, locate_table
 from tailerd.transforms.options import MASK_KEY, UNCHANGED, VIEW_OPTIONS, make_view, parse_pairs
 from tailerd.transforms.view import View
 from tailerd.watchers.wakeups import Wakeup
@@ -72,7 +68,7 @@ Examples:
 class TailRequest:
     """The arguments and options of a `tail` command, by their names."""
 
-    table: str
+    table: NamedTable
     start: str | None
     count: int | None
     end: str | None
@@ -81,11 +77,7 @@ class TailRequest:
     changes: ChangeMode
     view: View | None
     key: tuple[str, ...]
-    allowed_paths: tuple[str, ...]
     partition_timezone: str | None
-    table_format: str
-    ledger: LedgerLocation | None
-    stores: Stores | None
     is_interactive: bool
     has_events: bool
 
@@ -186,7 +178,6 @@ class TailRequest:
     help="Also say where columns change, before the first row with other columns: jsonl has a line"
     ' with the member "_event", debezium the value of its schema change topic, table a line.',
 )
-@allow_path_option
 @click.option(
     "--partition-timezone",
     metavar="ZONE",
@@ -200,8 +191,6 @@ class TailRequest:
     is_flag=True,
     help="On a screen that scrolls, with the cells that updates changed in colour; needs Textual.",
 )
-@table_format_option
-@ledger_option
 def command(format_name: str | None, since: str | None, **requested: Any) -> None:
     """Print the row changes of a table as they are committed.
 
@@ -233,7 +222,7 @@ def command(format_name: str | None, since: str | None, **requested: Any) -> Non
         sys.stdout.buffer,
         is_terminal=sys.stdout.isatty(),
         columns=None if view is None else view.output_names,
-        table_name=request.table.rstrip("/").rpartition("/")[2],
+        table_name=request.table.path.rstrip("/").rpartition("/")[2],
     )
     asyncio.run(_tail(request, writer))
 
@@ -293,8 +282,10 @@ def _timezone(text: str | None) -> str | None:
         raise UsageError(f"--partition-timezone is {text!r}, but {error}.") from error
 
 
-async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
-    table = locate_table(request.table, request.allowed_paths, stores=request.stores)
+async def _open(request: TailRequest, table: TableLocation) -> ChangeSource:
+    options = dict(request.table.format_options)
+    if request.partition_timezone is not None:
+        options["partition_timezone"] = request.partition_timezone
     source = await open_table(
         table,
         OpenRequest(
@@ -302,12 +293,19 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
             view=request.view,
             identity=request.key,
             on_warning=warn,
-            options={"partition_timezone": request.partition_timezone},
-            ledger=request.ledger,
+            options=options,
+            ledger=request.table.ledger,
         ),
-        request.table_format,
+        request.table.table_format,
     )
     await source.arrow_schema()
+    return source
+
+
+async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
+    named = request.table
+    table = locate_table(named.path, named.allowed_paths, stores=named.stores)
+    source = await _open(request, table)
     start = "latest" if request.start is None else request.start
     at, last = await resolve_range(source, start, request.end)
     if request.key:
@@ -325,7 +323,7 @@ async def _tail(request: TailRequest, writer: ChangeWriter) -> None:
     meter = _Meter(_progress(request, is_bounded=last is not None), at, last)
     reading = Reading(source=source, last=last, on_head=None if notes is None else notes.wait)
     async with (
-        watch_table(table, table_format=request.table_format) as wakeup,
+        watch_table(table, table_format=named.table_format) as wakeup,
         aclosing(_read(reading, at, opening, wakeup)) as batches,
     ):
         if request.is_interactive:
@@ -433,7 +431,7 @@ async def _show(request: TailRequest, batches: AsyncIterator[ReadBatch]) -> None
     from tailerd.cli.screens.tail_screen import TailScreen
 
     columns = None if request.view is None else request.view.output_names
-    error = await TailScreen(request.table, batches, columns).run_async()
+    error = await TailScreen(request.table.path, batches, columns).run_async()
     if error is not None:
         raise error
 
@@ -442,7 +440,7 @@ def _progress(request: TailRequest, *, is_bounded: bool) -> Progress | None:
     """Return the display of reading progress; None if rows on a terminal show it themselves."""
     if sys.stdout.isatty() or not is_bounded:
         return None
-    return Progress(f"Reading {request.table}", "rows")
+    return Progress(f"Reading {request.table.path}", "rows")
 
 
 class _Meter:

@@ -274,8 +274,9 @@ class TableConfig(TransformConfig):
     )
     format_options: dict[str, str] = Field(
         default_factory=dict,
-        description="Options of the table's format: for Kartothek `spool: link`; for a format of"
-        " another distribution, what that documents.",
+        description="Options of the table's format: for Iceberg `branch: NAME`, for TileDB"
+        " `on_late`, for Kartothek `spool: link`; for a format of another distribution, what that"
+        " documents.",
         examples=[{}],
     )
     ledger: str | None = Field(

@@ -194,12 +194,14 @@ class Daemon:
         allowed = [location for table in tables for location in table.allowed_paths]
 
         async def open_table(table: str, location: str) -> TableStatistics | None:
+            section = self._file.config.tables.get(table)
             return await open_statistics(
                 location,
                 stores=self._stores,
                 telemetry=self._telemetry,
                 allowed=allowed,
                 ledger=locate_ledger(self._file.config, table, is_read_only=True),
+                options=section.format_settings() if section is not None else None,
             )
 
         return GrowthTracker(open_table, telemetry=self._telemetry, clock=self._clock)

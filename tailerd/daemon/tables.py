@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -244,6 +244,7 @@ async def open_statistics(
     telemetry: Telemetry,
     allowed: Sequence[str] = (),
     ledger: LedgerLocation | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> TableStatistics | None:
     """Return the statistics of the table at a location; None if its format has none.
 
@@ -253,6 +254,7 @@ async def open_statistics(
         stores: Access to its files.
         allowed: Locations that symbolic links in the log may lead to.
         ledger: Observed states of a table without history; read-only.
+        options: Those of the table's format.
 
     Raises:
         NotATableError: There is no table.
@@ -266,7 +268,8 @@ async def open_statistics(
     shared = at.wrap(
         lambda store: using_cache(_meter_store(store, telemetry), folder, stores.shared_reads)
     )
-    return found.statistics(PartRequest(location=shared, ledger=ledger))
+    request = PartRequest(location=shared, ledger=ledger, options=options or {})
+    return found.statistics(request)
 
 
 async def open_log(
@@ -279,11 +282,13 @@ async def open_log(
         NotATableError: There is no table.
         StorageError: It cannot be read.
     """
-    found, location = await find_table(_locate(table, stores), table.format)
+    at = _locate(table, stores)
+    found, location = await find_table(at, table.format, table.format_settings())
     notes: list[str] = []
     request = PartRequest(
         location=location.wrap(lambda store: _meter_store(store, telemetry)),
         ledger=ledger,
+        options=table.format_settings(),
         warn=lambda error: notes.append(str(error)),
     )
     inspector = require_part(found.inspector, found.name, "inspection")

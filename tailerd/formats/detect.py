@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -115,13 +115,27 @@ def _is_there(location: TableLocation, found: TableFormat) -> bool:
 
 
 async def find_table(
-    location: TableLocation, name: str = AUTO
+    location: TableLocation, name: str = AUTO, options: Mapping[str, object] | None = None
 ) -> tuple[TableFormat, TableLocation]:
     """Return the format of the table at a location, and the location with its commits.
 
-    Arguments and errors as for `find_format`.
+    Args:
+        name: As for `find_format`.
+        options: The format's own options, by name; None is an option that is not set.
+
+    Raises:
+        ConfigError: The format has no such option.
+        TailerdError: As `find_format`.
     """
     found = await find_format(location, name)
+    for option, value in (options or {}).items():
+        if value is not None and option not in found.options:
+            raise ConfigError(
+                f"{location.name} is a table of the format {found.name}, which has no option"
+                f" {option!r}.",
+                remedy="Remove it, or correct its name."
+                f" {suggest_name(option, found.options)}".rstrip(),
+            )
     return found, location.with_commits(found.folder(location))
 
 
@@ -165,15 +179,7 @@ async def open_table(
         UsageError: The view does not fit the table.
         StorageError: The location cannot be read.
     """
-    found, at = await find_table(location, name)
-    for option, value in request.options.items():
-        if value is not None and option not in found.options:
-            raise ConfigError(
-                f"{location.name} is a table of the format {found.name}, which has no option"
-                f" {option!r}.",
-                remedy="Remove it, or correct its name."
-                f" {suggest_name(option, found.options)}".rstrip(),
-            )
+    found, at = await find_table(location, name, request.options)
     view = request.view
     if view is not None:
         request = replace(request, identity=view.source_names(request.identity))

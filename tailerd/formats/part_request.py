@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tailerd.errors import TailerdError
 from tailerd.state.ledger import LedgerLocation
@@ -22,6 +22,7 @@ class PartRequest:
         location: The table.
         ledger: As in `OpenRequest`.
         ledgers: Those of every configured pipeline, whichever table it reads.
+        options: As in `OpenRequest`.
         warn: Receives unexpected but safe findings, such as a checksum mismatch.
         is_strict: A contradiction in the log is an error, not a warning.
     """
@@ -29,5 +30,6 @@ class PartRequest:
     location: TableLocation
     ledger: LedgerLocation | None = None
     ledgers: tuple[LedgerLocation, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
     warn: Callable[[TailerdError], None] = ignore_warning
     is_strict: bool = False

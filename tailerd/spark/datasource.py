@@ -15,8 +15,9 @@ Options of a read, batch or stream; ranges are inclusive:
   `tailerd.changes`
 - `identity`: names of columns that identify a row, `a,b`: a deleted and an inserted row of one
   commit with the same values there are an update, where rows are compared
-- `pollInterval`, `allowedPaths` (`/a,/b`, or a JSON list), `partitionTimezone`: as `poll_interval`,
-  `allowed_paths` and `partition_timezone` in a configuration file
+- `pollInterval`, `allowedPaths` (`/a,/b`, or a JSON list), `partitionTimezone`, `formatOptions`
+  (`a=x,b=y`): as `poll_interval`, `allowed_paths`, `partition_timezone` and `format_options` in a
+  configuration file
 - `ledger`: a folder or URL where a format without history (Kartothek) keeps what was observed, so
   that a query can resume after a restart
 

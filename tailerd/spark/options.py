@@ -49,6 +49,7 @@ READ_OPTIONS = (
     "pollInterval",
     "allowedPaths",
     "partitionTimezone",
+    "formatOptions",
     "tableFormat",
     "ledger",
 )
@@ -99,7 +100,8 @@ class ReadOptions:
         poll_seconds: Longest time between two polls of the log without a notification; None for
             the default of the location.
         allowed_paths: Folders outside the table's own that its log may name files in.
-        partition_timezone: IANA name of the zone of partition timestamps without one; empty: UTC.
+        format_options: Options of the table's format, with `partition_timezone`: the IANA name of
+            the zone of partition timestamps without one, None for UTC.
         storage: How files are reached; executors have only the data that is sent with a task.
         table_format: Name of the table's format; `auto` to recognise it.
         ledger: Folder or URL where a format without history keeps what was observed; empty: what
@@ -117,7 +119,7 @@ class ReadOptions:
     limit: ReadLimit = DEFAULT_READ_LIMIT
     poll_seconds: float | None = None
     allowed_paths: tuple[str, ...] = ()
-    partition_timezone: str = ""
+    format_options: Mapping[str, str | None] = field(default_factory=dict)
     storage: StoreSettings = field(default_factory=StoreSettings.from_environment)
     table_format: str = AUTO
     ledger: str = ""
@@ -147,7 +149,7 @@ class ReadOptions:
             limit=_read_limit(given),
             poll_seconds=_seconds(given, "pollInterval"),
             allowed_paths=_allowed_paths(given.get("allowedPaths", "")),
-            partition_timezone=_timezone(given, "partitionTimezone"),
+            format_options=_format_options(given),
             storage=storage or StoreSettings.from_environment(),
             table_format=_table_format(given),
             ledger=given.get("ledger", ""),
@@ -363,14 +365,16 @@ def _allowed_paths(text: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _timezone(given: Mapping[str, str], name: str) -> str:
-    text = given.get(name, "")
-    if name in given:
+def _format_options(given: Mapping[str, str]) -> dict[str, str | None]:
+    name, text = "partitionTimezone", given.get("partitionTimezone")
+    if text is not None:
         try:
             zone_named(text)
         except ValueError as error:
             raise UsageError(f"The option {name} is {_quote_text(text)}, but {error}.") from error
-    return text
+    options = given.get("formatOptions", "")
+    found = _read_json(options) or (parse_pairs(options, "formatOptions") if options else {})
+    return {**found, "partition_timezone": text}
 
 
 def _schema_version(given: Mapping[str, str]) -> Version | None:

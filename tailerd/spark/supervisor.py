@@ -264,6 +264,8 @@ def read_options(table: TableConfig) -> dict[str, str]:
         options["tableFormat"] = table.format
     if table.partition_timezone is not None:
         options["partitionTimezone"] = table.partition_timezone
+    if table.format_options:
+        options["formatOptions"] = json.dumps(table.format_options)
     if table.pairing_columns:
         options["identity"] = ",".join(table.pairing_columns)
     if table.ledger is not None:

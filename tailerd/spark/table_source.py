@@ -45,7 +45,7 @@ async def open_source(
             is_resumed=is_followed and options.schema_version is not None,
             identity=options.identity,
             on_warning=warn,
-            options={"partition_timezone": options.partition_timezone or None},
+            options=options.format_options,
             ledger=LedgerLocation(options.ledger) if options.ledger else None,
         ),
         options.table_format,

@@ -36,7 +36,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert (parsed.limit.max_files, parsed.limit.max_bytes) == (5, 64 * 1024 * 1024)
     assert (parsed.changes, parsed.snapshot) == (ChangeMode.CDF, False)
     assert (parsed.poll_seconds, parsed.allowed_paths) == (0.5, ("/shared", "/other"))
-    assert parsed.partition_timezone == "Europe/Berlin"
+    assert parsed.format_options["partition_timezone"] == "Europe/Berlin"
 
 
 def test_without_options_the_defaults_are_those_of_delta() -> None:
@@ -144,7 +144,9 @@ def test_allowed_paths_are_a_list_that_may_hold_commas_or_names_between_commas()
 def test_the_zone_of_a_table_becomes_the_option_and_a_wrong_one_is_named() -> None:
     table = {"path": "/x", "sink": {"kind": "console"}}
     zoned = TableConfig.model_validate({**table, "partition_timezone": "Asia/Tokyo"})
-    assert ReadOptions.parse(read_options(zoned)).partition_timezone == "Asia/Tokyo"
+    assert (
+        ReadOptions.parse(read_options(zoned)).format_options["partition_timezone"] == "Asia/Tokyo"
+    )
     assert "partitionTimezone" not in read_options(TableConfig.model_validate(table))
     for text in ("Tokyo", "", "+09:00"):
         with pytest.raises(UsageError, match=r"partitionTimezone is .*such as Europe/Berlin"):

@@ -11,7 +11,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.iceberg.columns import parse_columns
 from tailerd.formats.iceberg.commit_plan import CommitFiles, DeleteIndex
 from tailerd.formats.iceberg.manifests import Content, ContentFile
-from tailerd.formats.iceberg.metadata import MAIN, Commit, PartitionSpec
+from tailerd.formats.iceberg.metadata import Commit, PartitionSpec
 from tailerd.formats.iceberg.planner import REPLACE, IcebergPlanner, change_source
 from tailerd.formats.iceberg.table_files import TableFiles, open_files
 from tailerd.formats.inspection import CommitDescription, FileDescription, TableDescription
@@ -38,7 +38,7 @@ class IcebergInspection:
 
     async def _commit(self, version: Version | None) -> Commit | None:
         if self._opened is None:
-            self._opened, _ = await open_files(self._location, branch=MAIN)
+            self._opened, _ = await open_files(self._location, self._request.options)
         state = self._files.state
         if version is None:
             return state.head

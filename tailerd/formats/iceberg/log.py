@@ -25,7 +25,7 @@ from tailerd.errors import (
 from tailerd.formats.base import Backlog, OpenRequest, TableIdentity
 from tailerd.formats.comparing_source import open_log
 from tailerd.formats.iceberg.columns import parse_columns, rows_schema
-from tailerd.formats.iceberg.metadata import MAIN, Commit, Snapshot, TableState
+from tailerd.formats.iceberg.metadata import Commit, Snapshot, TableState
 from tailerd.formats.iceberg.payload import FORMAT
 from tailerd.formats.iceberg.planner import Comparison, IcebergPlanner, PlannedTask
 from tailerd.formats.iceberg.reader import IcebergTaskReader
@@ -41,8 +41,6 @@ from tailerd.formats.table_log import (
 from tailerd.formats.versioned_source import VersionedSource
 from tailerd.remedies import RESET_PIPELINE
 from tailerd.storage.table_location import TableLocation
-
-BRANCH = "branch"
 
 
 @dataclass(kw_only=True)
@@ -468,8 +466,7 @@ async def open_source(
             f"{location.name} is an Iceberg table, which has no change data feed.",
             remedy="Leave `changes` out.",
         )
-    branch = str(request.options.get(BRANCH) or MAIN)
-    files, location = await open_files(location, branch=branch, memory_bytes=request.memory_bytes)
+    files, location = await open_files(location, request.options, request.memory_bytes)
     state = files.state
     planner = IcebergPlanner(files, location.name, request)
     planner.schema(None if state.head is None else state.head.snapshot)

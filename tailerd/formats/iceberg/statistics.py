@@ -11,7 +11,7 @@ from tailerd.formats.base import OpenRequest
 from tailerd.formats.iceberg.columns import parse_columns
 from tailerd.formats.iceberg.commit_plan import CommitFiles
 from tailerd.formats.iceberg.manifests import Content, ContentFile
-from tailerd.formats.iceberg.metadata import MAIN, Commit
+from tailerd.formats.iceberg.metadata import Commit
 from tailerd.formats.iceberg.planner import IcebergPlanner
 from tailerd.formats.iceberg.table_files import TableFiles, open_files
 from tailerd.formats.part_request import PartRequest
@@ -34,6 +34,7 @@ class IcebergStatistics(CommitStatistics):
     def __init__(self, request: PartRequest) -> None:
         super().__init__()
         self._location = request.location
+        self._options = request.options
         self._opened: TableFiles | None = None
         self._at: Commit | None = None
         self._live: dict[tuple[str, int | None, int], ContentFile] = {}
@@ -87,7 +88,7 @@ class IcebergStatistics(CommitStatistics):
             NotATableError: There is no table, or it has no snapshot yet.
             TableError, StorageError: It cannot be read.
         """
-        self._opened, _ = await open_files(self._location, branch=MAIN)
+        self._opened, _ = await open_files(self._location, self._options)
         commits = self._files.state.commits
         if not commits:
             raise NotATableError(f"The table at {self._location.url} has no snapshot yet.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from tailerd.changefeed.limits import DEFAULT_MEMORY_BYTES
 from tailerd.errors import (
@@ -30,6 +30,7 @@ from tailerd.formats.iceberg.manifests import (
     parse_manifest_list,
 )
 from tailerd.formats.iceberg.metadata import (
+    MAIN,
     METADATA_FOLDER,
     SUFFIX,
     Snapshot,
@@ -332,9 +333,14 @@ class TableFiles:
 
 
 async def open_files(
-    location: TableLocation, *, branch: str, memory_bytes: int = DEFAULT_MEMORY_BYTES
+    location: TableLocation,
+    options: Mapping[str, object],
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> tuple[TableFiles, TableLocation]:
     """Return the metadata of a table, polled once, and where the table's files are.
+
+    Args:
+        options: Those of the format; `branch` names the branch or tag.
 
     Raises:
         NotATableError, TableError, StorageError, ConfigError: It cannot be read.
@@ -342,6 +348,7 @@ async def open_files(
     catalog = None
     if is_in_catalog(location):
         catalog, location = location, await resolve_catalog(location, memory_bytes)
+    branch = str(options.get("branch") or MAIN)
     files = TableFiles(location, branch=branch, memory_bytes=memory_bytes, catalog=catalog)
     await files.refresh()
     return files, location
