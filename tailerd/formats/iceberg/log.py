@@ -124,11 +124,12 @@ class IcebergLog(TableLog):
         return Version(version + 1) if found is None else found.version
 
     def _last_below(self, version: int) -> Commit | None:
-        before = (each for each in reversed(self._state.commits) if each.version < version)
-        return next(before, None)
+        commits = reversed(self._files.numbered(version).commits)
+        return next((each for each in commits if each.version < version), None)
 
     def _first_from(self, version: int) -> Commit | None:
-        return next((each for each in self._state.commits if each.version >= version), None)
+        commits = self._files.numbered(version).commits
+        return next((each for each in commits if each.version >= version), None)
 
     # ------------------------------------------------------------------ points
 
@@ -149,7 +150,7 @@ class IcebergLog(TableLog):
             if version > max(self.next_version(head), head + 1):
                 raise version_ahead(self.name, version, head)
             return version
-        found = self._state.at(version)
+        found = self._files.numbered(version).at(version)
         if found is None:
             raise MissingVersionError(
                 f"Version {version} is none of {self.name}, whose history goes from"
@@ -203,7 +204,7 @@ class IcebergLog(TableLog):
 
     async def identity(self, version: Version) -> TableIdentity:
         """Return the table's id, and a hash of its schema in `version` if that exists."""
-        found = self._state.at(version)
+        found = self._files.numbered(version).at(version)
         schema = ""
         if found is not None:
             text = self._state.schema_text(found.snapshot)
@@ -220,7 +221,7 @@ class IcebergLog(TableLog):
         """Return the commit before an offset; None before the first."""
         if offset.is_commit_start:
             return self._last_below(offset.version)
-        return self._state.at(offset.version)
+        return self._files.numbered(offset.version).at(offset.version)
 
     async def check(self, offset: Offset) -> None:
         """Make sure that an offset is of this table, and that its snapshot is an ancestor.
@@ -251,8 +252,7 @@ class IcebergLog(TableLog):
             return self._rewritten(
                 offset,
                 f"snapshot {token}",
-                f"which is version {found.version} now: the table was upgraded from format"
-                " version 1, where versions are times",
+                f"which is version {found.version} now: commits of the same millisecond expired",
             )
         if self._state.has_snapshot(int(token)):
             return self._rewritten(
@@ -365,7 +365,7 @@ class IcebergLog(TableLog):
         return Version(version + 1) if following is None else following.version
 
     def _commit(self, version: int) -> Commit:
-        found = self._state.at(version)
+        found = self._files.numbered(version).at(version)
         if found is None:
             raise MissingVersionError(
                 f"Version {version} of {self.name} is no longer in the table's history: it expired,"
@@ -437,8 +437,9 @@ class IcebergLog(TableLog):
     async def backlog(self, start: Offset) -> Backlog:
         """Return how far the newest version is from `start`, with one poll."""
         await self._files.refresh()
-        head = self._state.head
-        pending = [each for each in self._state.commits if each.version >= start.version]
+        state = self._files.numbered(start.version)
+        head = state.head
+        pending = [each for each in state.commits if each.version >= start.version]
         return Backlog(
             head_version=BEFORE_ALL if head is None else head.version,
             versions=len(pending),

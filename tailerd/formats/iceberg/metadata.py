@@ -27,6 +27,8 @@ METADATA_FOLDER = "metadata"
 SUFFIX = ".metadata.json"
 HINT = "version-hint.text"
 MAIN = "main"
+FIRST_TIME = 10**11
+"""A version from here on is a time in ms (in 1973); no sequence number is so large."""
 NEWEST_FORMAT = 3
 _NO_SNAPSHOT = -1
 _GZIP = 31
@@ -136,7 +138,8 @@ class Commit:
     """A snapshot among the ancestors of a branch's head.
 
     Attributes:
-        version: Its sequence number; in format version 1 its time in ms. Ascending.
+        version: Its sequence number; in format version 1, and for pipelines that began there, its
+            time in ms. Ascending.
         has_parent: Whether the snapshot before it is known, or there never was one.
     """
 
@@ -158,10 +161,20 @@ class TableState:
         name: The table's location, for errors.
         path: Of the metadata file.
         branch: The branch, or tag, whose ancestors are the commits.
+        is_by_time: Whether versions are times in any case; in format version 1 they always are.
     """
 
-    def __init__(self, metadata: TableMetadata, *, name: str, path: str, branch: str) -> None:
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        *,
+        name: str,
+        path: str,
+        branch: str,
+        is_by_time: bool = False,
+    ) -> None:
         self.metadata = metadata
+        self.is_by_time = is_by_time or metadata.format_version == 1
         self.path = path
         self._name = name
         self._branch = branch
@@ -250,7 +263,7 @@ class TableState:
             seen.add(following)
             chain.append(found)
             following = found.parent_snapshot_id
-        return _number(chain[::-1], self.metadata.format_version)
+        return _number(chain[::-1], is_by_time=self.is_by_time)
 
     def _corrupt(self, why: str) -> CorruptLogError:
         return CorruptLogError(
@@ -259,11 +272,11 @@ class TableState:
         )
 
 
-def _number(chain: Sequence[Snapshot], format_version: int) -> list[Commit]:
+def _number(chain: Sequence[Snapshot], *, is_by_time: bool) -> list[Commit]:
     """Return commits with their versions.
 
-    Case A: format version 1: the time in ms; of two in one millisecond the later gets one more.
-    Case B: later format versions: the sequence number. Snapshots from before the upgrade all have
+    Case A: by time: in ms; of two in one millisecond the later gets one more.
+    Case B: the sequence number. Snapshots from before an upgrade from format version 1 all have
     number 0: the last of them is version 0, and their own changes cannot be told apart.
     """
     commits: list[Commit] = []
@@ -272,7 +285,7 @@ def _number(chain: Sequence[Snapshot], format_version: int) -> list[Commit]:
     for snapshot in chain:
         is_known = parent is not None or snapshot.parent_snapshot_id is None
         number = snapshot.sequence_number or 0
-        if format_version == 1:  # Case A
+        if is_by_time:  # Case A
             number = max(snapshot.timestamp_ms, last + 1)
         elif number == last == 0:  # Case B
             commits.pop()

@@ -30,10 +30,12 @@ from tailerd.formats.iceberg.manifests import (
     parse_manifest_list,
 )
 from tailerd.formats.iceberg.metadata import (
+    FIRST_TIME,
     MAIN,
     METADATA_FOLDER,
     SUFFIX,
     Snapshot,
+    TableMetadata,
     TableState,
     metadata_number,
     parse_metadata,
@@ -154,6 +156,7 @@ class TableFiles:
         self._mark: FolderMark | None = None
         self._listed_at = float("-inf")
         self._file: FileMeta | None = None
+        self._is_by_time = False
         self._state: TableState | None = None
         self._paths: TablePaths | None = None
         self._lists: OrderedDict[int, Sequence[Manifest]] = OrderedDict()
@@ -165,6 +168,17 @@ class TableFiles:
         """The table as of the last poll."""
         assert self._state is not None
         return self._state
+
+    def numbered(self, version: int) -> TableState:
+        """Return the state in which commits have the kind of number that `version` is.
+
+        A pipeline that began in format version 1 keeps its times after an upgrade: its versions
+        never decrease, for sinks compare them.
+        """
+        if version >= FIRST_TIME and not self.state.is_by_time:
+            self._is_by_time = True
+            self._state = self._make_state(self.state.metadata, self.state.path)
+        return self.state
 
     @property
     def paths(self) -> TablePaths:
@@ -213,8 +227,7 @@ class TableFiles:
             raise TooLargeError.within(self._memory_bytes, size)
         content = await self._store.get(found.path)
         parsed = await asyncio.to_thread(parse_metadata, content, found.path, self._memory_bytes)
-        name = self._location.name
-        state = TableState(parsed, name=name, path=found.path, branch=self._branch)
+        state = self._make_state(parsed, found.path)
         if self._state is None or self._state.table_id != state.table_id:
             self._lists.clear()
             self._manifests.clear()
@@ -222,6 +235,15 @@ class TableFiles:
         folder = table_folder(self._root)
         self._state, self._file = state, found
         self._paths = TablePaths(self._location, folder, parsed.location)
+
+    def _make_state(self, metadata: TableMetadata, path: str) -> TableState:
+        return TableState(
+            metadata,
+            name=self._location.name,
+            path=path,
+            branch=self._branch,
+            is_by_time=self._is_by_time,
+        )
 
     async def _find_newest(self) -> FileMeta | None:
         if self._catalog is None:

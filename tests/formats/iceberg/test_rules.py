@@ -94,18 +94,33 @@ def change_metadata(writer: IcebergWriter, change: Any) -> None:
     (path.parent / f"{number:05d}-changed.metadata.json").write_text(json.dumps(content))
 
 
-async def test_after_an_upgrade_an_offset_of_version_1_is_a_gap(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_a_pipeline_keeps_its_times_after_an_upgrade(
+    tmp_path: Path, is_reopened: bool
+) -> None:
     writer = IcebergWriter(tmp_path / "table", properties={"format-version": "1"})
-    writer.append([row(1)])
+    first = writer.append([row(1)])
     source = await opened(writer.location)
     offset = await source.initial_offset("latest")
     with writer.table.transaction() as transaction:
         transaction.upgrade_table_version(2)
     writer.append([row(2)])
-    with pytest.raises(MissingVersionError, match="upgraded from format version 1"):
-        await source.latest_offset(offset, ALL)
-    again = await opened(writer.location)
-    assert await rows(again, await again.initial_offset("1")) == [(1, "insert", 2)]
+    second = writer.table.current_snapshot().timestamp_ms
+    new = await opened(writer.location)
+    assert await rows(new, await new.initial_offset("1")) == [(1, "insert", 2)]
+    if is_reopened:
+        source = await opened(writer.location)
+    assert await rows(source, offset) == [(second, "insert", 2)]
+    assert (await source.backlog(offset)).versions == 1
+    expected = [(first, "insert", 1), (second, "insert", 2)]
+    assert await rows(source, await source.initial_offset(str(first))) == expected
+    # Even without a snapshot of format version 1.
+    offset = await source.latest_offset(offset, ALL)
+    change_metadata(writer, lambda found: found["snapshots"].pop(0))
+    writer.append([row(3)])
+    third = writer.table.current_snapshot().timestamp_ms
+    source = await opened(writer.location) if is_reopened else source
+    assert await rows(source, offset) == [(third, "insert", 3)]
 
 
 async def test_a_rollback_is_never_nothing_new(writer: IcebergWriter) -> None:
