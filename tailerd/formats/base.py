@@ -341,7 +341,7 @@ class OpenRequest:
             or checkpoint is an error.
         scratch: For files that an unfinished snapshot needs after a restart; without it, the
             snapshot resumes only while the table still has its version.
-        options: The format's own options, by name; None is an option that is not set.
+        options: The format's own options, by name; None: not set.
         ledger: Where a format whose tables have no history keeps the states it observed; without
             it they are lost with the source.
         memory_bytes: The configured `memory`, which log readers must not exceed.

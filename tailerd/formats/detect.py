@@ -121,7 +121,7 @@ async def find_table(
 
     Args:
         name: As for `find_format`.
-        options: The format's own options, by name; None is an option that is not set.
+        options: The format's own options, by name; None: not set.
 
     Raises:
         ConfigError: The format has no such option.
