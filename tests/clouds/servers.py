@@ -215,7 +215,7 @@ class Azurite(CloudServer):
                 "Content-Length": "0",
             },
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()
         return name
 
 
@@ -304,7 +304,7 @@ class FakeGcs(CloudServer):
             data=json.dumps({"name": name}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=60).close()
         return name
 
 
