@@ -17,10 +17,7 @@ from tailerd.cli.completion import table_locations
 from tailerd.cli.inspect import open_inspection
 from tailerd.cli.output import print_object
 from tailerd.cli.quantities import size_text
-from tailerd.cli.table_options import (
-    NamedTable,
-    of_configured_table,
-)
+from tailerd.cli.table_options import NamedTable, of_configured_table
 from tailerd.errors import UsageError
 from tailerd.formats.inspection import CommitDescription, TableDescription
 
@@ -65,11 +62,7 @@ class Point:
     help="Maximum number of commits to look at, the newest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def command(
-    table: NamedTable,
-    limit: int,
-    as_json: bool,
-) -> None:
+def command(table: NamedTable, limit: int, as_json: bool) -> None:
     """Draw how a table grew, with a forecast, unusual commits, and the cost of small files.
 
     Everything comes from the log: no data file is read, and no daemon is needed. The forecast is a

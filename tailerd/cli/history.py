@@ -15,11 +15,7 @@ from tailerd.cli.inspect import open_inspection
 from tailerd.cli.output import print_records
 from tailerd.cli.quantities import size_text
 from tailerd.cli.record_table import Layout
-from tailerd.cli.table_options import (
-    CONFIG,
-    NamedTable,
-    of_configured_table,
-)
+from tailerd.cli.table_options import CONFIG, NamedTable, of_configured_table
 from tailerd.formats.inspection import CommitDescription
 
 _EXAMPLES = """\b

@@ -323,11 +323,7 @@ def _names(given: Mapping[str, str], option: str) -> tuple[str, ...]:
 
 
 def _view(given: Mapping[str, str]) -> View | None:
-    pairs = {
-        name: _read_json(given[name]) or parse_pairs(given[name], name)
-        for name in ("rename", "mask")
-        if name in given
-    }
+    pairs = {name: _pairs(given, name) for name in ("rename", "mask") if name in given}
     return make_view(
         columns=_read_json(given.get("columns", "")) or _names(given, "columns") or None,
         rename=pairs.get("rename"),
@@ -337,6 +333,12 @@ def _view(given: Mapping[str, str]) -> View | None:
         unchanged=given.get("unchanged", "keep"),
         key=_names(given, "identity"),
     )
+
+
+def _pairs(given: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the pairs of an option: `a=b,c=d`, or an object in JSON."""
+    found = _read_json(given[name])
+    return found if isinstance(found, dict) and found else parse_pairs(given[name], name)
 
 
 def _read_json(text: str) -> Any:
@@ -372,8 +374,7 @@ def _format_options(given: Mapping[str, str]) -> dict[str, str | None]:
             zone_named(text)
         except ValueError as error:
             raise UsageError(f"The option {name} is {_quote_text(text)}, but {error}.") from error
-    options = given.get("formatOptions", "")
-    found = _read_json(options) or (parse_pairs(options, "formatOptions") if options else {})
+    found = _pairs(given, "formatOptions") if given.get("formatOptions") else {}
     return {**found, "partition_timezone": text}
 
 
