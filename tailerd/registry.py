@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 
-from tailerd.errors import BugError, ConfigError
+from tailerd.errors import BugError, ConfigError, MissingExtraError
 
 FORMATS_GROUP = "tailerd.formats"
 SINKS_GROUP = "tailerd.sinks"
@@ -71,6 +71,19 @@ FORMATS_WITH_SCHEMAS = frozenset({"avro", "json_schema", "protobuf"})
 
 AUTO = "auto"
 """Instead of a table format's name: the format is detected when the table is opened."""
+
+EXTRAS: Mapping[str, str] = {
+    "confluent_kafka": "registry",
+    "fastavro": "registry",
+    "google": "registry",
+    "lance": "lance",
+    "psycopg": "postgres",
+    "pyiceberg": "iceberg",
+    "pyspark": "spark",
+    "textual": "terminal",
+    "tiledb": "tiledb",
+}
+"""Module -> the extra that installs it."""
 
 MAINTENANCE_PROGRAMS: dict[str, str] = {"spark": "tailerd.spark.maintenance_program"}
 """Engine of maintenance -> the module that is run as a program to do one large job."""
@@ -172,6 +185,7 @@ def load_class(reference: str) -> type[object]:
     """Import the class that `module:Class` names.
 
     Raises:
+        MissingExtraError: It needs a library that is not installed.
         ConfigError: The module cannot be imported.
         BugError: The module has no such class.
     """
@@ -179,6 +193,12 @@ def load_class(reference: str) -> type[object]:
     try:
         module = import_module(module_name)
     except ImportError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is not None:
+            raise MissingExtraError(
+                f"{module_name} needs {error.name}, which is not installed.",
+                remedy=f"Install it: pip install 'tailerd[{extra}]'.",
+            ) from error
         raise ConfigError(
             f"the part {reference!r} cannot be loaded, because importing it failed: {error}.",
             remedy="Install the distribution that brings it.",

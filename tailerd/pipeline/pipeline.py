@@ -28,7 +28,6 @@ from tailerd.changefeed.saved_offset import OffsetStore
 from tailerd.clock import wait_at_most
 from tailerd.errors import (
     BucketMissingError,
-    BugError,
     CommitAheadError,
     MissingDataFileError,
     NotATableError,
@@ -48,6 +47,7 @@ from tailerd.pipeline.policies import (
     OnGap,
     give_up,
 )
+from tailerd.pipeline.unexpected import as_bug
 from tailerd.sinks.base import GapTaker, Sink
 from tailerd.telemetry import Telemetry, events
 
@@ -207,7 +207,7 @@ class Pipeline:
         except TailerdError as failure:
             return failure
         except Exception as failure:  # noqa: BLE001 - Case D
-            return _bug(failure)
+            return as_bug(failure)
         # A gap right after this one waits like a failed attempt: a log may be deleted as fast as
         # it is read.
         self._attempts.count()
@@ -242,7 +242,7 @@ class Pipeline:
         except TailerdError as failure:
             return failure if failure.retryable else error
         except Exception as failure:  # noqa: BLE001 - Case D
-            return _bug(failure)
+            return as_bug(failure)
         self._saved_phase = None if saved is None else saved.offset.phase
         self._is_over_gap = saved is not None and bool(saved.offset.mark)
         return error
@@ -259,7 +259,7 @@ class Pipeline:
         except TailerdError as error:
             return self._note_error(error), False
         except Exception as error:  # noqa: BLE001 - Case D: one table's bug must not stop the others
-            return _bug(error), False
+            return as_bug(error), False
 
     def _note_error(self, error: TailerdError) -> TailerdError:
         if isinstance(error, SinkTooSlowError):
@@ -361,17 +361,8 @@ def _first(group: ExceptionGroup) -> TailerdError:
         if isinstance(error, ExceptionGroup):
             found.append(_first(error))
         else:
-            found.append(error if isinstance(error, TailerdError) else _bug(error))
+            found.append(error if isinstance(error, TailerdError) else as_bug(error))
     return min(found, key=lambda error: error.retryable)
-
-
-def _bug(error: Exception) -> TailerdError:
-    bug = BugError(
-        f"An unexpected error occurred: {type(error).__name__}: {error}.",
-        remedy="Please report it; `tailerd --debug run` shows where.",
-    )
-    bug.__cause__ = error
-    return bug
 
 
 async def _is_gap(error: TailerdError, source: ChangeSource) -> bool:

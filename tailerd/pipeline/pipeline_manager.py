@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 
 from tailerd.errors import BugError, TailerdError, UsageError
 from tailerd.pipeline.reset import Reset
+from tailerd.pipeline.unexpected import as_bug
 from tailerd.registry import suggest_name
 from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
@@ -36,6 +37,23 @@ class PipelineRunner(Protocol):
     def stop(self) -> None:
         """Ask `run` to finish pending deliveries and return."""
         ...
+
+
+class _FailedRunner:
+    """Stands for a pipeline that could not be made, such as one whose library is missing."""
+
+    def __init__(self, name: str, engine: str, error: TailerdError, telemetry: Telemetry) -> None:
+        self.error: TailerdError | None = error
+        self._event = events.PipelineFailed(
+            table=name, engine=engine, error_code=error.code, error=str(error)
+        )
+        self._telemetry = telemetry
+
+    async def run(self) -> None:
+        self._telemetry.emit(self._event)
+
+    def stop(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,9 +337,19 @@ class PipelineManager:
         if self._group is None:
             raise BugError("Cannot start a pipeline before the manager runs.")
         _end_idle(slot)
-        slot.runner = slot.member.build()
+        slot.runner = self._build(name, slot.member)
         slot.task = self._group.create_task(slot.runner.run(), name=f"pipeline {name}")
         slot.task.add_done_callback(partial(self._handle_end, slot, slot.member))
+
+    def _build(self, name: str, member: Member) -> PipelineRunner:
+        """Return a member's runner; one that fails at once if it cannot be made."""
+        try:
+            return member.build()
+        except TailerdError as error:
+            failed = error
+        except Exception as error:  # noqa: BLE001 - one table's bug must not stop the others
+            failed = as_bug(error)
+        return _FailedRunner(name, member.engine, failed, self._telemetry)
 
     def _handle_end(self, slot: _Slot, member: Member, task: asyncio.Task[None]) -> None:
         # A resume may come between the end of a task and this callback.

@@ -25,8 +25,9 @@ from typing import TypeVar
 
 from pyspark import SparkContext, TaskContext
 
-from tailerd.errors import BatchRetryError, BugError, ConfigError, EngineError, TailerdError
+from tailerd.errors import BatchRetryError, ConfigError, EngineError, TailerdError
 from tailerd.pipeline.remote_rows import RemoteAnswer, RemoteWork, do_remote_work
+from tailerd.pipeline.unexpected import as_bug
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.partitions import freeze_gc
 from tailerd.spark.remote import is_local
@@ -561,7 +562,4 @@ def _done(data: bytes, storage: StoreSettings, *, is_allowed: bool = False) -> _
     except TailerdError as error:
         return error.to_data()
     except Exception as error:  # noqa: BLE001 - one table's bug must not stop the others
-        return BugError(
-            f"An unexpected error occurred: {type(error).__name__}: {error}.",
-            remedy="Please report it; `tailerd --debug run` shows where.",
-        ).to_data()
+        return as_bug(error).to_data()

@@ -18,6 +18,7 @@ VENDORS = {
     " login or certificate, and only its text says which; secrets in it are hidden",
     ("formats/tiledb/library.py", "_is_gone"): "tiledb raises a TileDBError for everything",
     ("storage/object_store/failures.py", "read_status"): "obstore gives statuses only as text",
+    ("storage/object_store/failures.py", "map_settings"): "obstore names wrong settings as text",
     ("storage/object_store/failures.py", "map_failure"): "the same, and codes of the server",
 }
 """Where a vendor gives only text: module, function -> why."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset, Version
-from tailerd.errors import TableError, TailerdError, UsageError
+from tailerd.errors import MissingExtraError, TableError, TailerdError, UsageError
 from tailerd.pipeline.pipeline_manager import Member, PipelineManager, PipelineRunner
 from tailerd.pipeline.reset import Reset
 from tailerd.state.pauses import Pauses
 from tailerd.telemetry import Telemetry, events
 from tests.doubles.owned_state import owned_state
+from tests.waiting import PATIENCE_SECONDS, comes
 
 
 class FakeRunner:
@@ -89,12 +90,6 @@ class Tables:
         return len(self.runners.get(name, []))
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
-
-
 @asynccontextmanager
 async def running(manager: PipelineManager, members: dict[str, Member]) -> AsyncIterator[None]:
     task = asyncio.create_task(manager.run(members))
@@ -103,7 +98,7 @@ async def running(manager: PipelineManager, members: dict[str, Member]) -> Async
         yield
     finally:
         manager.stop()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await task
 
 
@@ -120,7 +115,7 @@ async def test_tables_are_added_removed_and_altered_without_touching_the_others(
             },
             reason="as configured",
         )
-        await eventually(lambda: tables.started("altered") == 2 and tables.started("new") == 1)
+        await comes(lambda: tables.started("altered") == 2 and tables.started("new") == 1)
         assert manager.names == ("same", "altered", "new")
         assert (tables.started("same"), tables.running("same")) == (1, True)
         assert not tables.running("gone")
@@ -154,7 +149,7 @@ async def test_a_paused_pipeline_rests_until_it_is_resumed() -> None:
             True,
         )
         await manager.resume("a")
-        await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
+        await comes(lambda: tables.started("a") == 2 and tables.running("a"))
         assert not manager.is_paused("a")
     assert len([e for e in tables.reported if isinstance(e, events.PipelinePaused)]) == 1
 
@@ -179,7 +174,7 @@ async def test_a_pause_outlives_the_daemon(tmp_path: Path) -> None:
         paused = [e for e in tables.reported if isinstance(e, events.PipelinePaused)]
         assert [e.by for e in paused] == ["ann"]
         await manager.resume("a")
-        await eventually(lambda: tables.started("a") == 1)
+        await comes(lambda: tables.started("a") == 1)
 
 
 async def test_resume_tries_a_failed_pipeline_again() -> None:
@@ -190,9 +185,44 @@ async def test_resume_tries_a_failed_pipeline_again() -> None:
         "good": tables.member("good"),
     }
     async with running(manager, members):
-        await eventually(lambda: len(manager.errors) == 1)
+        await comes(lambda: len(manager.errors) == 1)
         await manager.resume("bad")
-        await eventually(lambda: tables.started("bad") == 2)
+        await comes(lambda: tables.started("bad") == 2)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (MissingExtraError("psycopg is missing"), "missing_extra"),
+        (ValueError("a fault of ours"), "bug"),
+    ],
+)
+async def test_a_pipeline_that_cannot_be_made_fails_and_the_others_run(
+    failure: Exception, code: str
+) -> None:
+    tables = Tables()
+    manager = tables.manager()
+    repaired = tables.member("bad").build
+    build = [failure]
+
+    def make() -> PipelineRunner:
+        if build:
+            raise build[0]
+        return repaired()
+
+    members = {
+        "bad": replace(tables.member("bad"), build=make),
+        "good": tables.member("good"),
+    }
+    async with running(manager, members):
+        await comes(lambda: len(manager.errors) == 1)
+        assert manager.errors[0].code == code
+        assert tables.running("good")
+        [failed] = [each for each in tables.reported if isinstance(each, events.PipelineFailed)]
+        assert (failed.table, failed.error_code) == ("bad", code)
+        build.clear()
+        await manager.resume("bad")
+        await comes(lambda: tables.running("bad"))
 
 
 async def test_a_resume_as_a_pipeline_ends_leaves_the_next_its_bell() -> None:
@@ -211,7 +241,7 @@ async def test_a_resume_as_a_pipeline_ends_leaves_the_next_its_bell() -> None:
         tables.runners["a"][0].stop()
         # The task has ended when this one begins, and nobody has been told yet.
         await asyncio.create_task(manager.resume("a"))
-        await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
+        await comes(lambda: tables.started("a") == 2 and tables.running("a"))
         assert wakeups == [tables.runners["a"][1]]
     assert wakeups == []
 
@@ -221,10 +251,10 @@ async def test_a_reset_happens_while_the_pipeline_rests_and_it_goes_on() -> None
     manager = tables.manager()
     async with running(manager, {"a": tables.member("a"), "b": tables.member("b")}):
         assert (await manager.reset("a", "snapshot")).offset.version == 7
-        await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
+        await comes(lambda: tables.started("a") == 2 and tables.running("a"))
         with pytest.raises(UsageError):
             await manager.reset("a", "nowhere")
-        await eventually(lambda: tables.started("a") == 3 and tables.running("a"))
+        await comes(lambda: tables.started("a") == 3 and tables.running("a"))
         await manager.pause("a")
         await manager.reset("a", "latest")
         assert not tables.running("a")
@@ -248,15 +278,15 @@ async def test_a_pipeline_is_watched_while_it_is_paused_or_failed_and_at_no_othe
     async with running(manager, {"a": replace(tables.member("a"), idle=idle)}):
         assert watched == []
         await manager.pause("a")
-        await eventually(lambda: watched == ["begins"])
+        await comes(lambda: watched == ["begins"])
         await manager.reset("a", "latest")
-        await eventually(lambda: watched == ["begins", "ends", "begins"])
+        await comes(lambda: watched == ["begins", "ends", "begins"])
         await manager.resume("a")
-        await eventually(lambda: watched[3:] == ["ends"] and tables.running("a"))
+        await comes(lambda: watched[3:] == ["ends"] and tables.running("a"))
         await manager.set_members({"b": failing})
-        await eventually(lambda: watched[4:] == ["begins"])
+        await comes(lambda: watched[4:] == ["begins"])
         await manager.resume("b")
-        await eventually(lambda: watched[5:] == ["ends", "begins"])
+        await comes(lambda: watched[5:] == ["ends", "begins"])
     assert watched[7:] == ["ends"]
 
 
@@ -281,7 +311,7 @@ async def test_a_table_that_goes_while_a_command_waits_for_it_stays_gone(
         assert (manager.names, tables.started("a"), tables.resets) == (("b",), 1, [])
         assert not pauses.is_paused("a")
         await manager.set_members({"a": tables.member("a"), "b": members["b"]})
-        await eventually(lambda: tables.started("a") == 2 and tables.running("a"))
+        await comes(lambda: tables.started("a") == 2 and tables.running("a"))
 
 
 async def test_what_cannot_be_done_says_why() -> None:
@@ -300,15 +330,15 @@ async def test_a_fleet_ends_when_all_have_ended_unless_one_is_held() -> None:
     manager = tables.manager()
     members = {name: tables.member(name) for name in ("a", "b")}
     task = asyncio.create_task(manager.run(members))
-    await eventually(lambda: tables.started("b") == 1 and tables.running("b"))
+    await comes(lambda: tables.started("b") == 1 and tables.running("b"))
     await manager.pause("a")
     tables.runners["b"][0].stop()
     await asyncio.sleep(0.02)
     assert not task.done()
     await manager.resume("a")
-    await eventually(lambda: tables.running("a"))
+    await comes(lambda: tables.running("a"))
     tables.runners["a"][1].stop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
 
 
@@ -317,7 +347,7 @@ async def test_a_lasting_fleet_waits_for_members_to_come() -> None:
     manager = tables.manager(is_lasting=True)
     async with running(manager, {}):
         await manager.set_members({"late": tables.member("late")})
-        await eventually(lambda: tables.running("late"))
+        await comes(lambda: tables.running("late"))
 
 
 async def test_nothing_is_started_once_the_fleet_stops() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import fastavro
 import msgspec
 import pyarrow as pa
 
@@ -351,6 +350,9 @@ def _event_data(value: bytes) -> bytes:
 
 
 def _avro_reader(text: str) -> Callable[[bytes], bytes]:
+    # Of the extra `registry`, which topics in JSON do not need.
+    import fastavro
+
     node: Any = json.loads(text)
     schema = fastavro.parse_schema(plain_schema(node))
     value: Value = json_value(node)
