@@ -5,7 +5,7 @@ owner's. The manifest is written last, so a list is either complete or absent:
 
     manifest.json       table and version of the list, and what its source adds
     keys sizes          key and bytes of every file, ascending by key, 64 bit each
-    00000.files ...     descriptions, one file for every `BUCKET_FILES` keys
+    00000.files ...     descriptions, one file for every `BUCKET_FILES` keys: Arrow batches
 
 The log has descriptions in its own order; each is put into the bucket of its key. So a range of
 keys is read from the buckets it overlaps, and writing and reading hold only a few buckets in
@@ -21,26 +21,31 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tailerd.errors import AccessDeniedError, FileMissingError, OffsetError, StorageError
 from tailerd.private_files import make_private_folder, open_private, write_private
 from tailerd.state.base import ScratchLocation
 from tailerd.storage.posix_files import sync_file
-from tailerd.threads import in_thread
+from tailerd.threads import in_thread, release_memory
 
 Keys = npt.NDArray[np.uint64]
 Sizes = npt.NDArray[np.int64]
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 BUCKET_FILES = 4096
 BUFFER_BYTES = 8 * 1024 * 1024
+_KEY = "key"
+_COPIES = 3
+"""Of buffered descriptions: as they came, in one table, and sorted."""
 _MANIFEST = "manifest.json"
 _KEYS = "keys"
 _SIZES = "sizes"
@@ -49,32 +54,28 @@ _NAME = re.compile(r"(\d+\.(\d{20})\.[0-9a-f]{8}\.)(.+)", re.ASCII)
 _AT_ONCE = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How descriptions are written.
+    """How descriptions are written and read.
 
     Attributes:
-        encode, decode: Of a list of descriptions; `decode` raises `ValueError` or
-            `msgspec.MsgspecError`.
-        key: Returns the key of a description.
-        size_bytes: Returns about how many bytes it takes in memory.
+        schema: Of their columns; `key` is an unsigned number of 64 bit.
+        decode: Returns rows of the schema as objects, in their order.
     """
 
-    encode: Callable[[list[T]], bytes]
-    decode: Callable[[memoryview], list[T]]
-    key: Callable[[T], int]
-    size_bytes: Callable[[T], int]
+    schema: pa.Schema
+    decode: Callable[[pa.RecordBatch], list[T]]
 
 
-class Listing(Protocol[T]):
+class Listing(Protocol):
     """A list to be written."""
 
     def sorted_files(self) -> tuple[Keys, Sizes]:
         """Return keys, ascending, and sizes of all files."""
         ...
 
-    def between(self, first_key: int, until_key: int | None) -> AsyncIterator[list[T]]:
-        """Yield the descriptions with first_key <= key < until_key."""
+    def entries(self) -> AsyncIterator[pa.RecordBatch]:
+        """Yield all descriptions, in any order and in batches of bounded length."""
         ...
 
 
@@ -100,7 +101,7 @@ class StoredList(Generic[T]):
         self._keys: Keys = _map_numbers(self._part(_KEYS), np.dtype("<u8"), manifest.count)
         self._sizes: Sizes = _map_numbers(self._part(_SIZES), np.dtype("<i8"), manifest.count)
         self._bounds = np.array(self._keys[::BUCKET_FILES])
-        self._cached: tuple[int, list[T]] = (-1, [])
+        self._cached = (-1, _sort([], codec.schema))
 
     def _part(self, name: str) -> Path:
         return self._path.with_name(self._path.name + name)
@@ -115,33 +116,38 @@ class StoredList(Generic[T]):
         Raises:
             OffsetError: The list is damaged.
         """
-        key = self._codec.key
         bucket = max(0, int(np.searchsorted(self._bounds, np.uint64(first_key), "right")) - 1)
         for number in range(bucket, len(self._bounds)):
             if until_key is not None and int(self._bounds[number]) >= until_key:
                 return
-            files = await asyncio.to_thread(self._bucket, number)
-            yield [
-                file
-                for file in files
-                if first_key <= key(file) and (until_key is None or key(file) < until_key)
-            ]
+            yield await asyncio.to_thread(self._read_range, number, first_key, until_key)
 
-    def _bucket(self, number: int) -> list[T]:
-        if self._cached[0] == number:
-            return self._cached[1]
-        key = self._codec.key
+    def _read_range(self, number: int, first_key: int, until_key: int | None) -> list[T]:
+        keys = self._keys[number * BUCKET_FILES : (number + 1) * BUCKET_FILES]
+        start = int(np.searchsorted(keys, np.uint64(first_key)))
+        end = len(keys)
+        if until_key is not None:
+            end = int(np.searchsorted(keys, np.uint64(until_key)))
+        # Once: another thread may replace it.
+        cached = self._cached
+        if cached[0] != number:
+            self._cached = cached = (number, self._read_bucket(number, keys))
+        return self._codec.decode(cached[1].slice(start, end - start))
+
+    def _read_bucket(self, number: int, keys: Keys) -> pa.RecordBatch:
         try:
             content = self._part(_bucket_name(number)).read_bytes()
-            files = [file for chunk in _chunks(content) for file in self._codec.decode(chunk)]
-            expected = self._keys[number * BUCKET_FILES : (number + 1) * BUCKET_FILES]
-            files.sort(key=key)
-            if [key(file) for file in files] != expected.tolist():
+            batches = [
+                pa.ipc.read_record_batch(chunk, self._codec.schema) for chunk in _chunks(content)
+            ]
+            for batch in batches:
+                batch.validate(full=True)
+            entries = _sort(batches, self._codec.schema)
+            if not np.array_equal(entries.column(_KEY).to_numpy(), keys):
                 raise ValueError("it lacks files")
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, EOFError, ValueError, pa.ArrowException) as error:
             raise _explain_damage(self._path, error) from error
-        self._cached = (number, files)
-        return files
+        return entries
 
 
 class SnapshotManifests(Generic[T]):
@@ -205,7 +211,7 @@ class SnapshotManifests(Generic[T]):
         return None
 
     async def write(
-        self, table_id: str, version: int, listing: Listing[T], details: object
+        self, table_id: str, version: int, listing: Listing, details: object
     ) -> StoredList[T]:
         """Store a list durably; it replaces any previous one.
 
@@ -220,10 +226,11 @@ class SnapshotManifests(Generic[T]):
         self._may_exist = True
         token = await self._require_ownership()
         stem = f"{version}.{token:020}.{secrets.token_hex(4)}."
-        writer = _Writer(self._folder / _FRESH, listing.sorted_files(), self._codec)
+        schema = self._codec.schema
+        writer = _Writer(self._folder / _FRESH, listing.sorted_files(), schema)
         try:
             await in_thread(writer.begin)
-            async for batch in listing.between(0, None):
+            async for batch in listing.entries():
                 await in_thread(writer.add, batch)
             names = await in_thread(writer.finish, stem, is_durable=self._is_here)
             if not self._is_here:
@@ -335,20 +342,20 @@ class SnapshotManifests(Generic[T]):
                 path.unlink(missing_ok=True)
 
 
-class _Writer(Generic[T]):
+class _Writer:
     """Sorts descriptions into buckets, buffering a bounded number of bytes. Blocking.
 
     A cancelled caller need not wait for the writer's thread: after `discard` nothing is written.
     """
 
-    def __init__(self, folder: Path, files: tuple[Keys, Sizes], codec: Codec[T]) -> None:
+    def __init__(self, folder: Path, files: tuple[Keys, Sizes], schema: pa.Schema) -> None:
         self._folder = folder
         self._keys, self._sizes = files
-        self._codec = codec
+        self._schema = schema
         self.count = len(self._keys)
         self._bounds = self._keys[::BUCKET_FILES]
-        self._buffers: dict[int, list[T]] = {}
-        self._buffered_bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
         self._using = threading.Lock()
         self._is_over = False
 
@@ -359,15 +366,12 @@ class _Writer(Generic[T]):
                 shutil.rmtree(self._folder, ignore_errors=True)
                 make_private_folder(self._folder)
 
-    def add(self, files: list[T]) -> None:
+    def add(self, entries: pa.RecordBatch) -> None:
         """Add descriptions."""
-        keys = np.fromiter((self._codec.key(file) for file in files), np.uint64, len(files))
-        buckets = np.searchsorted(self._bounds, keys, "right") - 1
         with self._using:
-            for bucket, file in zip(buckets.tolist(), files, strict=True):
-                self._buffers.setdefault(bucket, []).append(file)
-                self._buffered_bytes += self._codec.size_bytes(file)
-            if self._buffered_bytes > BUFFER_BYTES and not self._is_over:
+            self._waiting.append(entries)
+            self._waiting_bytes += entries.nbytes
+            if self._waiting_bytes > BUFFER_BYTES and not self._is_over:
                 self._flush()
 
     def finish(self, stem: str, *, is_durable: bool) -> list[str]:
@@ -399,12 +403,26 @@ class _Writer(Generic[T]):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _flush(self) -> None:
-        for bucket, files in self._buffers.items():
-            chunk = self._codec.encode(files)
-            with open_private(self._folder / _bucket_name(bucket), "ab") as file:
-                file.write(len(chunk).to_bytes(8, "big") + chunk)
-        self._buffers.clear()
-        self._buffered_bytes = 0
+        entries = _sort(self._waiting, self._schema)
+        cuts = np.searchsorted(entries.column(_KEY).to_numpy(), self._bounds).tolist()
+        for bucket, (start, end) in enumerate(pairwise([*cuts, entries.num_rows])):
+            if start < end:
+                chunk = entries.slice(start, end - start).serialize()
+                with open_private(self._folder / _bucket_name(bucket), "ab") as file:
+                    file.write(chunk.size.to_bytes(8, "big"))
+                    file.write(chunk)
+        release_memory(_COPIES * self._waiting_bytes)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+
+def _sort(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of batches in one, ascending by key."""
+    rows = pa.Table.from_batches(batches, schema)
+    order = np.argsort(rows.column(_KEY).to_numpy(), kind="stable")
+    empty = pa.RecordBatch.from_pylist([], schema)
+    [found] = rows.take(order).combine_chunks().to_batches() or [empty]
+    return found
 
 
 def _map_numbers(path: Path, kind: np.dtype[Any], count: int) -> npt.NDArray[Any]:

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tailerd.errors import FileMissingError, OffsetError, StateInUseError, StorageError
 from tailerd.formats.delta.changes.snapshot_files import Spool, SpooledFiles
 from tailerd.formats.delta.protocol.actions import DeletionVectorDescriptor
 from tailerd.formats.delta.protocol.data_file import TableSchema
+from tailerd.formats.delta.protocol.file_entries import entries_of_files
 from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile
@@ -59,10 +61,10 @@ class ListedFiles:
         sizes = np.array([key % 1000 for key in self.keys], np.int64)
         return np.array(self.keys, np.uint64), sizes
 
-    async def between(self, first_key: int, until_key: int | None) -> AsyncIterator[list[LiveFile]]:
-        assert (first_key, until_key) == (0, None)
+    async def entries(self) -> AsyncIterator[pa.RecordBatch]:
         for start in range(0, len(self._shuffled), 500):
-            yield [make_file(key) for key in self._shuffled[start : start + 500]]
+            files = [make_file(key) for key in self._shuffled[start : start + 500]]
+            yield entries_of_files(files)
 
 
 @contextmanager
@@ -262,10 +264,8 @@ async def test_a_process_that_lost_the_state_deletes_and_replaces_no_list(
 
 async def test_what_a_crash_left_half_written_is_not_found(machines: Machines) -> None:
     class Crashing(ListedFiles):
-        async def between(
-            self, first_key: int, until_key: int | None
-        ) -> AsyncIterator[list[LiveFile]]:
-            yield [make_file(self.keys[0])]
+        async def entries(self) -> AsyncIterator[pa.RecordBatch]:
+            yield entries_of_files([make_file(self.keys[0])])
             raise KeyboardInterrupt
 
     spool = machines.spool()
@@ -305,18 +305,18 @@ async def test_a_list_that_is_given_up_is_removed_also_under_a_thread_that_write
 ) -> None:
     monkeypatch.setattr(snapshot_manifest, "BUFFER_BYTES", 0)
     listed = ListedFiles(BUCKET_FILES)
-    given, is_reached = listed.between, asyncio.Event()
+    given, is_reached = listed.entries, asyncio.Event()
 
-    async def between(first_key: int, until_key: int | None) -> AsyncIterator[list[LiveFile]]:
+    async def entries() -> AsyncIterator[pa.RecordBatch]:
         number = 0
-        async for batch in given(first_key, until_key):
+        async for batch in given():
             if number == batches:
                 is_reached.set()
                 await asyncio.sleep(0 if is_writing else 3600)
             number += 1
             yield batch
 
-    monkeypatch.setattr(listed, "between", between)
+    monkeypatch.setattr(listed, "entries", entries)
     writing = asyncio.create_task(machines.spool().write("t", listed))
     await is_reached.wait()
     await asyncio.sleep(0)

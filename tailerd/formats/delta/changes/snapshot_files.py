@@ -7,18 +7,20 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
+import pyarrow as pa
 
 from tailerd.errors import LogCleanedUpError, MissingVersionError, OffsetError
-from tailerd.formats.delta.log.live_files import read_live_files
+from tailerd.formats.delta.log.live_files import read_live_entries, read_live_files
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.delta.protocol.data_file import TableSchema
+from tailerd.formats.delta.protocol.file_entries import ENTRIES, files_of_entries
 from tailerd.formats.delta.protocol.file_index import Sizes
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile
 from tailerd.formats.delta.protocol.snapshot import Snapshot
 from tailerd.remedies import RESET_PIPELINE
 from tailerd.state.base import ScratchLocation
-from tailerd.state.snapshot_manifest import Codec, SnapshotManifests, StoredList
+from tailerd.state.snapshot_manifest import Codec, Listing, SnapshotManifests, StoredList
 
 
 class SnapshotFiles(Protocol):
@@ -72,6 +74,10 @@ class LoggedFiles:
         ):
             yield files
 
+    def entries(self) -> AsyncIterator[pa.RecordBatch]:
+        """Yield all files as columns; errors as `between`."""
+        return read_live_entries(self._reader, self._snapshot)
+
 
 @contextmanager
 def retry_if_log_cleaned_up() -> Iterator[None]:
@@ -86,12 +92,16 @@ def retry_if_log_cleaned_up() -> Iterator[None]:
         raise LogCleanedUpError(error.message, remedy="Open the table again.") from error
 
 
-_CODEC: Codec[LiveFile] = Codec(
-    encode=msgspec.msgpack.Encoder().encode,
-    decode=msgspec.msgpack.Decoder(list[LiveFile]).decode,
-    key=lambda file: file.key,
-    size_bytes=lambda file: 200 + len(file.path),
-)
+class Listed(Listing, Protocol):
+    """All files of a snapshot, to be stored.
+
+    Attributes:
+        version, timestamp_ms, schema: As of `SnapshotFiles`.
+    """
+
+    version: int
+    timestamp_ms: int
+    schema: TableSchema
 
 
 class _Details(msgspec.Struct, frozen=True):
@@ -132,7 +142,7 @@ class Spool:
     """The stored list of one pipeline's snapshot, and plans of differences next to it."""
 
     def __init__(self, scratch: ScratchLocation) -> None:
-        self._lists = SnapshotManifests(scratch, _CODEC)
+        self._lists = SnapshotManifests(scratch, Codec(ENTRIES, files_of_entries))
         self.find_plan = self._lists.find_plan
         self.write_plan = self._lists.write_plan
         self.remove = self._lists.remove
@@ -142,7 +152,7 @@ class Spool:
         stored = await self._lists.find(table_id, version)
         return None if stored is None else SpooledFiles(version, stored)
 
-    async def write(self, table_id: str, files: SnapshotFiles) -> SpooledFiles:
+    async def write(self, table_id: str, files: Listed) -> SpooledFiles:
         """Store a snapshot's files durably; errors as `SnapshotManifests.write`."""
         details = msgspec.to_builtins(_Details(files.timestamp_ms, files.schema))
         stored = await self._lists.write(table_id, files.version, files, details)

@@ -18,10 +18,15 @@ from tailerd.formats.delta.protocol.checkpoint import (
     FILE_COLUMNS,
     KEY_COLUMNS,
     STATS_COLUMNS,
-    live_files,
     live_rows,
 )
 from tailerd.formats.delta.protocol.commit_file import decode_lines
+from tailerd.formats.delta.protocol.file_entries import (
+    count_live_rows,
+    entries_of_checkpoint,
+    entries_of_files,
+    files_of_entries,
+)
 from tailerd.formats.delta.protocol.file_index import FileOrigins
 from tailerd.formats.delta.protocol.file_key import KeyArray
 from tailerd.formats.delta.protocol.live_file import LiveFile, files_added
@@ -44,17 +49,32 @@ async def read_live_files(
     Raises:
         CorruptLogError, LogCleanedUpError: The log changed since the snapshot was made.
     """
+    async for entries in read_live_entries(
+        reader, snapshot, first_key=first_key, until_key=until_key, with_stats=with_stats
+    ):
+        yield await asyncio.to_thread(files_of_entries, entries)
+
+
+async def read_live_entries(
+    reader: LogReader,
+    snapshot: Snapshot,
+    *,
+    first_key: int = 0,
+    until_key: int | None = None,
+    with_stats: bool = False,
+) -> AsyncIterator[pa.RecordBatch]:
+    """Yield the same files as columns (`ENTRIES`); errors as `read_live_files`."""
     origins = snapshot.files.origins_between(first_key, until_key)
     seen = 0
     with _while_it_is_there(snapshot):
         for file, first_row in snapshot.checkpoint_files:
             batches = _checkpoint_batches(reader, file, first_row, origins, with_stats)
-            while (files := await asyncio.to_thread(next, batches, None)) is not None:
-                seen += len(files)
-                yield files
-        async for files in _commit_files(reader, snapshot, origins):
-            seen += len(files)
-            yield files
+            while (entries := await asyncio.to_thread(next, batches, None)) is not None:
+                seen += entries.num_rows
+                yield entries
+        async for entries in _commit_entries(reader, snapshot, origins):
+            seen += entries.num_rows
+            yield entries
     if seen != origins.count:
         raise CorruptLogError(
             f"Version {snapshot.version} has {origins.count} such files, and {seen} were found"
@@ -79,8 +99,8 @@ async def count_rows(reader: LogReader, snapshot: Snapshot) -> int | None:
             if count is None:
                 return None
             total += count
-        async for files in _commit_files(reader, snapshot, origins):
-            count = _sum_rows(files)
+        async for entries in _commit_entries(reader, snapshot, origins):
+            count = count_live_rows(entries)
             if count is None:
                 return None
             total += count
@@ -104,7 +124,7 @@ def _count_checkpoint_rows(
     total = 0
     if file.is_json:
         counts: Iterator[int | None] = map(
-            _sum_rows, _checkpoint_batches(reader, file, first_row, origins, True)
+            count_live_rows, _checkpoint_batches(reader, file, first_row, origins, True)
         )
     else:
         columns = (*KEY_COLUMNS, *COUNT_COLUMNS)
@@ -117,24 +137,15 @@ def _count_checkpoint_rows(
     return total
 
 
-def _sum_rows(files: list[LiveFile]) -> int | None:
-    total = 0
-    for file in files:
-        if file.num_records is None:
-            return None
-        total += file.num_records - file.deleted_rows
-    return total
-
-
 def _checkpoint_batches(
     reader: LogReader, file: LogFile, first_row: int, origins: FileOrigins, with_stats: bool
-) -> Iterator[list[LiveFile]]:
+) -> Iterator[pa.RecordBatch]:
     if file.is_json:
-        yield from _manifest_files(reader, file, origins)
+        yield from _manifest_entries(reader, file, origins)
         return
     columns = (*FILE_COLUMNS, *STATS_COLUMNS) if with_stats else FILE_COLUMNS
     for add, keys in _checkpoint_entries(reader, file, first_row, origins, columns):
-        yield live_files(add, keys)
+        yield entries_of_checkpoint(add, keys, file.name)
 
 
 def _checkpoint_entries(
@@ -168,18 +179,18 @@ def _checkpoint_entries(
         rows.close()
 
 
-def _manifest_files(
+def _manifest_entries(
     reader: LogReader, file: LogFile, origins: FileOrigins
-) -> Iterator[list[LiveFile]]:
+) -> Iterator[pa.RecordBatch]:
     keys = np.sort(origins.checkpoint_keys)
     for lines in decode_lines(file.name, reader.open_slices(file), reader.memory_bytes):
         if files := list(files_added(lines, keys, reader.url)):
-            yield files
+            yield entries_of_files(files)
 
 
-async def _commit_files(
+async def _commit_entries(
     reader: LogReader, snapshot: Snapshot, origins: FileOrigins
-) -> AsyncIterator[list[LiveFile]]:
+) -> AsyncIterator[pa.RecordBatch]:
     compactions = {file.end_version: file for file in snapshot.compactions}
     for version in np.unique(origins.commit_versions).tolist():
         keys = origins.commit_keys[origins.commit_versions == version]
@@ -191,16 +202,16 @@ async def _commit_files(
                 remedy="Run the command again.",
             )
         found = 0
-        async for files in _added_in(reader, file, keys):
-            found += len(files)
-            yield files
+        async for entries in _added_in(reader, file, keys):
+            found += entries.num_rows
+            yield entries
         if found > len(keys):
             raise named_twice(file.name)
 
 
 async def _added_in(
     reader: LogReader, file: LogFile, keys: KeyArray
-) -> AsyncIterator[list[LiveFile]]:
+) -> AsyncIterator[pa.RecordBatch]:
     async for lines, _ in reader.lines(file):
         if files := list(files_added(lines, keys, reader.url)):
-            yield files
+            yield entries_of_files(files)

@@ -276,7 +276,7 @@ def _refuse_partition_values(action: FileAction, error: Exception) -> CorruptLog
 
 
 class _Stats(Struct, rename="camel", gc=False):
-    num_records: int | None = None
+    num_records: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
 _STATS_TEXT = msgspec.json.Decoder(str | None)

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from tailerd.errors import CorruptLogError
 from tailerd.formats.delta.protocol.actions import (
     CheckpointMetadata,
-    DeletionVectorDescriptor,
     DomainMetadata,
     Line,
     Metadata,
@@ -28,7 +27,6 @@ from tailerd.formats.delta.protocol.actions import (
 from tailerd.formats.delta.protocol.file_index import CheckpointFiles
 from tailerd.formats.delta.protocol.file_key import SEPARATOR, KeyArray, hash_names, normal_path
 from tailerd.formats.delta.protocol.file_tally import cardinality
-from tailerd.formats.delta.protocol.live_file import LiveFile
 from tailerd.remedies import KEEP_CHECKPOINT
 
 IDENTITY_COLUMNS = (
@@ -249,71 +247,37 @@ def list_vectors(add: pa.StructArray) -> Iterator[FileVector]:
         yield FileVector(row, unique_id, cardinality(entry.get("cardinality") or 0))
 
 
-def live_files(add: pa.StructArray, keys: KeyArray) -> list[LiveFile]:
-    """Return file entries as objects.
-
-    Args:
-        add: Entries with `FILE_COLUMNS` and optionally `STATS_COLUMNS`, without nulls.
-        keys: Their keys, shape (n,).
-
-    Raises:
-        CorruptLogError: An entry lacks a required field.
-    """
-    files = []
-    for row, key in zip(add.to_pylist(), keys.tolist(), strict=True):
-        vector = row.get("deletionVector")
-        try:
-            files.append(
-                LiveFile(
-                    key=key,
-                    path=row["path"],
-                    size_bytes=row["size"] or 0,
-                    partition_values=tuple(row.get("partitionValues") or ()),
-                    modification_time_ms=row.get("modificationTime") or 0,
-                    num_records=_num_records(row),
-                    deletion_vector=_descriptor(vector) if vector else None,
-                )
-            )
-        except (KeyError, TypeError, msgspec.ValidationError) as error:
-            raise CorruptLogError(
-                f"The checkpoint describes the file {row.get('path')!r} incompletely: {error}.",
-                remedy=KEEP_CHECKPOINT,
-            ) from error
-    return files
-
-
 def live_rows(add: pa.StructArray) -> int | None:
     """Return the rows of file entries without deleted ones; None if one lacks statistics.
 
     Args:
         add: Entries with `COUNT_COLUMNS`, without nulls.
     """
-    names = [field.name for field in add.type]
-    counts: list[int | None] = [None] * len(add)
-    if "stats_parsed" in names:
-        counts = pc.struct_field(add, ["stats_parsed", "numRecords"]).to_pylist()
-    if None in counts and "stats" in names:
-        texts = pc.struct_field(add, "stats").to_pylist()
-        counts = [
-            num_records_in(text) if count is None else count
-            for count, text in zip(counts, texts, strict=True)
-        ]
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
+    deleted = pa.nulls(len(add), pa.int64())
+    if add.type.get_field_index("deletionVector") >= 0:
+        deleted = pc.struct_field(add, ["deletionVector", "cardinality"])
+    return subtract_deleted(record_counts(add), deleted)
+
+
+def subtract_deleted(records: pa.Int64Array, deleted: pa.Array) -> int | None:
+    """Return the sum of `records` without that of `deleted`; None if a file has no record count."""
+    if records.null_count:
         return None
-    deleted = 0
-    if "deletionVector" in names:
-        deleted = pc.sum(pc.struct_field(add, ["deletionVector", "cardinality"])).as_py() or 0
-    return sum(known) - deleted
+    return (pc.sum(records).as_py() or 0) - (pc.sum(deleted).as_py() or 0)
 
 
-def _descriptor(row: dict[str, Any]) -> DeletionVectorDescriptor | None:
-    if row.get("storageType") is None:
-        return None
-    return msgspec.convert(plain_row(row), DeletionVectorDescriptor)
+def record_counts(add: pa.StructArray) -> pa.Int64Array:
+    """Return the rows of each file entry by its statistics; null where it has none.
 
-
-def _num_records(row: dict[str, Any]) -> int | None:
-    parsed = row.get("stats_parsed") or {}
-    count: int | None = parsed.get("numRecords")
-    return num_records_in(row.get("stats")) if count is None else count
+    Args:
+        add: Entries with those of `STATS_COLUMNS` that the checkpoint has.
+    """
+    counts = pa.nulls(len(add), pa.int64())
+    if add.type.get_field_index("stats_parsed") >= 0:
+        counts = pc.struct_field(add, ["stats_parsed", "numRecords"]).cast(pa.int64())
+    if counts.null_count and add.type.get_field_index("stats") >= 0:
+        # Views of text, which some checkpoints have, cannot be filtered.
+        texts = pc.struct_field(add, "stats").cast(pa.string()).filter(pc.is_null(counts))
+        parsed = pa.array(map(num_records_in, texts.to_pylist()), pa.int64())
+        counts = pc.replace_with_mask(counts, pc.is_null(counts), parsed)
+    return counts

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tailerd.errors import CorruptLogError
@@ -14,6 +15,7 @@ from tailerd.formats.delta.protocol.actions import (
     num_records_in,
     read_num_records,
 )
+from tailerd.formats.delta.protocol.checkpoint import record_counts
 
 
 def action(body: str) -> FileAction:
@@ -55,15 +57,26 @@ def test_partition_values_that_are_no_texts_are_a_clear_error(values: str) -> No
         ('{"numRecords":"3"}', None),
         ('{"numRecords":3,"minValues":{"numRecords":9}}', 3),
         ('{"minValues":{"numRecords":9}}', None),
+        (' {\t"numRecords" :\r\n3 ,"minValues":{"numRecords":9}}', 3),
+        ('{"minValues":{"numRecords":9},"numRecords":3}', 3),
+        ('{"numRecords":0}', 0),
+        ('{"numRecords":03}', None),
+        ('{"numRecords":3.5}', None),
+        ('{"numRecords":-3}', None),
+        ('{"numRecords":9223372036854775807}', 2**63 - 1),
+        ('{"numRecords":9223372036854775808}', None),
         ('{"numRecords":3', None),
         ("no json", None),
         ("[" * 100_000, None),
     ],
-    ids=range(12),
+    ids=range(20),
 )
 def test_unreadable_statistics_are_as_good_as_absent(stats: str | None, count: int | None) -> None:
     assert num_records_in(stats) == count
     assert read_num_records(action(json.dumps({"path": "a", "stats": stats}))) == count
+    for text in (pa.string(), pa.large_string(), pa.string_view()):
+        add = pa.array([{"stats": stats}], pa.struct({"stats": text}))
+        assert record_counts(add).to_pylist() == [count]
 
 
 @pytest.mark.parametrize("stats", ["5", "{}", "[]", "true"])
