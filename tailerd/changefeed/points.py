@@ -96,6 +96,9 @@ def to_ms(time: datetime.datetime, *, round_up: bool = False) -> int:
 
 
 def show_ms(time_ms: int) -> str:
-    """Return a commit's time as text: UTC, milliseconds."""
-    time = _EPOCH + datetime.timedelta(milliseconds=time_ms)
+    """Return a commit's time as text: UTC, milliseconds; a number beyond the years 1 to 9999."""
+    try:
+        time = _EPOCH + datetime.timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms"
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

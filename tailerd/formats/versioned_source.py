@@ -21,6 +21,7 @@ from tailerd.changefeed.points import StartWord, parse_point, parse_start, to_ms
 from tailerd.clock import SystemClock
 from tailerd.errors import (
     BugError,
+    CorruptLogError,
     MissingVersionError,
     PathOutsideTableError,
     TableError,
@@ -49,6 +50,8 @@ CHECKED = 32
 """Maximum number of groups whose links are checked together: switching to a thread and back costs
 more than the check of a few files."""
 _STATE = "/"
+_MOST_MICROSECONDS = 2**63
+"""Arrow holds the time of a commit as 64 bits."""
 
 
 class VersionedSource:
@@ -212,8 +215,16 @@ class VersionedSource:
         """Return the plan of the commit or snapshot at an offset; `end` as for the log."""
         state = at.mark.partition(_STATE)[2] if at.position else ""
         if at.phase is Phase.SNAPSHOT:
-            return await self._log.snapshot(at, state, end)
-        return await self._log.commit(at, state, end)
+            step: StepPlan | None = await self._log.snapshot(at, state, end)
+        else:
+            step = await self._log.commit(at, state, end)
+        if step is not None and not -_MOST_MICROSECONDS <= step.timestamp_us < _MOST_MICROSECONDS:
+            raise CorruptLogError(
+                f"Version {step.version} of {self.name} has the time {step.timestamp_us // 1000} ms"
+                " since 1970, which no timestamp can hold.",
+                remedy="Correct it in the log, or read the table from a later version.",
+            )
+        return step
 
     async def _after(self, at: Offset, step: StepPlan, end: Offset | None = None) -> Offset:
         """Return the offset after a step; `end` itself if that is not further."""

@@ -53,3 +53,26 @@ def test_tail_takes_relative_times(tmp_path: Path, command: Commands) -> None:
     assert [json.loads(line)["id"] for line in ran.output.splitlines()] == [1]
     late = command("inspect", table.folder, "--timestamp", "yesterday")
     assert (late.status, "[missing_version]" in late.errors) == (3, True)
+
+
+ABSURD = [10**18, -(10**18), 2**63 - 1]
+
+
+@pytest.mark.parametrize("time_ms", ABSURD)
+def test_a_commit_with_an_absurd_time_is_shown_and_not_delivered(
+    tmp_path: Path, command: Commands, time_ms: int
+) -> None:
+    builder = TableBuilder(
+        tmp_path / "orders", properties={"delta.enableInCommitTimestamps": "true"}
+    )
+    builder.append([{"id": 1}])
+    builder.append([{"id": 2}], in_commit_ms=time_ms)
+    for name in ("history", "inspect", "growth"):
+        ran = command(name, builder.folder)
+        assert (ran.status, ran.errors) == (0, ""), name
+    assert str(time_ms) in command("history", builder.folder, "--json").output
+    ran = command("tail", builder.folder, "--from", "0", "--once", "--format", "jsonl")
+    assert ran.status == 3
+    assert "corrupt_log" in ran.errors
+    assert f"has the time {time_ms} ms" in ran.errors
+    assert len(ran.output.splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ class Damaged(MemoryLog):
         if at.version == 20:
             raise CorruptLogError("Version 20 is damaged.")
         return await super().commit(at, state, end)
+
+
+class Ageless(MemoryLog):
+    """Version 20 has a time that no timestamp can hold."""
+
+    async def commit(self, at: Offset, state: str, end: Offset | None = None) -> MemoryStep | None:
+        step = await super().commit(at, state, end)
+        if step is None or at.version != 20:
+            return step
+        return replace(step, timestamp_us=2**63)
 
 
 async def opened(
@@ -79,6 +90,14 @@ async def test_a_plan_delivers_the_groups_before_a_damaged_commit(tmp_path: Path
     assert (await anext(groups)).version == 10
     with pytest.raises(CorruptLogError):
         await anext(groups)
+
+
+async def test_a_commit_without_a_possible_time_is_an_error_that_names_it(tmp_path: Path) -> None:
+    source = await opened(tmp_path, [1, 1, 1], Ageless)
+    end = await source.latest_offset(await source.initial_offset("10"), EVERYTHING)
+    assert end.version == 20
+    with pytest.raises(CorruptLogError, match=r"Version 20 .* has the time 9223372036854775 ms"):
+        await source.latest_offset(end, EVERYTHING)
 
 
 async def test_links_are_checked_before_a_group_is_delivered(

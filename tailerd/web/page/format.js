@@ -91,8 +91,11 @@ export function isLocalUtc() {
   return ["UTC", "Etc/UTC", "GMT", "Etc/GMT"].includes(LOCAL);
 }
 
+// Logs may have any number as a time; a date reaches 100 million days from 1970.
+const isTime = (ms) => typeof ms === "number" && Math.abs(ms) <= 8.64e15;
+
 export function time(ms) {
-  return ms === null || ms === undefined ? NONE : clock.format(ms);
+  return isTime(ms) ? clock.format(ms) : NONE;
 }
 
 export function shortTime(ms) {
@@ -100,7 +103,7 @@ export function shortTime(ms) {
 }
 
 export function moment(ms) {
-  return ms === null || ms === undefined ? NONE : `${day.format(ms)}, ${clock.format(ms)}`;
+  return isTime(ms) ? `${day.format(ms)}, ${clock.format(ms)}` : NONE;
 }
 
 export function ago(ms, nowMs) {
@@ -111,5 +114,5 @@ export function ago(ms, nowMs) {
 
 // The time of day alone says enough of today.
 export function timeOf(ms, nowMs) {
-  return day.format(ms) === day.format(nowMs) ? time(ms) : moment(ms);
+  return isTime(ms) && day.format(ms) === day.format(nowMs) ? time(ms) : moment(ms);
 }
