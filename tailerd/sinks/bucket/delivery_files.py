@@ -21,6 +21,7 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.errors import FileExistsAlreadyError
 from tailerd.sinks.bucket.partitions import check_columns, split_rows
 from tailerd.sinks.bucket.row_sizes import measure_rows
+from tailerd.sinks.parquet_writer import open_writer
 from tailerd.sinks.resources import EncodeBatch
 from tailerd.storage.base import ObjectStore
 from tailerd.storage.output import Output, open_output
@@ -106,9 +107,8 @@ class _OpenFile:
     def _write_group(self, batches: Sequence[ChangeBatch], output: Output) -> None:
         table = pa.Table.from_batches([batch.to_arrow() for batch in batches])
         if self._writer is None:
-            compression = self._layout.compression
-            self._writer = pq.ParquetWriter(
-                cast(IO[bytes], output), table.schema, compression=compression
+            self._writer = open_writer(
+                cast(IO[bytes], output), table, compression=self._layout.compression
             )
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 

@@ -24,6 +24,7 @@ from tailerd.errors import ConfigError, OffsetError
 from tailerd.sinks.file.delivery_files import NET
 from tailerd.sinks.file.owner import FolderOwner
 from tailerd.sinks.file.parts import close_durably, open_temporary
+from tailerd.sinks.parquet_writer import open_writer
 
 _LINE_END = re.compile(
     rf'"{COMMIT_VERSION}":(\d+),"{COMMIT_TIMESTAMP}":"[^"]*"\}}\n'.encode(),
@@ -143,7 +144,7 @@ def _keep_groups(path: Path, target: BinaryIO, until_version: int) -> bool:
         first = next(groups, None)
         if first is None:
             return False
-        with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        with open_writer(target, first, compression="zstd") as writer:
             writer.write_table(first)
             for group in groups:
                 writer.write_table(group)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailerd.changefeed.change_batch import ChangeBatch
+from tailerd.sinks.parquet_writer import open_writer
 from tailerd.sinks.resources import EncodeBatch
 from tailerd.threads import release_memory
 
@@ -101,11 +102,11 @@ class ParquetPart:
 
     def add(self, batch: ChangeBatch) -> None:
         """Append the batch as a row group."""
-        rows = batch.to_arrow()
+        rows = pa.Table.from_batches([batch.to_arrow()])
         if self._writer is None:
             self._schema = batch.rows.schema
-            self._writer = pq.ParquetWriter(self._file, rows.schema, compression="zstd")
-        self._writer.write_batch(rows)
+            self._writer = open_writer(self._file, rows, compression="zstd")
+        self._writer.write_table(rows)
 
     def finish(self) -> None:
         """Write the footer and close durably."""
