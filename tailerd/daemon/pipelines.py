@@ -145,7 +145,11 @@ class Assembly:
 
         web = self._config.web
         return TableExplorer(
-            open_source=source, open_log=log, mask=web.mask, is_showing_rows=bool(web.rows)
+            open_source=source,
+            open_log=log,
+            mask=web.mask,
+            is_showing_rows=bool(web.rows),
+            clock=self._clock,
         )
 
     async def _open_quietly(self, name: str, config: Config) -> ChangeSource:

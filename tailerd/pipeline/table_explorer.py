@@ -22,8 +22,17 @@ from tailerd.changefeed.change_batch import ChangeBatch
 from tailerd.changefeed.change_task import TaskGroup
 from tailerd.changefeed.limits import BatchLimit
 from tailerd.changefeed.offset import BEFORE_ALL, Version
+from tailerd.clock import Clock
 from tailerd.errors import ExplorerBusyError, MissingVersionError, UsageError
 from tailerd.formats.base import ChangeSource
+from tailerd.formats.growth import (
+    COMMITS,
+    Growth,
+    TableSize,
+    assess_growth,
+    list_commits,
+    trace_back,
+)
 from tailerd.formats.inspection import TableInspection
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.column_mask import ColumnMask
@@ -129,6 +138,7 @@ class TableExplorer:
         open_log: Opens its log for inspection.
         mask: Names of masked columns.
         is_showing_rows: Whether rows may be seen at all.
+        clock: As everywhere.
     """
 
     def __init__(
@@ -138,11 +148,13 @@ class TableExplorer:
         open_log: Callable[[str], Awaitable[OpenedLog]],
         mask: Sequence[str],
         is_showing_rows: bool,
+        clock: Clock,
     ) -> None:
         self._open_source = open_source
         self._open_log = open_log
         self._mask = tuple(mask)
         self.is_showing_rows = is_showing_rows
+        self._clock = clock
         self._turn = asyncio.Semaphore(1)
 
     @asynccontextmanager
@@ -180,6 +192,18 @@ class TableExplorer:
         newest = found[::-1]
         has_more = len(found) == requested and requested < MAX_COMMITS
         return CommitPage(commits=newest[skip:], has_more=has_more, notes=log.notes)
+
+    async def growth(self, table: str, size: TableSize) -> Growth:
+        """Return how a table grew until it had a size, from the newest commits of its log.
+
+        Raises:
+            UsageError: The log does not show it.
+            TailerdError: The log cannot be read.
+        """
+        async with self._take_turn():
+            log = await self._open_log(table)
+            commits = await list_commits(log.inspection, size.version, COMMITS)
+        return assess_growth(size, commits, trace_back(size, commits), self._clock.now_ms())
 
     async def commit(self, table: str, version: int, skip: int) -> OpenedCommit:
         """Return one commit with its rows after the first `skip`.

@@ -238,26 +238,24 @@ class AlertBoard:
 
     def evaluate(self, tables: Iterable[Table], problems: Iterable[Mapping[str, Any]]) -> None:
         """Evaluate all rules; to be called every `EVALUATE_SECONDS`."""
-        now_ms = self._clock.now_ms()
+        now_ms, found = self._clock.now_ms(), list[tuple[tuple[str, str], str]]()
+        # Without the lock while a table's values are made: events of the loop would wait for them.
+        for table in tables:
+            with self._lock:
+                found += self._check_table(table, now_ms)
         with self._lock:
             before = self._since
-            found = [
-                *self._check_tables(tables, now_ms),
-                *self._check_daemon(list(problems), now_ms),
-            ]
+            found += self._check_daemon(list(problems), now_ms)
             self._since = {
                 key: (before[key][0] if key in before else now_ms, text) for key, text in found
             }
 
-    def _check_tables(
-        self, tables: Iterable[Table], now_ms: int
-    ) -> Iterator[tuple[tuple[str, str], str]]:
-        for table in tables:
-            memory = self._get_memory(table["table"])
-            for rule in RULES:
-                text = None if rule.holds is None else rule.holds(table, memory, now_ms)
-                if text is not None:
-                    yield (rule.name, table["table"]), text
+    def _check_table(self, table: Table, now_ms: int) -> Iterator[tuple[tuple[str, str], str]]:
+        memory = self._get_memory(table["table"])
+        for rule in RULES:
+            text = None if rule.holds is None else rule.holds(table, memory, now_ms)
+            if text is not None:
+                yield (rule.name, table["table"]), text
 
     def _check_daemon(
         self, problems: list[Mapping[str, Any]], now_ms: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -113,6 +114,13 @@ class Metrics:
         )
         used.set_function(used_bytes)
 
+    def watch_freshness(self, days: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        """Export the freshness of tables with an objective, as `FreshnessDays.describe`, by name.
+
+        Each scrape calls `days`.
+        """
+        self._registry.register(_FreshnessCollector(days))
+
     def _register_collectors(self) -> None:
         self._registry.register(_BoardCollector(self._gauges, self._problems))
         ProcessCollector(registry=self._registry)
@@ -139,6 +147,7 @@ def metric_families() -> list[MetricDescription]:
     """Return every metric of tailerd, by name."""
     metrics = Metrics(SystemClock())
     metrics.watch_memory(0, lambda: 0)
+    metrics.watch_freshness(dict)
     found = []
     # prometheus_client reports label names of samples only, and there are none yet.
     for collector in metrics._registry._collector_to_names:
@@ -156,6 +165,28 @@ def metric_families() -> list[MetricDescription]:
     return sorted(
         (each for each in found if each.name.startswith("tailerd_")), key=lambda each: each.name
     )
+
+
+class _FreshnessCollector(Collector):
+    """Collects the times in which tables were late, and their error budgets."""
+
+    _ABOUT: ClassVar = {
+        "known": "Time of the last 30 days in which the lag was known",
+        "late": "Time of the last 30 days in which the lag was above the table's objective",
+        "budget_left": "Time that the table may still be late within 30 days; below 0: too late",
+    }
+
+    def __init__(self, days: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        self._days = days
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        tables = self._days()
+        for noun, about in self._ABOUT.items():
+            gauge = GaugeMetricFamily(f"tailerd_freshness_{noun}_seconds", about, labels=("table",))
+            for table, found in tables.items():
+                gauge.add_metric((table,), found[f"{noun}_seconds"])
+            yield gauge
 
 
 class _BoardCollector(Collector):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ CLOSE_SECONDS = 2.0
 """Interval of a folder without another reliable watcher."""
 WIDE_SECONDS = 30.0
 """Interval of a folder that a file-event watcher covers, in case it misses an event."""
+WIDE_PER_SECOND = 8
+"""Most such events a second. Each costs half a millisecond; of more folders the interval is
+longer, so that a thousand tables at rest cost next to nothing."""
 TICK_SECONDS = 0.5
 
 
@@ -64,7 +68,8 @@ class FloorWatcher:
         """Yield events, each folder's at the interval of the pace."""
         close = self._spread(round(self._pace.close_seconds / TICK_SECONDS), step=1)
         count = len(self._folders)
-        wide_ticks = round(self._pace.wide_seconds / TICK_SECONDS)
+        wide_seconds = max(self._pace.wide_seconds, count / WIDE_PER_SECOND)
+        wide_ticks = math.ceil(wide_seconds / TICK_SECONDS)
         wide = self._spread(wide_ticks, step=wide_ticks / max(count, 1))
         for tick in itertools.count():
             await self._clock.sleep(TICK_SECONDS)

@@ -90,8 +90,9 @@ class DaemonRoutes:
             await self._clock.sleep(EVALUATE_SECONDS)
 
     def _evaluate(self) -> None:
+        # One table at a time: to keep the values of a thousand makes Python look for garbage.
         tables = (self._status.table_json(table.table) for table in self._status.tables)
-        known = [table for table in tables if table is not None]
+        known = (table for table in tables if table is not None)
         self.alerts.evaluate(known, self._status.problems_json())
 
     def routes(self) -> list[web.RouteDef]:

@@ -17,7 +17,9 @@ from importlib import resources
 
 from aiohttp import web
 
+from tailerd.changefeed.offset import Version
 from tailerd.clock import Clock
+from tailerd.formats.growth import TableSize
 from tailerd.pipeline.newest_rows import NewestRows
 from tailerd.pipeline_names import table_of
 from tailerd.registry import suggest_name
@@ -29,6 +31,7 @@ from tailerd.web import docs_pages
 from tailerd.web.answers import SharedBody, refusal, send_body
 from tailerd.web.daemon_page import DaemonRoutes
 from tailerd.web.explorer import ExplorerRoutes
+from tailerd.web.forecasts import Forecasts
 from tailerd.web.live import LiveUpdates
 
 _TYPES = {
@@ -84,8 +87,15 @@ class Dashboard:
         self._status = status
         self._maintain = maintain
         self._history = HistoryBoard(clock)
-        self._live = LiveUpdates(status, self._history, clock)
-        self.explorer = ExplorerRoutes(self._refuse_unknown)
+        self.explorer = ExplorerRoutes(self._refuse_unknown, self._size)
+        self._forecasts = Forecasts(
+            measured=lambda: [t.table for t in status.tables if self._size(t.table) is not None],
+            read=self.explorer.read_growth,
+            is_viewed=lambda: self._live.pages > 0 and self.explorer.explorer is not None,
+            on_change=lambda name: self._live.mark(name),
+            clock=clock,
+        )
+        self._live = LiveUpdates(status, self._history, clock, self._forecasts.month_bytes)
         self.daemon = DaemonRoutes(
             status,
             self._history,
@@ -105,6 +115,11 @@ class Dashboard:
         self._files = page_files()
         self._tags = {name: f'"{sha256(body).hexdigest()}"' for name, body in self._files.items()}
 
+    def freshness(self) -> dict[str, dict[str, float]]:
+        """Return the freshness of the tables with an objective, by name."""
+        objectives = self.daemon.objectives()
+        return {name: self._history.freshness(name, each) for name, each in objectives.items()}
+
     def _emit_unsaved(self, path: str, reason: str) -> None:
         self.telemetry.emit(events.HistoryUnsaved(path=path, reason=reason))
 
@@ -114,10 +129,11 @@ class Dashboard:
         return [
             *(dict.fromkeys(events.SHOWN, each) for each in boards),
             self.daemon.alerts.handlers(),
-            {events.TableRemoved: self._forget_rows},
+            {events.TableRemoved: self._forget},
         ]
 
-    def _forget_rows(self, event: events.TableRemoved) -> None:
+    def _forget(self, event: events.TableRemoved) -> None:
+        self._forecasts.forget(event.table)
         if self.rows is not None:
             self.rows.forget(event.table)
 
@@ -128,6 +144,7 @@ class Dashboard:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._history_saver.run())
                 group.create_task(self._live.run())
+                group.create_task(self._forecasts.run())
                 group.create_task(self.daemon.run())
         finally:
             self._live.end_pages()
@@ -241,6 +258,17 @@ class Dashboard:
                 f" `maintenance`, or run `tailerd maintain` on it.",
             )
         return web.json_response({"table": name, "asked": True}, status=202)
+
+    def _size(self, name: str) -> TableSize | None:
+        size = self._status.gauges.figures(name).size
+        if size is None:
+            return None
+        return TableSize(
+            version=Version(size.version),
+            size_bytes=size.bytes,
+            num_files=size.files,
+            num_rows=size.rows,
+        )
 
     def _refuse_unknown(self, name: str) -> web.Response | None:
         """Return a refusal for an unknown table; None for a known one."""

@@ -1,4 +1,4 @@
-"""`/tables/{name}/commits` and `/keys`: queries of a table's log and of its rows."""
+"""`/tables/{name}/commits`, `/growth` and `/keys`: queries of a table's log and of its rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from tailerd.errors import TableError, TailerdError, UsageError
+from tailerd.formats.growth import Growth, TableSize
 from tailerd.pipeline.table_explorer import TableExplorer
 from tailerd.web.answers import refusal, send_body
 
@@ -48,10 +49,18 @@ class ExplorerRoutes:
         explorer: What reads the tables; None before the daemon has its configuration.
     """
 
-    def __init__(self, unknown: Callable[[str], web.Response | None]) -> None:
-        """Initialize; `unknown` returns a refusal for an unknown table."""
+    def __init__(
+        self, unknown: Callable[[str], web.Response | None], size: Callable[[str], TableSize | None]
+    ) -> None:
+        """Initialize.
+
+        Args:
+            unknown: Returns a refusal for an unknown table.
+            size: Returns the size of a table; None before it was measured.
+        """
         self.explorer: TableExplorer | None = None
         self._unknown = unknown
+        self._size = size
 
     @property
     def is_showing_rows(self) -> bool:
@@ -63,6 +72,7 @@ class ExplorerRoutes:
         return [
             web.get("/tables/{name}/commits", self._require_table(self.commits)),
             web.get("/tables/{name}/commits/{version}", self._require_table(self.commit)),
+            web.get("/tables/{name}/growth", self._require_table(self.growth)),
             web.get("/tables/{name}/keys", self._require_table(self.keys)),
         ]
 
@@ -84,6 +94,27 @@ class ExplorerRoutes:
         assert self.explorer is not None
         skip = _number(request.query.get("skip", "0"), "skip")
         return await self.explorer.commits(request.match_info["name"], skip)
+
+    @_answer
+    async def growth(self, request: web.Request) -> DataclassInstance:
+        """Show how a table grew and may go on, as `tailerd growth --json` does."""
+        return await self.read_growth(request.match_info["name"])
+
+    async def read_growth(self, name: str) -> Growth:
+        """Return how a table grew, from its log.
+
+        Raises:
+            UsageError: Its size is not known.
+            TailerdError: The log cannot be read.
+        """
+        assert self.explorer is not None
+        size = self._size(name)
+        if size is None:
+            raise UsageError(
+                "The size of this table is not known.",
+                remedy="Wait until it was measured, and set `table_metrics: true`.",
+            )
+        return await self.explorer.growth(name, size)
 
     @_answer
     async def commit(self, request: web.Request) -> DataclassInstance:

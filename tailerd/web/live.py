@@ -11,7 +11,7 @@ import json
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -66,10 +66,18 @@ class LiveUpdates:
     values of the daemon as a whole. The first has all tables, and their newest rates.
     """
 
-    def __init__(self, status: StatusBoard, history: HistoryBoard, clock: Clock) -> None:
+    def __init__(
+        self,
+        status: StatusBoard,
+        history: HistoryBoard,
+        clock: Clock,
+        month_bytes: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        """Initialize; `month_bytes` returns a table's forecast from its log, if it gives one."""
         self._status = status
         self._history = history
         self._clock = clock
+        self._month_bytes = month_bytes
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._moving: set[str] = set()
@@ -86,13 +94,18 @@ class LiveUpdates:
         """Number of open pages."""
         return len(self._pages)
 
+    def mark(self, name: str) -> None:
+        """Send a table's row again."""
+        with self._lock:
+            self._dirty.add(name)
+
     def handle(self, event: events.Event) -> None:
         """Mark the table of an event as changed."""
         name = getattr(event, "table", None)
+        if name is not None:
+            self.mark(name)
+            return
         with self._lock:
-            if name is not None:
-                self._dirty.add(name)
-                return
             self._is_daemon_dirty = True
             if isinstance(event, events.EngineLaunched):
                 self._engines[event.engine] = self._clock.now_ms()
@@ -170,14 +183,14 @@ class LiveUpdates:
         error = known["last_error"]
         if isinstance(error, dict):
             error = {"code": error["code"], "message": error["message"][:_LONGEST_ERROR]}
-        kept = known["maintenance"]
+        kept, logged = known["maintenance"], self._month_bytes(name)
         dead_letters = known["dead_letters"]
         return {key: known[key] for key in _SHOWN} | {
             "last_error": error,
             "commits_since_checkpoint": size.get("commits_since_checkpoint"),
             "bytes_since_checkpoint": size.get("bytes_since_checkpoint"),
             "bytes": size.get("bytes"),
-            "forecast_bytes": _forecast(size),
+            "forecast_bytes": _forecast(size) if logged is None else logged,
             "dead_letters": sum(dead_letters.values()) if isinstance(dead_letters, dict) else 0,
             "is_maintained": kept is not None,
             "due": len(kept["due"]) if isinstance(kept, dict) else 0,
@@ -267,7 +280,7 @@ def _message(name: str, body: dict[str, object]) -> bytes:
 
 
 def _forecast(size: Mapping[str, Any]) -> int | None:
-    """Return the bytes by which a table grows in 30 days; None before an hour was watched."""
+    """Return the growth in 30 days as watched, where the log shows none; None in the first hour."""
     growth, watched = size.get("growth_per_day"), size.get("growth_watched_seconds")
     if not growth or not watched or watched < _FORECAST_AFTER_SECONDS:
         return None

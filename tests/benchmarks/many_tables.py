@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from tests.integration.daemon.running import daemon, eventually, page
+from tests.integration.daemon.running import daemon, page
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 FIELDS = (
     ("id", "long"),

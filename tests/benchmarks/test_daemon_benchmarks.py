@@ -28,9 +28,10 @@ from tests.benchmarks.many_tables import (
 from tests.benchmarks.measuring import Row, mebibytes, milliseconds, per_second
 from tests.formats.delivering import delivered
 from tests.formats.tiledb import arrays
-from tests.integration.daemon.running import daemon, eventually, file_table, page, write_config
+from tests.integration.daemon.running import daemon, file_table, page, write_config
 from tests.tables.dataset_writer import DatasetWriter
 from tests.tables.lance_writer import LanceWriter
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 

@@ -18,9 +18,10 @@ import yaml
 
 from tests.benchmarks.conftest import Report
 from tests.benchmarks.measuring import Row, mebibytes
-from tests.integration.daemon.running import daemon, eventually
+from tests.integration.daemon.running import daemon
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow, pytest.mark.spark]
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tailerd.changefeed.offset import Version
-from tailerd.cli.growth import (
+from tailerd.cli.growth import count_commits, describe_unusual, draw_bars, resample
+from tailerd.errors import UsageError
+from tailerd.formats.growth import (
     Point,
-    count_commits,
+    TableSize,
     count_optimized,
-    draw_bars,
     extrapolate,
     find_unusual,
     measure_spans,
-    resample,
     trace_back,
 )
-from tailerd.errors import UsageError
-from tailerd.formats.inspection import CommitDescription, TableDescription
+from tailerd.formats.inspection import CommitDescription
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
 
@@ -46,17 +46,8 @@ def commit(
     )
 
 
-def table(size: int | None, files: int | None) -> TableDescription:
-    return TableDescription(
-        table_id="t",
-        version=Version(9),
-        timestamp_ms=0,
-        num_files=files,
-        size_bytes=size,
-        num_rows=None,
-        columns=(),
-        schema=None,
-    )
+def table(size: int | None, files: int | None) -> TableSize:
+    return TableSize(version=Version(9), size_bytes=size, num_files=files, num_rows=None)
 
 
 def sizes(points: Sequence[Point]) -> list[tuple[int, int]]:
@@ -99,9 +90,26 @@ def test_commits_far_above_the_median_are_unusual() -> None:
     usual = [commit(day, 10) for day in range(8)]
     assert find_unusual(usual) == []
     [found] = find_unusual([*usual, commit(8, 500)])
-    assert (found["version"], found["times_median"]) == (8, 50)
-    # Too few to know what is usual.
+    assert (found.version, found.kind, found.value, found.times_median) == (8, "bytes", 500, 50)
+    assert describe_unusual(found) == (
+        "version 8 (WRITE, 1970-01-09 00:00) added 500 B, 50 times the median"
+    )
+    # Too few to know the usual size.
     assert find_unusual([commit(0, 1), commit(1, 500)]) == []
+
+
+def test_many_small_files_are_unusual_also_where_the_bytes_are_not() -> None:
+    [found] = find_unusual([*(commit(day, 10) for day in range(8)), commit(8, 10, files_added=40)])
+    assert (found.version, found.kind, found.times_median) == (8, "files", 40)
+    assert "added 40 files" in describe_unusual(found)
+
+
+def test_an_hour_with_far_more_commits_is_marked_at_its_first() -> None:
+    usual = [commit(day, 10) for day in range(8)]
+    hour = [replace(commit(100 + number, 10), timestamp_ms=8 * DAY) for number in range(30)]
+    [found] = find_unusual([*usual, *hour])
+    assert (found.version, found.kind, found.value) == (100, "commits", 30)
+    assert "began an hour with 30 commits" in describe_unusual(found)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tailerd.changefeed.offset import Version
+from tailerd.clock import SystemClock
 from tailerd.errors import ExplorerBusyError, MissingVersionError, TailerdError, UsageError
 from tailerd.formats.base import ChangeSource, OpenRequest
 from tailerd.formats.detect import find_format, open_table
+from tailerd.formats.growth import TableSize
 from tailerd.formats.parts import require_part
 from tailerd.pipeline import table_explorer
 from tailerd.pipeline.table_explorer import OpenedLog, TableExplorer
@@ -31,7 +35,13 @@ def explorer(table: Path, *, mask: tuple[str, ...] = (), rows: bool = True) -> T
         inspector = require_part(found.inspector, found.name, "inspection")
         return OpenedLog(inspection=inspector(request), notes=notes)
 
-    return TableExplorer(open_source=source, open_log=log, mask=mask, is_showing_rows=rows)
+    return TableExplorer(
+        open_source=source,
+        open_log=log,
+        mask=mask,
+        is_showing_rows=rows,
+        clock=SystemClock(),
+    )
 
 
 @pytest.fixture
@@ -44,6 +54,17 @@ def table(tmp_path: Path) -> Path:
         builder.append([{"id": number, "name": f"again {number}"}])
     builder.append([{"id": 100 + number, "name": "many"} for number in range(250)])
     return tmp_path / "t"
+
+
+async def test_growth_is_that_of_the_version_that_was_measured(table: Path) -> None:
+    size = TableSize(version=Version(9), size_bytes=10_000, num_files=10, num_rows=10)
+    found = await explorer(table).growth("t", size)
+    assert (found.version, found.commits, found.num_files) == (9, 10, 10)
+    # Sixteen commits within seconds do not show the growth of a month.
+    assert found.forecast == {}
+    unknown = replace(size, size_bytes=None)
+    with pytest.raises(UsageError, match="does not show its size"):
+        await explorer(table).growth("t", unknown)
 
 
 async def test_commits_are_read_from_the_log_newest_first_page_by_page(

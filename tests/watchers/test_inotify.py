@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.watchers.inotify import InotifyWatcher
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -64,7 +65,7 @@ async def quiet(hints: asyncio.Queue[str]) -> list[str]:
 
 
 async def one(hints: asyncio.Queue[str]) -> str:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return await hints.get()
 
 

@@ -6,7 +6,13 @@ import asyncio
 from collections import Counter
 from contextlib import aclosing
 
-from tailerd.watchers.poll import CLOSE_SECONDS, WIDE_SECONDS, FloorWatcher, Pace
+from tailerd.watchers.poll import (
+    CLOSE_SECONDS,
+    WIDE_PER_SECOND,
+    WIDE_SECONDS,
+    FloorWatcher,
+    Pace,
+)
 from tests.doubles.sim_clock import SimClock
 
 
@@ -67,10 +73,20 @@ async def test_a_folder_that_is_covered_no_more_is_hinted_soon() -> None:
 
 async def test_hints_of_many_folders_are_spread_over_the_interval() -> None:
     clock = SimClock()
-    folders = [str(number) for number in range(600)]
+    folders = [str(number) for number in range(240)]
     watcher = FloorWatcher(folders, is_covered=lambda _: True, clock=clock)
     heard = await hints_within(watcher, clock, WIDE_SECONDS)
-    assert max(each.total() for each in heard) == 600 / (2 * WIDE_SECONDS)
+    assert sum(heard, Counter[str]()) == dict.fromkeys(folders, 1)
+    assert max(each.total() for each in heard) == 240 / (2 * WIDE_SECONDS)
+
+
+async def test_of_a_thousand_covered_folders_eight_are_hinted_a_second() -> None:
+    clock = SimClock()
+    folders = [str(number) for number in range(1000)]
+    watcher = FloorWatcher(folders, is_covered=lambda _: True, clock=clock)
+    heard = await hints_within(watcher, clock, 125)
+    assert sum(heard, Counter[str]()) == dict.fromkeys(folders, 1)
+    assert max(each.total() for each in heard) == WIDE_PER_SECOND / 2
 
 
 async def test_hints_of_many_folders_are_spread_over_the_whole_interval() -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from tailerd.watchers.base import StorageEvent
 from tailerd.watchers.wakeups import Wakeup, WakeupRegistry
 from tests.doubles.scripted_watcher import ScriptedWatcher
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Told(ScriptedWatcher):
@@ -40,7 +41,7 @@ async def test_an_event_is_seen_when_a_look_that_began_after_it_has_ended() -> N
     await listen(board, watcher)
     wakeup.end_poll(early)
     assert watcher.seen == []
-    await asyncio.wait_for(wakeup.wait(), 1)
+    await asyncio.wait_for(wakeup.wait(), PATIENCE_SECONDS)
     poll = wakeup.begin_poll()
     assert (poll.version, watcher.seen) == (5, [])
     wakeup.end_poll(poll)
@@ -90,7 +91,7 @@ async def test_a_ring_during_a_look_wakes_the_next_wait() -> None:
     poll = wakeup.begin_poll()
     wakeup.set()
     wakeup.end_poll(poll)
-    await asyncio.wait_for(wakeup.wait(), 1)
+    await asyncio.wait_for(wakeup.wait(), PATIENCE_SECONDS)
     assert not wakeup.begin_poll().is_woken
 
 

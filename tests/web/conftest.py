@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.waiting import PATIENCE_SECONDS
 from tests.web.living import Living, living_daemon
 from tests.web.site import Site
 
@@ -25,8 +26,7 @@ FLAGS = [
 
 OpenPage = Callable[..., Page]
 
-# Two points of a growth chart are ten seconds apart.
-expect.set_options(timeout=25_000)
+expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
 
 def chromium_path() -> str | None:
@@ -63,7 +63,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
         context = browser.new_context(viewport={"width": width, "height": 800}, **options)  # type: ignore[arg-type]
         page = context.new_page()
         opened.append(page)
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_SECONDS * 1000)
         page.on("pageerror", lambda error: wrong.append(f"script: {error}"))
         page.on(
             "console",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from tailerd.formats.delta.demo import DemoTable
+from tailerd.formats.delta.protocol.log_path import LOG_FOLDER, commit_name
 from tests.integration.daemon.running import address, daemon
 
 NAMES = ("orders", "payments", "refunds")
@@ -42,6 +45,9 @@ def living_daemon(
     tables = {name: DemoTable(folder / name, seed) for seed, name in enumerate(NAMES)}
     for table in tables.values():
         table.create()
+    # Its log is ten days long, and the daemon has just started.
+    first = folder / "refunds" / LOG_FOLDER / commit_name(0)
+    os.utime(first, (time.time() - 10 * 86_400,) * 2)
     config = folder / "tailerd.yaml"
     # A test asks for a checkpoint; otherwise there is none.
     every_commits = 20 if is_writing_all else 1000

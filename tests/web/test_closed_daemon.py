@@ -12,12 +12,12 @@ import yaml
 from tests.integration.daemon.running import (
     address,
     daemon,
-    eventually,
     file_table,
     run_to_end,
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 TOKEN = "a-long-random-text"
 OPEN = ["/", "/static/app.js", "/static/style.css", "/healthz", "/readyz"]

@@ -27,6 +27,7 @@ from tailerd.web.dashboard import Dashboard, page_files
 from tailerd.web.server import WebServer
 from tests.doubles.owned_state import owned_state
 from tests.telemetry.test_telemetry import DELIVERED, FAILED, STARTED, backlog
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Served:
@@ -183,7 +184,7 @@ async def test_a_page_that_never_reads_is_dropped_and_others_go_on(
         writer.write(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await writer.drain()
         pages = served.dashboard._live
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await reader.readuntil(b"event: tables")
             assert pages.pages == 1
             while pages.pages:
@@ -194,7 +195,7 @@ async def test_a_page_that_never_reads_is_dropped_and_others_go_on(
                 await asyncio.sleep(0.01)
         async with session.get("/events") as answer:
             assert (await next_message(answer))[0] == "tables"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await reader.readexactly(1 << 30)
         writer.close()

@@ -29,11 +29,11 @@ from tailerd.web.server import WebServer
 from tests.integration.daemon.running import (
     address,
     daemon,
-    eventually,
     file_table,
     page,
     write_config,
 )
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tests.web.test_control import LOOPBACK, Steered
 from tests.web.test_security import (
     ask,
@@ -160,7 +160,7 @@ async def test_answers_that_nobody_reads_take_no_memory_of_their_own() -> None:
         tracemalloc.start()
         try:
             with unread(listener, "/status", 60):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     while board.renders < 2:  # noqa: ASYNC110 - a count, not an event
                         await asyncio.sleep(0.05)
                     # All are served in the time of one that reads.
@@ -209,7 +209,7 @@ async def test_pages_that_open_together_share_what_they_begin_with_and_miss_noth
     async with WebServer(LOOPBACK, routes) as listener, aiohttp.ClientSession() as session:
         running = asyncio.ensure_future(live.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 first = await session.get(f"{listener.url}/events")
                 await first.content.readuntil(b"\n\n")
                 rendered = board.renders
@@ -238,7 +238,7 @@ async def test_the_end_waits_for_no_open_page() -> None:
         assert live.pages == 1
         live.end_pages()
         # No further message is sent: its stream ends without one.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while live.pages:  # noqa: ASYNC110 - a count, not an event
                 await asyncio.sleep(0.01)
 
@@ -265,7 +265,7 @@ async def test_a_body_that_does_not_come_has_a_deadline(
 ) -> None:
     monkeypatch.setattr(connections, "BODY_SECONDS", 0.3)
     steered = Steered()
-    async with server(steered) as listener, asyncio.timeout(10):
+    async with server(steered) as listener, asyncio.timeout(PATIENCE_SECONDS):
         answers = await asyncio.gather(*(send(listener, request_bytes) for _ in range(20)))
     assert {answer.split(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 408 Request Timeout"}
     assert steered.requested == []

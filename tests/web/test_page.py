@@ -447,6 +447,10 @@ def test_the_error_budget_of_a_table_is_shown(living: Living, open_page: OpenPag
     assert found["budget_seconds"] == 0.01 * 30 * 86400
     assert found["known_seconds"] > 0
     assert found["late_seconds"] == 0
+    with urllib.request.urlopen(f"{living.url}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert 'tailerd_freshness_late_seconds{table="payments"} 0.0' in metrics
+    assert 'tailerd_freshness_budget_left_seconds{table="payments"} 25920.0' in metrics
 
 
 def test_growth_has_costs_and_unusual_commits(living: Living, open_page: OpenPage) -> None:
@@ -456,11 +460,18 @@ def test_growth_has_costs_and_unusual_commits(living: Living, open_page: OpenPag
     size = requested(f"{living.url}/tables/orders")["size"]["bytes"]
     shown = page.locator("#s-time").inner_text()
     assert f"cost {size / 2**30 * 2000:.2f} EUR" in shown
-    found = page.evaluate("""async () => {
-        const { findUnusual } = await import("/static/tabs.js");
-        const sizes = [5, 10, 10, 10, 10, 10, null, 10, 99, 100, 250];
-        const commits = sizes.map((bytes_added, version) => ({ version, bytes_added }));
-        return [[...findUnusual(commits)], [...findUnusual(commits.slice(5))]];
-    }""")
-    # Of few commits, none is unusual.
-    assert found == [[[9, 10], [10, 25]], []]
+    expect(page.locator("#s-unusual")).to_contain_text("stands out")
+
+
+def test_a_forecast_comes_from_the_log_and_needs_no_hour_of_watching(
+    living: Living, open_page: OpenPage
+) -> None:
+    page = open_page(living.url)
+    cell = row_of(page, "refunds").locator(".c-forecast")
+    expect(cell).to_contain_text(re.compile(r"\d"))
+    page.goto(f"{living.url}/#/tables/refunds/growth")
+    expect(page.locator("#s-time")).to_contain_text("in 30 days")
+    found = requested(f"{living.url}/tables/refunds/growth")
+    later = found["forecast"]["in 30 days"]["size_bytes"] - found["size_bytes"]
+    assert found["grown"]["last 7 days"]["commits"] == found["commits"] - 1
+    assert 0 <= later < found["size_bytes"] * 30

@@ -29,6 +29,7 @@ from tailerd.web.pages import Pages
 from tailerd.web.server import WebServer
 from tests.doubles.sim_clock import SimClock
 from tests.kafka.certificates import make_certificates
+from tests.waiting import PATIENCE_SECONDS
 from tests.web.test_control import DELIBERATE, EVERYWHERE, LOOPBACK, Steered
 
 TOKEN = "a-long-random-text"
@@ -85,7 +86,7 @@ async def send(listener: WebServer, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
     writer.write(request)
     await writer.drain()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         try:
             found = await reader.read()
         except ConnectionResetError:
@@ -267,7 +268,7 @@ async def test_of_too_many_connections_the_quietest_go(monkeypatch: pytest.Monke
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.address.port)
             stack.callback(writer.close)
             opened.append(reader)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             ends = [asyncio.create_task(gone(reader)) for reader in opened]
             done: set[asyncio.Task[None]] = set()
             while len(done) < 15:

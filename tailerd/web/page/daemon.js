@@ -2,7 +2,7 @@
 
 import { Cards, empty, note, pairs } from "./cards.js";
 import { el, setText } from "./dom.js";
-import { bytes, count, counted, moment, seconds } from "./format.js";
+import { bytes, count, moment, seconds } from "./format.js";
 import { daemon as askDaemon } from "./stream.js";
 import { newest, settingsText, timeline } from "./tabs.js";
 
@@ -65,10 +65,10 @@ export class DaemonPage {
       ["state", found.state],
     ];
     const { alerts } = found;
-    this.left.card("alerts", "Alerts", alerts, () => [alerts.length ? el("ul", { class: "alerts" }, ...alerts.map((alert) => el("li", { "data-level": alert.severity }, el("strong", {}, alert.name), " ", alert.table ? el("a", { href: `#/tables/${encodeURIComponent(alert.table)}` }, alert.table) : null, " ", el("span", { class: "words" }, alert.text), el("span", { class: "times" }, alert.is_pending ? ` pending for ${seconds(alert.for_seconds)}` : "")))) : el("p", {}, "None is firing."), note("The rules of config/alerts.yaml, as this daemon sees itself; Prometheus decides by itself.")]);
+    this.left.card("alerts", "Alerts", alerts, () => [alerts.length ? el("ul", { class: "alerts" }, ...alerts.map((alert) => el("li", { "data-level": alert.severity }, el("strong", {}, alert.name), " ", alert.table ? el("a", { href: `#/tables/${encodeURIComponent(alert.table)}` }, alert.table) : null, " ", el("span", { class: "words" }, alert.text), el("span", { class: "times" }, alert.is_pending ? ` pending for ${seconds(alert.for_seconds)}` : "")))) : el("p", {}, "None is firing."), note("The daemon evaluates the rules of config/alerts.yaml for itself; Prometheus does so separately.")]);
     this.right.card("facts", "Process", facts, () => [pairs(facts)]);
-    this.left.card("daemon-events", "Events", found.events, () => [found.events.length ? timeline(newest(found.events), now, true) : empty("Nothing has happened yet."), note("Of the daemon, and warnings and errors of its tables; kept over restarts.")]);
-    this.right.card("settings", "Configuration", found.configuration, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found.configuration)), note(`As it runs, defaults included, without its ${counted(found.tables, "table", "tables")}, which have pages of their own; secrets are not shown.`)]);
+    this.left.card("daemon-events", "Events", found.events, () => [found.events.length ? timeline(newest(found.events), now, true) : empty("Nothing has happened yet."), note("Events of the daemon, and warnings and errors of its tables, also from before a restart.")]);
+    this.right.card("settings", "Configuration", found.configuration, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found.configuration)), note("The settings in use, with their defaults and without secrets. Each table shows its own.")]);
   }
 
   tick() {

@@ -42,6 +42,7 @@ export const table = (name) => ask(at(name));
 export const configuration = (name) => ask(`${at(name)}/configuration`);
 export const series = (name, span) => ask(`${name === null ? "" : at(name)}/series?${query({ seconds: span })}`);
 export const commits = (name, skip) => ask(`${at(name)}/commits?${query({ skip })}`);
+export const growth = (name) => ask(`${at(name)}/growth`);
 export const commit = (name, version, skip) => ask(`${at(name)}/commits/${version}?${query({ skip })}`);
 export const keyHistory = (name, column, value, before) => ask(`${at(name)}/keys?${query({ column, value, before })}`);
 export const daemon = () => ask("/daemon");

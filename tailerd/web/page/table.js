@@ -164,7 +164,7 @@ export class TablePage {
     this.alert.hidden = !error || kind === "past";
     if (this.alert.hidden) return;
     setAttr(this.alert, "data-kind", kind);
-    const heads = { failed: "Stopped by an error. The text says how to continue.", retrying: "A transient error: it is retried." };
+    const heads = { failed: "Stopped by an error. The text says how to continue.", retrying: "A temporary error; the pipeline retries." };
     const text = JSON.stringify([error, kind, t.last_progress_ms]);
     if (this.alert.dataset.text !== text) {
       this.alert.dataset.text = text;

@@ -9,9 +9,6 @@ import * as daemon from "./stream.js";
 const DAY = 86400;
 const REFRESH_MS = 10000;
 const PAGE = 50;
-// Times the median of all commits, from which a commit is unusual; as `tailerd growth` says.
-const UNUSUAL = 10;
-const ENOUGH = 8;
 const MODES = { cdc: "change files", vectors: "deletion vectors", rows: "rows compared", files: "data files", snapshot: "snapshot", net: "net", none: "no changes" };
 export const modeText = (mode) => MODES[mode] || mode || NONE;
 let range = 900;
@@ -164,24 +161,19 @@ function inOut(added, removed, unit) {
   return el("span", { class: "inout" }, el("span", { class: "in" }, `+${unit(added)}`), " ", el("span", { class: "out" }, `−${unit(removed)}`));
 }
 
-// Commits that added far more than others, with how many times the median.
-export function findUnusual(commits) {
-  const sizes = commits.map((commit) => commit.bytes_added).filter(Boolean).sort((a, b) => a - b);
-  if (sizes.length < ENOUGH) return new Map();
-  const median = sizes[sizes.length >> 1];
-  return new Map(commits.filter((commit) => commit.bytes_added >= UNUSUAL * median).map((commit) => [commit.version, Math.round(commit.bytes_added / median)]));
-}
+const versionLink = (version, page) => el("a", { href: `${page.address("changes")}?version=${version}` }, count(version));
+const committed = (ms, page) => el("span", { title: moment(ms) }, timeOf(ms, page.model.now()));
 
-function commitGrid(commits, table, page, unusual = findUnusual(commits)) {
+function commitGrid(commits, table, page) {
   // Spark does not report how it read a commit: without the log the column would be empty.
   const isReadKnown = commits.some((commit) => commit.mode || commit.changes);
   const heads = [["Version", "n"], ["Committed", ""], ["Operation", ""], ["Files", "n"], ["Bytes", "n"], ...(isReadKnown ? [["Read from", ""]] : []), ["Delivered", ""]];
   const rows = commits.map((commit) => [
-    el("a", { href: `${page.address("changes")}?version=${commit.version}` }, count(commit.version)),
-    el("span", { title: moment(commit.timestamp_ms) }, timeOf(commit.timestamp_ms, page.model.now())),
+    versionLink(commit.version, page),
+    committed(commit.timestamp_ms, page),
     commit.operation || "not given",
     inOut(commit.files_added, commit.files_removed, count),
-    el("span", {}, inOut(commit.bytes_added, commit.bytes_removed, bytes), unusual.has(commit.version) && el("span", { class: "unusual" }, ` ${count(unusual.get(commit.version))}× the median`)),
+    inOut(commit.bytes_added, commit.bytes_removed, bytes),
     ...(isReadKnown ? [modeText(commit.mode || commit.changes)] : []),
     delivery(commit, table),
   ]);
@@ -223,26 +215,41 @@ export class CommitsTab extends Tab {
   }
 }
 
-// The growth of 30 days at the pace so far; null before an hour was watched.
-function inMonth(size, noun) {
+// The growth of 30 days: from the log if it shows it, else at the pace watched; null if neither is an hour long.
+function inMonth(size, noun, logged) {
+  const later = logged && logged.forecast["in 30 days"];
+  if (later && noun === "bytes") return later.size_bytes - logged.size_bytes;
+  if (later && noun === "files") return later.num_files - logged.num_files;
   const growth = size.growth_per_day && size.growth_per_day[noun];
   const watched = size.growth_watched_seconds;
   return growth === null || growth === undefined || !watched || watched < 3600 ? null : (growth / watched) * DAY * 30;
 }
 
-function perDay(size, noun, unit) {
+function perDay(size, noun, unit, logged) {
   const growth = size.growth_per_day && size.growth_per_day[noun];
   const watched = size.growth_watched_seconds;
   if (growth === null || growth === undefined || !watched) return NONE;
   const span = watched >= DAY ? "a day" : `in ${seconds(Math.round(watched))}`;
-  const month = inMonth(size, noun);
-  const ahead = month === null ? "" : `; at this pace ${signed(unit(Math.round(month)), month)} in 30 days`;
+  const month = inMonth(size, noun, logged);
+  const ahead = month === null ? "" : `; forecast: ${signed(unit(Math.round(month)), month)} in 30 days`;
   return `${signed(unit(growth), growth)} ${span}${ahead}`;
 }
 
-function costs(size, prices) {
+// Commits that stand out, each with the reason; the rules are those of `tailerd growth`.
+const REASONS = {
+  bytes: (found) => `added ${bytes(found.value)}`,
+  files: (found) => `added ${counted(found.value, "file", "files")}`,
+  commits: (found) => `began an hour with ${counted(found.value, "commit", "commits")}`,
+};
+
+function unusualGrid(found, page) {
+  const rows = found.map((each) => [versionLink(each.version, page), committed(Date.parse(each.time), page), each.operation || "not given", el("span", {}, REASONS[each.kind](each), el("span", { class: "unusual" }, ` ${count(each.times_median)}× the median`))]);
+  return grid([["Version", "n"], ["Committed", ""], ["Operation", ""], ["Unusual", ""]], rows, "Unusual commits");
+}
+
+function costs(size, prices, logged) {
   const now = cost(size.bytes, prices);
-  const month = inMonth(size, "bytes");
+  const month = inMonth(size, "bytes", logged);
   if (!now) return "";
   const later = month === null ? "" : `, in 30 days ${cost(size.bytes + month, prices)}`;
   return ` Live data files cost ${now}${later}.`;
@@ -253,47 +260,64 @@ export class GrowthTab extends Tab {
     super(page);
     this.charts = [["Bytes", 2, bytes], ["Files", 1, count], ["Rows", 3, count]].map(([title, at, format]) => [title, at, format, el("p", { class: "sub" }), new TimeChart({ title, lines: [{ label: title, color: "accent", area: true }], format: (value) => (at === 2 || Number.isInteger(value) ? format(Math.round(value)) : value.toFixed(1)), height: 160, isSize: true, isBytes: at === 2, group: "growth" })]);
     this.remark = note();
+    this.logged = null;
+    this.words = "Reading the log…";
+    this.read();
+  }
+
+  async read() {
+    this.readMs = Date.now();
+    try {
+      this.logged = await daemon.growth(this.page.name);
+      this.words = `None of the newest ${counted(this.logged.commits, "commit", "commits")} stands out.`;
+    } catch (error) {
+      this.words = error.status ? error.message : "The daemon does not answer.";
+    }
+    if (this.known && !this.isClosed) this.update(this.known);
   }
 
   update(table) {
+    const isNews = this.known && this.known.size?.version !== table.size?.version;
+    this.known = table;
+    if (isNews && Date.now() - this.readMs > REFRESH_MS) this.read();
     const { size, history } = table;
+    const { logged } = this;
     if (!size) {
-      this.cards.card("growth", "Growth", null, () => [empty("The size of this table is not measured yet, or `growth: true` is not in the configuration.")]);
+      this.cards.card("growth", "Growth", null, () => [empty("The size of this table is not measured yet, or `table_metrics` is false.")]);
       return;
     }
     if (!this.cards.drawn.has("time")) this.cards.lasting("time", "Size over time", [el("div", { class: "charts of3" }, ...this.charts.map(([, , , words, chart]) => el("div", {}, chart.node, words))), this.remark]);
     for (const [title, at, format, words, chart] of this.charts) {
       chart.draw(history.growth.map((point) => [point[0] / 1000, point[at]]), 0, null);
-      setText(words, perDay(size, title.toLowerCase(), format));
+      setText(words, perDay(size, title.toLowerCase(), format, logged));
     }
     const vectors = `${counted(size.deletion_vectors, "file has", "files have")} a deletion vector, with ${counted(size.deleted_rows, "deleted row", "deleted rows")}.`;
-    setText(this.remark, vectors + (size.growth_watched_seconds < 3600 ? " 30-day forecast available after 1 hour." : "") + costs(size, this.page.model.prices));
-    this.cards.card("sizes", "File sizes", [table.file_sizes, size.files], () => fileSizes(table), 7);
-    const unusual = findUnusual(history.commits);
-    this.cards.card("unusual", "Unusual commits", [...unusual], () => [unusual.size ? commitGrid(history.commits.filter((commit) => unusual.has(commit.version)).reverse(), table, this.page, unusual) : empty(history.commits.length < ENOUGH ? `They are found once ${ENOUGH} commits are known.` : `No commit since the start of the daemon added ${UNUSUAL} times the median.`)], 5);
+    setText(this.remark, vectors + (inMonth(size, "bytes", logged) === null ? " A forecast needs commits of an hour." : "") + costs(size, this.page.model.prices, logged));
+    const left = logged && logged.files_after_optimize;
+    this.cards.card("sizes", "File sizes", [table.file_sizes, size.files, left], () => fileSizes(table, left), 7);
+    const unusual = logged ? logged.unusual_commits : [];
+    this.cards.card("unusual", "Unusual commits", [unusual, this.words], () => [unusual.length ? unusualGrid(unusual, this.page) : empty(this.words)], 5);
   }
 
   close() {
+    this.isClosed = true;
     this.charts.forEach((each) => each[4].close());
   }
 }
 
-function fileSizes({ file_sizes: counts, size }) {
+function fileSizes({ file_sizes: counts, size }, left) {
   const first = counts.findIndex((number) => number > 0);
   if (first < 0) return [empty("No live file.")];
   const last = counts.findLastIndex((number) => number > 0);
   const rows = counts.slice(first, last + 1).map((number, at) => [`up to ${bytes(2 ** (first + at))}`, number, counted(number, "file", "files")]);
-  // As `tailerd growth` says: files of 128 MiB, where they are smaller than 32 MiB on average.
-  const good = Math.max(1, Math.ceil(size.bytes / 2 ** 27));
-  const isSmall = size.bytes / size.files < 2 ** 25 && good < size.files;
-  return [bars(rows, "Files by size"), isSmall && note(`The files have ${bytes(size.bytes / size.files)} on average; OPTIMIZE would leave about ${counted(good, "file", "files")}.`)];
+  return [bars(rows, "Files by size"), left && note(`The files have ${bytes(size.bytes / size.files)} on average; OPTIMIZE would leave about ${counted(left, "file", "files")}.`)];
 }
 
 export class SchemaTab extends Tab {
   update({ history }) {
     const known = history.schema;
     if (!known) {
-      this.cards.card("schema", "Columns", null, () => [empty("Not read yet; it is read with the size of the table.")]);
+      this.cards.card("schema", "Columns", null, () => [empty("The daemon reads the schema together with the size of the table.")]);
       return;
     }
     const changes = [...history.schema_changes].reverse();
@@ -397,7 +421,7 @@ export class EventsTab extends Tab {
   update(table) {
     this.known = table;
     const all = newest(table.history.events).filter((record) => this.least === "all" || record.level !== "info");
-    this.cards.card("events", "Events", [all, this.least], () => [all.length ? timeline(all, this.page.model.now()) : empty(this.least === "all" ? "Nothing has happened yet." : "No warnings or errors are recorded."), note("Kept over restarts of the daemon; repeated events are counted.")]);
+    this.cards.card("events", "Events", [all, this.least], () => [all.length ? timeline(all, this.page.model.now()) : empty(this.least === "all" ? "Nothing has happened yet." : "No warnings or errors are recorded."), note("Events stay after a restart of the daemon. A repeated event appears once, with its count.")]);
   }
 }
 
@@ -421,7 +445,7 @@ export class ConfigurationTab extends Tab {
   async ask() {
     try {
       const found = await daemon.configuration(this.page.name);
-      this.cards.card("configuration", "Configuration", found, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found)), note("As this daemon runs it, defaults included; fields without a value and secrets are not shown. ", el("a", { href: "/docs/configuration" }, "Every field"))]);
+      this.cards.card("configuration", "Configuration", found, () => [el("pre", { class: "settings", tabindex: "0" }, settingsText(found)), note("The settings in use, with their defaults, and without secrets and empty fields. ", el("a", { href: "/docs/configuration" }, "Every field"))]);
     } catch (error) {
       this.cards.card("configuration", "Configuration", String(error), () => [empty(error.status ? error.message : "The daemon does not answer.")]);
     }
