@@ -46,6 +46,25 @@ _SIGN_IN: dict[str, str] = {
     " `gcloud auth application-default login`.",
 }
 
+_SETTINGS: dict[str, str] = {
+    "Account must be specified": "no storage account is named",
+    "Invalid Access Key": "the account key is not base64",
+    "in SAS query pair": "the shared access signature is not a list of name=value",
+    "Unable to open service account file": "the file of the service account cannot be opened",
+    "Unable to decode service account file": "the file of the service account is not its JSON key",
+    "parse source url": "the account or the endpoint is not part of a URL",
+}
+"""Part of obstore's text about settings -> their fault."""
+
+
+def map_settings(error: Exception, location: str, cloud: str) -> StorageError:
+    """Return the storage error for settings with which no client can be made."""
+    text = str(error)
+    about = next((found for part, found in _SETTINGS.items() if part in text), "they are not valid")
+    return AccessDeniedError(
+        f"{location} cannot be accessed with these settings: {about}.", remedy=_SIGN_IN[cloud]
+    )
+
 
 def read_status(error: Exception) -> int:
     """Return the HTTP status that an error reports; 0 for none."""

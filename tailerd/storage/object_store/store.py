@@ -20,6 +20,7 @@ from tailerd.storage.object_store.failures import (
     is_beyond_the_end,
     is_refused_token,
     map_failure,
+    map_settings,
     may_pass,
 )
 from tailerd.storage.remote_input import Fetched, RemoteReads, refuse_name
@@ -260,7 +261,12 @@ class CloudStore(RemoteReads):
     def _connect(self, container: str) -> _Connection:
         key = (self.account, container)
         if key not in self._connections:
-            self._connections[key] = _Connection(client=self.account.connect(container))
+            try:
+                client = self.account.connect(container)
+            except ERRORS as error:
+                # Without its cause, which may have a part of a key.
+                raise map_settings(error, self.format_url(container), self._cloud) from None
+            self._connections[key] = _Connection(client=client)
         return self._connections[key]
 
     def _drop(self, container: str, used: _Connection) -> None:
