@@ -40,8 +40,6 @@ DEFAULT_MAX_REQUEST_SIZE = 1024**2
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 DEFAULT_DELIVERY_TIMEOUT_MS = 60_000
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
-POLL_MS = 50
-"""Of a consumer that reads to the end: a transaction ends with a marker, which no poll returns."""
 
 
 class Connection:

@@ -16,13 +16,13 @@ from tailerd.changefeed.pipeline_identity import PipelineIdentity
 from tailerd.changefeed.saved_offset import SavedOffset
 from tailerd.errors import ConfigError, SinkError
 from tailerd.remedies import reset_command
-from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, POLL_MS, Connection
+from tailerd.sinks.kafka.connection import DEFAULT_TRANSACTION_TIMEOUT_MS, Connection
+from tailerd.sinks.kafka.partition_reader import read_partition
 from tailerd.sinks.kafka.topics import NewTopic, TopicFacts
 
 PARTITION = 0
 _FIRST_WINDOW = 1000
 _WIDER = 16
-_SILENCE_SECONDS = 30.0
 _SETTLE_MARGIN_SECONDS = 15.0
 
 
@@ -143,17 +143,8 @@ class OffsetTopic:
         """Return the last value of a key in a window of offsets, if there is one."""
         consumer.seek(self._location, start)
         newest: list[bytes | None] = []
-        last_progress_at = time.monotonic()
-        while (position := int(consumer.position(self._location))) < until:
-            for record in consumer.poll(timeout_ms=POLL_MS).get(self._location, ()):
-                if record.offset < until and record.key == key:
+        for records in read_partition(consumer, self._location, until, abandoned=abandoned):
+            for record in records:
+                if record.key == key:
                     newest = [record.value]
-            if int(consumer.position(self._location)) > position:
-                last_progress_at = time.monotonic()
-            elif abandoned.is_set() or time.monotonic() - last_progress_at > _SILENCE_SECONDS:
-                raise SinkError(
-                    f"The topic {self._location.topic} returned no records for"
-                    f" {_SILENCE_SECONDS:.0f} s.",
-                    remedy="Check that the brokers are running and reachable.",
-                )
         return newest

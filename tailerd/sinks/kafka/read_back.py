@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import suppress
 
@@ -11,14 +10,14 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tailerd.errors import SinkError, SinkRefusedError
 from tailerd.sinks.kafka.config import KafkaSinkConfig
-from tailerd.sinks.kafka.connection import POLL_MS, Connection
+from tailerd.sinks.kafka.connection import Connection
 from tailerd.sinks.kafka.destinations import TableSchemas
+from tailerd.sinks.kafka.partition_reader import read_partition
 from tailerd.sinks.kafka.routing import plain_topic
 from tailerd.sinks.topics.templates import TopicTemplate
 
 _READ_BACK = ("avro", "protobuf", "json_schema")
 _MAX_RECORDS = 5000
-_SILENCE_SECONDS = 30.0
 
 
 def read_back_format(config: KafkaSinkConfig) -> str:
@@ -99,17 +98,6 @@ def _values(consumer: KafkaConsumer, topic_partition: TopicPartition) -> Iterato
     until = int(consumer.end_offsets([topic_partition])[topic_partition])
     consumer.assign([topic_partition])
     consumer.seek(topic_partition, 0)
-    last_progress_at = time.monotonic()
-    while (position := int(consumer.position(topic_partition))) < until:
-        records = consumer.poll(POLL_MS, max_records=_MAX_RECORDS).get(topic_partition, ())
-        values = [r.value for r in records if r.value is not None and r.offset < until]
-        if values:
+    for records in read_partition(consumer, topic_partition, until, max_records=_MAX_RECORDS):
+        if values := [record.value for record in records if record.value is not None]:
             yield values
-        if int(consumer.position(topic_partition)) > position:
-            last_progress_at = time.monotonic()
-        elif time.monotonic() - last_progress_at > _SILENCE_SECONDS:
-            raise SinkError(
-                f"The topic {topic_partition.topic} returned no records for"
-                f" {_SILENCE_SECONDS:.0f} s.",
-                remedy="Check that the brokers are running and reachable.",
-            )
