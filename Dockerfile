@@ -50,6 +50,7 @@ RUN groupadd --gid 10001 tailerd \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin tailerd \
     && install -d -o 10001 -g 10001 /var/lib/tailerd /etc/tailerd
 COPY --from=build /opt/tailerd /opt/tailerd
+COPY --chmod=755 config/entrypoint /usr/local/bin/entrypoint
 # For Prometheus and Grafana: `docker cp`, or a volume that both mount.
 COPY config/alerts.yaml config/grafana-dashboard.json /usr/share/tailerd/
 ENV PATH=/opt/tailerd/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
@@ -62,5 +63,5 @@ STOPSIGNAL SIGTERM
 # Of another port, or of HTTPS: set HEALTH_URL. Kubernetes asks by its own probes.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=4 \
     CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(os.environ['HEALTH_URL'], timeout=4)"]
-ENTRYPOINT ["tini", "--", "tailerd"]
+ENTRYPOINT ["tini", "--", "entrypoint"]
 CMD ["run", "--config", "/etc/tailerd/tailerd.yaml", "--log-format", "json"]

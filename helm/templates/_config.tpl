@@ -15,5 +15,10 @@
 {{- end -}}
 {{- $_ := set $config "state" (.Values.state.url | default "/var/lib/tailerd/state") -}}
 {{- $_ := set $config "http" $http -}}
+{{- if .Values.spark.kubernetes.enabled -}}
+{{- $spark := $config.spark | default dict -}}
+{{- $conf := merge (deepCopy ($spark.conf | default dict)) (include "tailerd.sparkConf" . | fromYaml) -}}
+{{- $_ := set $config "spark" (dict "master" ($spark.master | default "k8s://https://kubernetes.default.svc") "conf" $conf) -}}
+{{- end -}}
 {{- toYaml $config -}}
 {{- end -}}

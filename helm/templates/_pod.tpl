@@ -1,31 +1,17 @@
 {{- define "tailerd.pod" -}}
 serviceAccountName: {{ include "tailerd.serviceAccount" . }}
-automountServiceAccountToken: {{ .Values.serviceAccount.automountToken }}
+automountServiceAccountToken: {{ or .Values.serviceAccount.automountToken .Values.spark.kubernetes.enabled }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
-{{- with .Values.image.pullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
-{{- end }}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile: {type: RuntimeDefault}
+{{- include "tailerd.pullSecrets" . }}
+{{ include "tailerd.podSecurity" . }}
 containers:
   - name: tailerd
     image: {{ include "tailerd.image" . | quote }}
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     args: [run, --config, /etc/tailerd/tailerd.yaml, --log-format, json]
     workingDir: /var/lib/tailerd
-    securityContext:
-      allowPrivilegeEscalation: false
-      readOnlyRootFilesystem: true
-      capabilities: {drop: [ALL]}
+    {{- include "tailerd.containerSecurity" . | nindent 4 }}
     ports:
       - {name: http, containerPort: {{ .Values.http.port }}, protocol: TCP}
     {{- include "tailerd.env" . | nindent 4 }}
@@ -63,9 +49,41 @@ volumes:
 {{- end }}
 {{- end -}}
 
+{{- define "tailerd.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "tailerd.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "tailerd.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
 {{- define "tailerd.env" -}}
 env:
   - {name: HOME, value: /tmp}
+  {{- if .Values.spark.kubernetes.enabled }}
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  - name: POD_IP
+    valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  {{- end }}
   {{- with .Values.http.token }}{{ if .secret }}
   - name: TAILERD__HTTP__TOKEN
     valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key | quote }}}}

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm"
 VALUES = sorted((Path(__file__).parent / "values").glob("*.yaml"))
@@ -32,7 +34,9 @@ def helm_program() -> str:
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run Helm to its end, whatever that is."""
     command = [helm_program(), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
 
 
 def rendered(*arguments: str | Path) -> str:

@@ -29,6 +29,7 @@ from tests.deploy.names import NameServer
 from tests.deploy.programs import KUBERNETES, ProgramsUnavailableError, build_programs
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
+from tests.waiting import PATIENCE_SECONDS
 
 HOST = "10.98.0.1"
 """Address at which pods reach servers of this machine."""
@@ -40,7 +41,6 @@ _POD_NETWORK = "10.97.0.0/24"
 _SERVICES = "10.99.0.0/16"
 _DOMAIN = "cluster.local"
 _PAUSE = "localhost/pause:1"
-_READY_SECONDS = 120
 _ADMISSION = "NamespaceLifecycle,ServiceAccount,PodSecurity"
 _CONTAINERD = """\
 version = 2
@@ -74,7 +74,7 @@ class Cluster:
         self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
         self._programs = programs
-        self._server = free_port()
+        self.address = f"https://{HOST}:{free_port()}"
         self._etcd = free_port()
         self._token = secrets.token_hex(16)
         self._processes: dict[str, ServerProcess] = {}
@@ -153,14 +153,16 @@ class Cluster:
         return [end["addresses"][0] for end in endpoints if end["conditions"]["ready"]]
 
     def _start_server(self) -> None:
+        engine.run(["ip", "address", "replace", f"{HOST}/32", "dev", "lo"])
         folder, etcd = self.folder, f"http://127.0.0.1:{self._etcd}"
         peers = f"http://127.0.0.1:{free_port()}"
         self._run("etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={etcd}",
                   f"--advertise-client-urls={etcd}", f"--listen-peer-urls={peers}",
                   f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=default={peers}",
                   "--unsafe-no-fsync")  # fmt: skip
-        self._run("kube-apiserver", f"--etcd-servers={etcd}", f"--secure-port={self._server}",
-                  "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+        port = self.address.rpartition(":")[2]
+        self._run("kube-apiserver", f"--etcd-servers={etcd}", f"--secure-port={port}",
+                  f"--bind-address={HOST}", f"--advertise-address={HOST}",
                   f"--cert-dir={folder}/certificates", f"--token-auth-file={folder}/tokens",
                   f"--service-account-key-file={folder}/key",
                   f"--service-account-signing-key-file={folder}/key",
@@ -176,7 +178,6 @@ class Cluster:
         self._run("kube-scheduler", *client)
 
     def _start_node(self) -> None:
-        engine.run(["ip", "address", "replace", f"{HOST}/32", "dev", "lo"])
         self._run("containerd", f"--config={self.folder}/containerd.toml")
         self._await(lambda: engine.run([*self._ctr(), "version"]), "containerd")
         with engine.locked("containers"):
@@ -198,7 +199,7 @@ class Cluster:
 
     def _await(self, probe: Callable[[], object], name: str) -> None:
         """Wait until a probe succeeds; RuntimeError with the log of the part it depends on."""
-        deadline = time.monotonic() + _READY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 if probe():
@@ -209,7 +210,7 @@ class Cluster:
             ended = [each for each, process in self._processes.items() if not process.is_running]
             if ended or time.monotonic() > deadline:
                 name = ended[0] if ended else name
-                state = "ended" if ended else f"is not ready after {_READY_SECONDS} s"
+                state = "ended" if ended else f"is not ready after {PATIENCE_SECONDS:.0f} s"
                 lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
                 raise RuntimeError("\n".join([f"{name} {state}. {problem}", *lines[-25:]]))
             time.sleep(0.2)
@@ -239,8 +240,7 @@ class Cluster:
         (folder / "kubelet.json").write_text(json.dumps(self._kubelet_configuration()))
 
     def _client_configuration(self) -> dict[str, object]:
-        server = f"https://127.0.0.1:{self._server}"
-        cluster = {"server": server, "insecure-skip-tls-verify": True}
+        cluster = {"server": self.address, "insecure-skip-tls-verify": True}
         return {
             "apiVersion": "v1",
             "kind": "Config",

@@ -15,9 +15,9 @@ import yaml
 from tailerd.formats.detect import find_demo
 from tailerd.formats.parts import DemoTable
 from tests.deploy.engine import USER
+from tests.waiting import PATIENCE_SECONDS
 
 CONFIG = "/etc/tailerd/tailerd.yaml"
-_DELIVERY_SECONDS = 120
 
 
 class Lake:
@@ -58,9 +58,11 @@ class Lake:
         """
         version = deltalake.DeltaTable(self.folder / "lake" / name).version()
         words = [*command, "tailerd", "verify", name, "--config", CONFIG, "--json"]
-        deadline = time.monotonic() + _DELIVERY_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+            done = subprocess.run(
+                words, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+            )
             verdict = json.loads(done.stdout) if done.returncode in (0, 1) and done.stdout else {}
             if verdict.get("version") == version or time.monotonic() > deadline:
                 assert verdict.get("version") == version, done.stdout + done.stderr

@@ -49,11 +49,15 @@ class NameServer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop answering, and free the port, which the waiting thread would keep."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _serve(self) -> None:
         with suppress(OSError):
             while True:
                 query, client = self._socket.recvfrom(512)
+                if not query:
+                    return
                 self._socket.sendto(answer(query, self._find), client)

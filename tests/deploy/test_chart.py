@@ -19,6 +19,7 @@ from referencing import Registry, Resource
 from tailerd import __version__
 from tests.deploy.chart import CHART, ROOT, VALUES, helm, manifests, only, pod_of, rendered
 from tests.deploy.values_schema import FILE, with_config
+from tests.waiting import PATIENCE_SECONDS
 
 KUBERNETES = ["1.29.0", "1.33.0", "1.37.0"]
 CERTIFICATES = "http.tls.secret=x,http.tls.clientCa=true"
@@ -52,7 +53,13 @@ def definitions(version: str) -> Any:
 def validate(text: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tailerd", "validate", "--from-manifests", "-"]
     return subprocess.run(
-        command, input=text, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -60,6 +67,20 @@ def make_config(text: str) -> dict[str, Any]:
     [config] = [m for m in manifests(text) if "tailerd.yaml" in m.get("data", {})]
     found: dict[str, Any] = yaml.safe_load(config["data"]["tailerd.yaml"])
     return found
+
+
+def make_executors(text: str) -> list[dict[str, Any]]:
+    """Return the specification of the pods that executors are made from, if any."""
+    files = [
+        m["data"]["executor.yaml"] for m in manifests(text) if "executor.yaml" in m.get("data", {})
+    ]
+    return [yaml.safe_load(file)["spec"] for file in files]
+
+
+def driver_ports(text: str) -> list[str]:
+    """Return the ports of the driver that the network policy opens for executors."""
+    [_, rule] = only(text, "NetworkPolicy")["spec"]["ingress"]
+    return [str(each["port"]) for each in rule["ports"]]
 
 
 def test_helm_finds_nothing_to_complain_of() -> None:
@@ -97,21 +118,56 @@ def test_the_rendered_configuration_is_one_that_runs(values: Path) -> None:
 
 
 @by_values
-def test_the_pod_keeps_to_the_restricted_standard(values: Path) -> None:
-    pod = pod_of(render_chart(values))
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] > 0
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["automountServiceAccountToken"] is False
-    for container in pod["containers"]:
-        context = container["securityContext"]
-        assert context["allowPrivilegeEscalation"] is False
-        assert context["readOnlyRootFilesystem"] is True
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert all("hostPort" not in port for port in container["ports"])
-    kinds = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
-    assert all(set(volume) - {"name"} <= kinds for volume in pod["volumes"])
+def test_the_pods_keep_to_the_restricted_standard(values: Path) -> None:
+    text = render_chart(values)
+    executors = make_executors(text)
+    for pod in (pod_of(text), *executors):
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert all("hostPort" not in port for port in container.get("ports", ()))
+        kinds = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
+        assert all(set(volume) - {"name"} <= kinds for volume in pod["volumes"])
+    # Only a driver calls the API, and executors never do.
+    assert pod_of(text)["automountServiceAccountToken"] is bool(executors)
+    assert all(pod["automountServiceAccountToken"] is False for pod in executors)
+    roles = [manifest for manifest in manifests(text) if manifest["kind"] == "Role"]
+    assert bool(roles) is bool(executors)
+
+
+def test_executors_are_made_as_their_own_properties_say() -> None:
+    text = render_chart(ROOT / "tests/deploy/values/executors.yaml")
+    conf = make_config(text)["spark"]["conf"]
+    assert (conf["spark.executor.memory"], conf["spark.executor.instances"]) == ("512m", "1")
+    [pod] = make_executors(text)
+    [container] = pod["containers"]
+    assert conf["spark.kubernetes.executor.podTemplateContainerName"] == container["name"]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts == {"/tmp", "/lake", "/changes"}
+    ports = [conf["spark.driver.port"], conf["spark.driver.blockManager.port"]]
+    assert driver_ports(text) == ports == ["7078", "7079"]
+
+
+def test_executors_follow_the_ports_and_the_pull_secrets_of_their_driver() -> None:
+    text = rendered(
+        "--values",
+        ROOT / "tests/deploy/values/executors.yaml",
+        "--set=image.pullSecrets={one,two}",
+        r"--set-string=config.spark.conf.spark\.driver\.port=4040",
+    )
+    conf = make_config(text)["spark"]["conf"]
+    assert driver_ports(text) == ["4040", "7079"]
+    assert (conf["spark.driver.port"], conf["spark.driver.blockManager.port"]) == ("4040", "7079")
+    expected = [{"name": "one"}, {"name": "two"}]
+    test = only(text, "Pod")["spec"]
+    for pod in (pod_of(text), test, *make_executors(text)):
+        assert pod["imagePullSecrets"] == expected
 
 
 @by_values
@@ -220,6 +276,7 @@ def test_prometheus_and_grafana_get_what_the_repository_has() -> None:
         ("state.url=s3://lake/x,state.existingClaim=y", "/state/existingClaim"),
         ("state.url=s3://lake/x,state.ephemeral=true", "/state/ephemeral"),
         ("state.url=s3://lake/x,config.engine=spark", "/config/engine"),
+        ("spark.kubernetes.enabled=true,config.spark.master=local[2]", "/config/spark/master"),
         ("serviceAccount.create=false,serviceAccount.annotations.a=b", "/annotations"),
         ("networkPolicy.enabled=false,networkPolicy.from[0].a=b", "/networkPolicy/from"),
         ("image.digest=latest", "/image/digest"),

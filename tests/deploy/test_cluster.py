@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tailerd import __version__
+from tailerd.formats.parts import DemoTable
+from tests.deploy import engine
 from tests.deploy.chart import CHART, VALUES
 from tests.deploy.cluster import HOST, NODE, Cluster, ClusterUnavailableError, run_cluster
 from tests.deploy.lake import Lake, kafka_sink, table_section
@@ -36,6 +42,8 @@ OPERATOR |= {"PrometheusRule": "prometheusrules"}
 POD = "changes-tailerd-0"
 TOKEN = "a-token-of-the-test"
 CLAIMS = ("lake", "changes")
+_BEFORE_SECONDS, _AFTER_SECONDS = 1, 4
+EXECUTORS = VALUES[0].parent / "executors.yaml"
 SMALL = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 
 
@@ -120,7 +128,7 @@ class Space:
 
     def install(self, values: dict[str, Any], *arguments: str | Path) -> None:
         """Install or upgrade the release, and wait until its pod is ready."""
-        own: list[str | Path] = ["--values", self.write(values), "--wait", "--timeout=120s"]
+        own: list[str | Path] = ["--values", self.write(values), "--wait", "--timeout=300s"]
         self.helm("upgrade", "--install", RELEASE, CHART, *arguments, *own)
 
     def words(self) -> list[str]:
@@ -140,9 +148,42 @@ class Space:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def end(self, pod: str, how: str) -> None:
+        """`delete` a pod, or `kill` its container."""
+        if how == "delete":
+            self.kubectl("delete", "pod", pod, "--wait=false")
+        else:
+            self.cluster.kill_container(pod, self.name)
+
+    def executors(self) -> list[str]:
+        """Return the names of Spark's pods."""
+        found = self.kubectl("get", "pods", "--selector=spark-role=executor", "--output=name")
+        return [name.removeprefix("pod/") for name in found.split()]
+
     def restarts(self) -> int:
         [status] = self.cluster.read("pod", POD, "-n", self.name)["status"]["containerStatuses"]
         return int(status["restartCount"])
+
+
+@contextmanager
+def keep_changing(*tables: DemoTable) -> Iterator[None]:
+    """Commit to tables, before, during and for some seconds after what happens inside."""
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.wait(0.2):
+            for table in tables:
+                table.change()
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        try:
+            time.sleep(_BEFORE_SECONDS)
+            yield
+            time.sleep(_AFTER_SECONDS)
+        finally:
+            is_over.set()
+        changing.result()
 
 
 def manifest(kind: str, name: str, version: str = "v1", **fields: object) -> dict[str, Any]:
@@ -203,18 +244,9 @@ def test_deleted_pods_and_killed_containers_lose_and_double_nothing(
         sink = kafka_sink(broker.plain, topics.create())
         sections = {"orders": table_section("orders")}
         space.install(make_values({**sections, "payments": table_section("payments", **sink)}))
-
-        def change() -> None:
-            for table in tables.values():
-                table.change()
-
         for end in ("delete", "kill", "delete", "kill"):
-            change()
-            if end == "delete":
-                space.kubectl("delete", "pod", POD, "--wait=false")
-            else:
-                space.cluster.kill_container(POD, space.name)
-            change()
+            with keep_changing(*tables.values()):
+                space.end(POD, end)
             for name in tables:
                 space.lake.await_delivery(name, space.words())
     assert space.restarts() == 1
@@ -232,11 +264,11 @@ def test_an_upgrade_a_rollback_and_a_new_install_resume_at_the_offsets(space: Sp
     for name in ("orders", "payments"):
         space.lake.await_delivery(name, space.words())
     orders.change()
-    space.helm("rollback", RELEASE, "--wait", "--timeout=120s")
+    space.helm("rollback", RELEASE, "--wait", "--timeout=300s")
     space.lake.await_delivery("orders", space.words())
     assert "payments" not in space.ask("/status")[1]
-    assert "Succeeded" in space.helm("test", RELEASE, "--timeout=60s")
-    space.helm("uninstall", RELEASE, "--wait", "--timeout=120s")
+    assert "Succeeded" in space.helm("test", RELEASE, "--timeout=300s")
+    space.helm("uninstall", RELEASE, "--wait", "--timeout=300s")
     orders.change()
     claims = space.kubectl("get", "persistentvolumeclaims", "--output=name")
     assert f"persistentvolumeclaim/state-{POD}" in claims.split()
@@ -302,7 +334,7 @@ def test_a_failed_pipeline_and_a_broker_that_is_down_restart_no_pod(
         log = payments.folder / "_delta_log"
         newest = max(log.glob("*.json"))
         (log / f"{int(newest.stem) + 1:020}.json").write_text("not a commit\n")
-        space.kubectl("wait", "pod", POD, "--for=condition=Ready=false", "--timeout=60s")
+        space.kubectl("wait", "pod", POD, "--for=condition=Ready=false", "--timeout=300s")
         status, text = space.ask("/readyz")
         assert (status, "payments" in text) == (503, True)
         time.sleep(6)
@@ -310,6 +342,29 @@ def test_a_failed_pipeline_and_a_broker_that_is_down_restart_no_pod(
         # A pod that is not ready does not hold back the upgrade that mends it.
         space.install(make_values({"orders": sections["orders"]}, state=state, probes=probes))
         assert space.ask("/readyz")[0] == 200
+
+
+def test_executors_of_spark_are_pods_and_one_that_dies_loses_nothing(
+    space: Space,
+) -> None:
+    image = f"docker.io/library/tailerd-java:{__version__}"
+    space.cluster.load_image(engine.build_image("17"), image)
+    space.add_volume(f"state-{POD}", space.lake.folder / "state")
+    orders = space.lake.make_table("orders")
+    values = {"config": {"spark": {"master": f"k8s://{space.cluster.address}"}}}
+    space.install(values, "--values", EXECUTORS)
+    space.lake.await_delivery("orders", space.words())
+    for end in ("delete", "kill"):
+        [executor] = space.executors()
+        with keep_changing(orders):
+            space.end(executor, end)
+        space.lake.await_delivery("orders", space.words())
+    assert space.restarts() == 0
+    with keep_changing(orders):
+        space.end(POD, "delete")
+    space.lake.await_delivery("orders", space.words())
+    # That of the pod that is gone went with it.
+    assert len(space.executors()) == 1
 
 
 def prepare(name: str, space: Space, broker: Broker, s3: S3Server) -> dict[str, Any]:
@@ -354,7 +409,7 @@ def prepare(name: str, space: Space, broker: Broker, s3: S3Server) -> dict[str, 
     return {"config": config} if config else {}
 
 
-@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("values", sorted({*VALUES} - {EXECUTORS}), ids=lambda path: path.stem)
 def test_an_example_of_values_becomes_ready_in_a_restricted_namespace(
     values: Path, space: Space, broker: Broker, s3: S3Server
 ) -> None:
@@ -367,4 +422,4 @@ def test_an_example_of_values_becomes_ready_in_a_restricted_namespace(
         assert (
             ("networkpolicy" in str(found)) == ("poddisruptionbudget" in str(found)) == is_guarded
         )
-        assert "Succeeded" in space.helm("test", RELEASE, "--timeout=60s")
+        assert "Succeeded" in space.helm("test", RELEASE, "--timeout=300s")

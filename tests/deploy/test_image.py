@@ -55,7 +55,7 @@ def once(image: str, volumes: dict[Path, str], *options: str) -> list[str]:
 
 def test_tini_hands_signals_on_and_the_chart_starts_the_same(image: str) -> None:
     config = json.loads(engine.podman("image", "inspect", image))[0]["Config"]
-    assert config["Entrypoint"] == ["tini", "--", "tailerd"]
+    assert config["Entrypoint"] == ["tini", "--", "entrypoint"]
     assert (config["User"], config["StopSignal"]) == ("10001:10001", "SIGTERM")
     assert config["Volumes"] == {"/var/lib/tailerd": {}}
     pod = pod_of(rendered())

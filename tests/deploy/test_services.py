@@ -17,6 +17,7 @@ import yaml
 from tailerd import __version__
 from tests.deploy.engine import ROOT
 from tests.deploy.sbom import list_pins, write_sbom
+from tests.waiting import PATIENCE_SECONDS
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "config/compose.yaml").read_text())
 UNIT = ROOT / "config/tailerd.service"
@@ -64,7 +65,9 @@ def analyze(*arguments: str | Path) -> str:
             pytest.fail(text)
         pytest.skip(text)
     command = ["systemd-analyze", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
