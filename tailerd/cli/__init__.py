@@ -26,25 +26,24 @@ from tailerd.errors import StorageError, TailerdError, TooLargeError, UsageError
 from tailerd.remedies import TAIL, Reader
 
 COMMANDS = {
-    "demo": "A table that keeps changing, and its changes arriving: needs nothing.",
+    "demo": "Run a table that keeps changing, and print its changes. Needs no setup.",
     "init": "Write a configuration for the tables of a folder or bucket.",
     "doctor": "Check this machine and a configuration, with a remedy for each problem.",
-    "run": "The daemon: deliver the changes of every configured table.",
-    "tail": "Changes of one table to the terminal.",
-    "inspect": "A table's newest (or an older) version: schema, protocol, files.",
-    "growth": "How a table grew: size, files and commits over time, a forecast, unusual commits.",
-    "history": "One line per commit: its operation, and how its changes are read.",
-    "status": "Status of the running daemon's pipelines.",
-    "top": "Pipelines of the running daemon and their newest changes, on a live screen.",
+    "run": "Deliver the changes of every configured table: the daemon.",
+    "tail": "Print the changes of one table.",
+    "inspect": "Show the newest version of a table, or an older one: schema, protocol, files.",
+    "growth": "Show how a table grew: size, files, commits, a forecast, unusual commits.",
+    "history": "Show each commit in a line: its operation, and how tailerd reads its changes.",
+    "status": "Show the pipelines of the running daemon.",
+    "top": "Show the pipelines and their newest changes on a live screen.",
     "pause": "Pause one pipeline of the running daemon.",
     "resume": "Resume a paused or failed pipeline, and wait for the outcome.",
-    "offsets": "Saved offsets of every pipeline; reset one.",
-    "maintain": "Maintenance that a table's log needs: checkpoints, compaction, checksums,"
-    " cleanup.",
+    "offsets": "Show the saved offset of every pipeline, or reset one.",
+    "maintain": "Keep the log of a table short: checkpoints, compaction, checksums, cleanup.",
     "verify": "Replay the delivered changes, and compare the result with the table.",
-    "validate": "Check a configuration, reach every table and sink.",
-    "help": "Topics (kafka, spark, s3, operating and others), and what an error code means.",
-    "completion": "Completion of commands and table names for bash, zsh and fish.",
+    "validate": "Check a configuration, and connect to every table and sink.",
+    "help": "Explain a topic (kafka, spark, s3, operating and others) or an error code.",
+    "completion": "Print the completion of commands and table names for bash, zsh or fish.",
 }
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1

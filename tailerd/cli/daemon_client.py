@@ -38,7 +38,7 @@ http_option = click.option(
     "--http",
     "url",
     metavar="URL",
-    help=f"Address of the running daemon; {DEFAULT_URL} by default, or what --config says.",
+    help=f"Address of the running daemon; {DEFAULT_URL} by default, or the one in --config.",
 )
 client_config_option = config_option(
     "The daemon's configuration, for its address and token", is_required=False

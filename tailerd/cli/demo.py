@@ -75,15 +75,15 @@ _MASTER = "local[2]"
     "--open",
     "is_opening",
     is_flag=True,
-    help="Show the page of the daemon in a browser, with two more tables on it.",
+    help="Open the console in a browser, with two more tables.",
 )
 def command(
     seconds: float, engine: str | None, keep: Path | None, is_opening: bool, table_format: str
 ) -> None:
-    """Make a small table that keeps changing, and show its changes arriving.
+    """Run a small table that keeps changing, and print its changes.
 
-    Needs nothing. The table is in a temporary folder that is deleted at the end; with --keep, it
-    stays. Rows go to standard output as JSON lines; Ctrl-C ends the demo early.
+    The demo needs no setup. At the end it deletes the table, unless you give --keep. Rows go to
+    standard output as JSON lines. Ctrl-C ends the demo early.
     """
     names = _NAMES[: 3 if is_opening else 1 if keep is None else 2]
     for table in [] if keep is None else [keep / name for name in names]:

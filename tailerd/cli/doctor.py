@@ -48,10 +48,10 @@ def command(
 ) -> None:
     """Check this machine, and the tables, sinks, state and listener of the configuration FILE.
 
-    Without FILE it checks ./tailerd.yaml, or only the machine if that file does not exist. Nothing
-    is written or created, except for an empty file that is deleted again, in buckets where a log is
-    maintained or that hold the state. Ends with the exit status of the first problem; warnings and
-    skipped checks end with 0.
+    Without FILE it checks ./tailerd.yaml, or only the machine if that file does not exist. It
+    writes nothing, with one exception: to check rights, it creates an empty file in buckets that
+    hold the state or a maintained log, and deletes it again. It exits with the status of the first
+    problem; warnings and skipped checks do not count.
     """
     status = 0
     for finding in _findings(config_path, engine):

@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Show what each commit did, newest last, and how its row changes are read.
 
-    Times are UTC. In a narrow terminal sizes, then files are left out; --json has all.
+    Times are UTC. A narrow terminal leaves out sizes, then files; --json has all.
 
     `changes` of a Delta table is cdc (change files), vectors (deletion vectors), rows (the rows it
     removes and adds, compared), files (all rows of files it adds or removes) or none. The history

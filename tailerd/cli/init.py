@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,7 @@ Examples:
     type=click.Choice(["arrow", "spark"]),
     default="arrow",
     show_default=True,
-    help="What runs the pipelines.",
+    help="Engine of the pipelines.",
 )
 @click.option(
     "--output",
@@ -184,25 +185,25 @@ async def _describe_table(found: FoundTable, stores: Stores) -> StarterTable:
     from tailerd.formats.part_request import PartRequest
     from tailerd.storage.table_location import locate_table
 
+    its_format = table_format(found.format)
+    section = its_format.maintenance_config
     about = StarterTable(
         name=found.name,
         path=_spell_location(found.location),
         format=found.format,
         columns=(),
+        has_checkpoints=section is not None and "checkpoint" in section.model_fields,
     )
-    inspector = table_format(found.format).inspector
-    if inspector is None:
+    if its_format.inspector is None:
         return about
     try:
         location = locate_table(found.location, stores=stores)
-        description = await inspector(PartRequest(location=location)).describe()
+        description = await its_format.inspector(PartRequest(location=location)).describe()
     except TailerdError as error:
         warn(error)
         return about
-    return StarterTable(
-        name=found.name,
-        path=about.path,
-        format=found.format,
+    return replace(
+        about,
         columns=[name for name, _ in description.columns],
         rows=description.num_rows,
         version=description.version,

@@ -57,7 +57,7 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Show a table's version, schema, properties, files and what its format adds, from its log."""
+    """Show the version, schema, properties and files of a table, from its log."""
     if version is not None and timestamp is not None:
         raise UsageError(
             "--version and --timestamp both say which version.", remedy="Give one of them."

@@ -170,7 +170,7 @@ class _Line:
 @click.option(
     "--engine",
     type=click.Choice(["arrow", "spark"]),
-    help="What writes a checkpoint: tailerd itself (the default), or Spark's tasks.",
+    help="Write checkpoints with tailerd itself (the default) or with Spark's tasks.",
 )
 @table_format_option
 @allow_path_option
@@ -186,7 +186,7 @@ def command(
     is_json: bool,
     **pinning: str | None,
 ) -> None:
-    """Show which maintenance the log of TABLE needs, why, what it would cost and save.
+    """Show the maintenance that the log of TABLE needs: reason, cost and saving.
 
     Without a configuration, only checkpoints are considered: after as many commits as the table's
     delta.checkpointInterval says (or 10), or 64 MiB of them. Nothing is written without --apply,

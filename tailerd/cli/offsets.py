@@ -67,7 +67,7 @@ _config_option = config_option("The configuration of the daemon")
 _engine_option = click.option(
     "--engine",
     type=click.Choice(["spark", "arrow"]),
-    help="The engine that the daemon runs with, where its command line says so.",
+    help="The engine of the daemon, if it was started with --engine.",
 )
 _json_option = click.option("--json", "is_json", is_flag=True, help="One JSON object a pipeline.")
 

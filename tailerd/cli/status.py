@@ -72,12 +72,12 @@ def command(
 ) -> None:
     """Show every pipeline of the running daemon in a line, or all details of NAME.
 
-    Read from the daemon's /status: the newest version that is delivered and the table's newest,
-    lag, rows a second over the last minute, and the error of a pipeline that is failed or
-    retrying; NAME also shows an error that has passed. Columns are left out where the terminal is
-    narrow; --json has all. Problems that concern no single table (the queue of notifications, a
-    pattern of tables, the state) go to standard error. --watch continues while the daemon restarts.
-    Ends with 1 if one of the pipelines shown has failed.
+    The columns are the newest delivered version, the newest version of the table, the lag, the rows
+    a second over the last minute, and the error of a failed or retrying pipeline. NAME also shows
+    the last error of a pipeline that has recovered. A narrow terminal leaves out columns; --json
+    has all. Problems of no single table (the queue of notifications, a pattern of tables, the
+    state) go to standard error. --watch continues while the daemon restarts. Exits with 1 if a
+    shown pipeline has failed.
     """
     client = DaemonClient.from_options(url, config_path, token_file)
     tables: list[dict[str, object]] = []

@@ -65,8 +65,8 @@ allow_path_option = click.option(
     "allowed_paths",
     multiple=True,
     metavar="LOCATION",
-    help="A folder outside the table that its log may name (shallow clones), or a symbolic link in"
-    " it lead to; repeatable.",
+    help="A folder outside the table with files that its log may refer to (shallow clones), or to"
+    " which a symbolic link may lead; repeatable.",
 )
 
 table_format_option = click.option(
@@ -89,7 +89,7 @@ table_config_option = click.option(
     "config_path",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="TABLE is a name in this configuration. By default it may be one in ./tailerd.yaml.",
+    help="Configuration in which TABLE may be a name; ./tailerd.yaml by default.",
 )
 _format_option = click.option(
     "--format-option",

@@ -130,7 +130,7 @@ class TailRequest:
     show_default=True,
     callback=lambda _, __, mode: ChangeMode(mode),
     help="auto: exactly the rows that changed; cdf: Delta's change data feed only; files: every row"
-    " of removed and of added files; net: what differs between the first and the last version.",
+    " of removed and of added files; net: the difference between the first and the last version.",
 )
 @click.option("--format", "format_name", type=click.Choice(FORMATS), help="table by default.")
 @click.option(
@@ -162,8 +162,7 @@ class TailRequest:
     type=click.Choice(UNCHANGED),
     default="keep",
     show_default=True,
-    help="drop: without updates that change nothing that is shown; needs --key where rows are"
-    " compared.",
+    help="drop: no updates that change no shown column; needs --key if tailerd compares rows.",
 )
 @click.option(
     "--key",
@@ -175,8 +174,8 @@ class TailRequest:
     "--events",
     "has_events",
     is_flag=True,
-    help="Also say where columns change, before the first row with other columns: jsonl has a line"
-    ' with the member "_event", debezium the value of its schema change topic, table a line.',
+    help="Show each change of the columns before the first row that has it: jsonl as an object with"
+    ' the member "_event", debezium as the value of its schema change topic, table as a line.',
 )
 @click.option(
     "--partition-timezone",
@@ -189,13 +188,13 @@ class TailRequest:
     "--interactive",
     "is_interactive",
     is_flag=True,
-    help="On a screen that scrolls, with the cells that updates changed in colour; needs Textual.",
+    help="Show the rows on a screen that scrolls, with changed cells in colour; needs Textual.",
 )
 def command(format_name: str | None, since: str | None, **requested: Any) -> None:
     """Print the row changes of a table as they are committed.
 
-    Rows come in commit order. Keeps no offset: every start is a fresh one. Ends with --to, with
-    --once, or on Ctrl-C.
+    Rows come in commit order. tail saves no offset, so each start is a new one. It ends after --to,
+    with --once, or on Ctrl-C.
     """
     start_arrow()
     _refuse_both({"--from": requested["start"], "--since": since, "-n": requested["count"]})

@@ -37,11 +37,11 @@ Examples:
 def command(
     context: click.Context, config_path: Path, manifests: TextIO | None, is_json: bool
 ) -> None:
-    """Check the configuration FILE, reach every table and sink, and say what would happen.
+    """Check the configuration FILE, and connect to every table and sink.
 
-    Nothing is written or created, except for an empty file that is deleted again, in buckets where
-    a log is maintained or that hold the state, to check rights. Ends with the status of the first
-    thing that would fail.
+    It writes nothing, with one exception: to check rights, it creates an empty file in buckets that
+    hold the state or a maintained log, and deletes it again. It exits with the status of the first
+    failure.
     """
     from tailerd.checks.daemon_folders import daemon_findings
     from tailerd.checks.finding import Outcome

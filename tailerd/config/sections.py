@@ -228,8 +228,8 @@ class TableConfig(TransformConfig):
         ge=0.01,
         le=86400,
         description="Maximum time between two polls of the log, with a unit; a change seen by the"
-        " file watcher is read at once. Without it, 30 s where inotify watches a disk of this"
-        " machine, which many tables at rest need to cost little, and 2 s elsewhere.",
+        " file watcher is read at once. Default: 30 s if inotify watches a disk of this machine"
+        " (longer for more than 240 tables), 2 s otherwise.",
         examples=["2s"],
     )
     on_gap: GapPolicy = Field(

@@ -16,6 +16,7 @@ class StarterTable:
         columns: Names of its columns, for the comment and the choice of a key.
         rows: Number of its rows; None if unknown.
         version: Its latest version.
+        has_checkpoints: Whether tailerd can write checkpoints of its log.
     """
 
     name: str
@@ -24,6 +25,7 @@ class StarterTable:
     columns: Sequence[str]
     rows: int | None = None
     version: int | None = None
+    has_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,8 @@ def _table(table: StarterTable, sink: StarterSink) -> Iterator[str]:
     yield "  sink:"
     yield from (f"    {line}" for line in _sink(table, sink))
     yield "  # on_gap: snapshot         # if versions were removed before delivery: start over"
-    yield "  # maintenance: {checkpoint: {every_commits: 10}}    # write checkpoints of the log"
+    if table.has_checkpoints:
+        yield "  # maintenance: {checkpoint: {every_commits: 10}}    # write checkpoints of the log"
 
 
 def _sink(table: StarterTable, sink: StarterSink) -> Iterator[str]:

@@ -11,6 +11,7 @@ import yaml
 from tailerd.config import load_config
 from tests.cli.commands import Commands
 from tests.tables.builder import TableBuilder
+from tests.tables.dataset_writer import DatasetWriter
 
 
 def test_the_configuration_is_accepted_by_run_and_delivers_every_table(
@@ -120,6 +121,17 @@ def test_wrong_usage_names_the_option(
     assert ran.status == status
     assert words in ran.errors
     assert ran.output == ""
+
+
+def test_checkpoints_are_proposed_only_for_formats_that_have_them(
+    tmp_path: Path, command: Commands
+) -> None:
+    TableBuilder(tmp_path / "delta").append([{"id": 1}])
+    DatasetWriter(tmp_path / "kartothek").commit([{"id": 1, "name": "a"}])
+    for name, is_proposed in (("delta", True), ("kartothek", False)):
+        ran = command("init", tmp_path / name, "--sink", "file")
+        assert ran.status == 0, ran.errors
+        assert ("# maintenance: {checkpoint" in ran.output) is is_proposed
 
 
 @pytest.mark.parametrize(

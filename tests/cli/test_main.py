@@ -12,6 +12,7 @@ from tailerd.cli import COMMANDS
 from tailerd.errors import TailerdError, UsageError
 from tests.cli.commands import ROOT, Commands
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -170,7 +171,11 @@ sys.argv = ["tailerd", "help", "nothing-of-this-name"]
 cli.main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert done.stdout == "cleaned up\n"
