@@ -153,9 +153,9 @@ class IcebergLog(TableLog):
         found = self._files.numbered(version).at(version)
         if found is None:
             raise MissingVersionError(
-                f"Version {version} is none of {self.name}, whose history goes from"
-                f" {commits[0].version} to {head}: it expired, was rolled back, or is another"
-                " branch's.",
+                f"{self.name} has no version {version}. Its history goes from"
+                f" {commits[0].version} to {head}. The version expired, was rolled back, or is on"
+                " another branch.",
                 remedy=f"{RESET_PIPELINE} `tailerd history` shows the versions.",
             )
         await self._require_changes(found)
